@@ -1,0 +1,83 @@
+"""Every error that the project raises, drawn as a tree.
+
+::
+
+    PastaError                     exit code 1: the run failed
+    ├── UsageError                 exit code 2: a flag, a setting or an environment variable is wrong
+    │   ├── MissingExtraError          an optional dependency is not installed
+    │   └── ModelNotFoundError         no model at that place, or none named
+    ├── InputError                 exit code 3: what was given to read is invalid
+    │   ├── PastaSyntaxError           text that breaks the grammar of PASTA-LANG
+    │   └── RequestError               a request that can never be served (too long, too large)
+    └── ModelError                 exit code 1: a model cannot be used as it is
+        ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
+        └── VocabularyError            tag pieces are missing, or the tokenizer loses text
+
+Each message says what is wrong and where; ``hint`` says what to do next. The command line prints
+both, in at most four lines, and exits with ``exit_code``.
+"""
+
+from __future__ import annotations
+
+
+class PastaError(Exception):
+    """Report that something could not be done; the base of every error of this project."""
+
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """Keep the message and an optional hint about what to do next."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the message, followed by the hint on a line of its own."""
+        return self.message if self.hint is None else f"{self.message}\n    hint: {self.hint}"
+
+
+class UsageError(PastaError):
+    """Report a flag, setting or environment variable that cannot be used."""
+
+    exit_code = 2
+
+
+class MissingExtraError(UsageError):
+    """Report an optional dependency that is not installed, with the command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        """Name what needs the extra and the extra itself."""
+        super().__init__(
+            f"{what} needs the extra '{extra}', which is not installed",
+            hint=f"pip install 'pasta-lm[{extra}]'",
+        )
+
+
+class ModelNotFoundError(UsageError):
+    """Report that no model was named, or that none is where the name points."""
+
+
+class InputError(PastaError):
+    """Report that a file, a line or a prompt is invalid."""
+
+    exit_code = 3
+
+
+class PastaSyntaxError(InputError):
+    """Report text that breaks the grammar of PASTA-LANG."""
+
+
+class RequestError(InputError):
+    """Report a request that this model or this pool can never serve."""
+
+
+class ModelError(PastaError):
+    """Report a model that cannot be used as it is."""
+
+
+class UnsupportedModelError(ModelError):
+    """Report a model whose architecture or settings the engine cannot run exactly."""
+
+
+class VocabularyError(ModelError):
+    """Report a tokenizer that lacks tag pieces or that loses text."""
