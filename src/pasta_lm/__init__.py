@@ -1,0 +1,41 @@
+"""PASTA-LANG and everything that runs it: the public names, each loaded when it is first used.
+
+Importing this package imports nothing else, torch least of all.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.errors import PastaError
+    from pasta_lm.language import Document, parse
+    from pasta_lm.strategies.model import Pasta
+
+__version__ = "0.1.0"
+
+__all__ = ["Document", "Pasta", "PastaError", "SamplingParams", "__version__", "parse"]
+
+LAZY = {
+    "Document": "pasta_lm.language",
+    "Pasta": "pasta_lm.strategies.model",
+    "PastaError": "pasta_lm.errors",
+    "SamplingParams": "pasta_lm.engines.request",
+    "parse": "pasta_lm.language",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from the module that defines it (PEP 562)."""
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(__all__)
