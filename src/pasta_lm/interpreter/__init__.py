@@ -1,0 +1,33 @@
+"""How it runs: threads, visibility, positions, limits and the state machine of one response."""
+
+from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.interpreter import Command, End, Finish, Fork, Interpreter, Resume, Wait
+from pasta_lm.interpreter.limits import FinishReason, Limits
+from pasta_lm.interpreter.placement import Placed, Placement
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.thread import Thread, ThreadState
+from pasta_lm.interpreter.trace import Kind, Role, Trace
+from pasta_lm.interpreter.visibility import Row
+
+__all__ = [
+    "Command",
+    "End",
+    "Entries",
+    "Entry",
+    "Finish",
+    "FinishReason",
+    "Fork",
+    "Interpreter",
+    "Kind",
+    "Limits",
+    "Placed",
+    "Placement",
+    "PositionStrategy",
+    "Resume",
+    "Role",
+    "Row",
+    "Thread",
+    "ThreadState",
+    "Trace",
+    "Wait",
+]

@@ -1,0 +1,70 @@
+"""Every fed token of one request: its owner, its slot, its position, its row.
+
+The list index of an entry is its slot. The prompt has an owner of its own, so that several samples
+of one prompt share its entries. This is what a KV cache holds, without the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pasta_lm.interpreter.positions import Epoch, key_position
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
+
+PROMPT_ROW = Row({PROMPT_OWNER: UNBOUNDED})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fed token."""
+
+    token: int
+    owner: int
+    position: int
+    row: Row
+    """The row as it stood when the token was fed."""
+    epoch: Epoch
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries of one request in order of slot; they only ever grow."""
+
+    items: list[Entry] = field(default_factory=list)
+    num_owners: int = 1
+
+    @classmethod
+    def of_prompt(cls, tokens: Sequence[int]) -> Entries:
+        """Return the entries of a prompt: positions from 0, one owner."""
+        epoch = Epoch()
+        return cls(
+            [Entry(token, PROMPT_OWNER, i, PROMPT_ROW, epoch) for i, token in enumerate(tokens)]
+        )
+
+    def __len__(self) -> int:
+        """Return how many entries there are, which is the next slot."""
+        return len(self.items)
+
+    def __getitem__(self, slot: int) -> Entry:
+        """Return the entry in a slot."""
+        return self.items[slot]
+
+    def new_owner(self) -> int:
+        """Return an owner number that nobody has."""
+        self.num_owners += 1
+        return self.num_owners - 1
+
+    def append(self, entry: Entry) -> int:
+        """Add an entry and return its slot."""
+        self.items.append(entry)
+        return len(self.items) - 1
+
+    def is_visible(self, query_slot: int, slot: int) -> bool:
+        """Tell whether the entry in one slot was visible to the one in another when it was fed."""
+        row, owner = self.items[query_slot].row, self.items[slot].owner
+        return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
+
+    def position_seen(self, query_slot: int, slot: int) -> int:
+        """Return the position at which a query saw a key: the one of the query's epoch."""
+        return key_position(slot, self.items[slot].position, self.items[query_slot].epoch)

@@ -1,0 +1,63 @@
+"""The bounds of one response, and the reason that each gives when it ends a thread.
+
+Limits read the request and the response's own steps, never the load, so that the tokens of a
+response do not depend on its company.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pasta_lm.errors import UsageError
+from pasta_lm.language.tags import MAX_UNITS
+
+
+class FinishReason(StrEnum):
+    """Why a thread or a response ended."""
+
+    STOP = "stop"
+    """It ended by itself: end-of-text, ``</async>``, or a ``stop`` string."""
+    LENGTH = "length"
+    """A limit ended it: the block's, the response's, or the model's last position."""
+    ABORT = "abort"
+    """Someone gave it up: the caller, or a ``stop`` that stands earlier in reading order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of one response. ``None`` means: no bound of its own."""
+
+    max_tokens: int = 2048
+    """Tokens of all threads together, tags included."""
+    max_threads: int | None = None
+    """Threads that decode in the same step; a child beyond it is deferred, never dropped."""
+    max_blocks: int = 64
+    """Blocks of the whole response; at the limit no further promise can be sampled."""
+    max_tokens_per_thread: int | None = None
+    """Tokens of one block with its ``<async>`` and ``</async>``."""
+    max_topic_tokens: int = 12
+    """Tokens of a topic; after them only closing pieces can be sampled."""
+    max_depth: int = 1
+    """How deep blocks may nest."""
+    max_position: int | None = None
+    """The model's last position."""
+
+    def __post_init__(self) -> None:
+        """Check every bound.
+
+        Raises:
+            UsageError: a bound that no response could satisfy.
+        """
+        least = {"max_tokens": 1, "max_threads": 1, "max_topic_tokens": 1}
+        least |= {"max_blocks": 0, "max_depth": 0, "max_tokens_per_thread": 3}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UsageError(f"{name} is {value}, but must be at least {bound}")
+
+    def largest_units(self, promise_end: int) -> int:
+        """Return the largest promise (in units) that keeps main below the last position."""
+        if self.max_position is None:
+            return MAX_UNITS
+        return max(0, min(MAX_UNITS, (self.max_position - promise_end - 1) // 10))

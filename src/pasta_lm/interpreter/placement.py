@@ -1,0 +1,158 @@
+"""Give every fed token its slot, position, row and depth.
+
+Joins the interpreter's threads to the request's entries: called once for each fed token, in order
+of slot. Knows token ids as numbers to keep, nothing of their text and nothing of tensors.
+
+Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/language.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.positions import (
+    Epoch,
+    PositionStrategy,
+    position_after_promise,
+    position_of_sync,
+)
+from pasta_lm.interpreter.thread import ForkPoint, Thread
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one fed token came to stand."""
+
+    slot: int
+    position: int
+    depth: int
+    """Length of the longest chain of tokens that had to be decoded before it, itself included."""
+
+
+class Placement:
+    """Place the tokens of one response."""
+
+    def __init__(self, entries: Entries, strategy: PositionStrategy, main: Thread) -> None:
+        """Begin behind the prompt, which is in ``entries`` already.
+
+        Args:
+            entries: The request's entries; samples of one prompt share them.
+            strategy: Where main goes on after a promise and at a sync.
+            main: The response's main thread, with nothing fed.
+        """
+        self.entries = entries
+        self.strategy = strategy
+        self.critical_path = 0
+        self._num_epochs = 1
+        main.row = Row.of_main(main.owner)
+        main.position = sum(1 for entry in entries.items if entry.owner == PROMPT_OWNER)
+
+    def feed(self, thread: Thread, token: int, *, promised: Thread | None = None) -> Placed:
+        """Place the next token of a thread.
+
+        Args:
+            thread: Who feeds it.
+            token: Its id.
+            promised: The thread that this token, a promise's closing piece, forks.
+        """
+        if thread.row is None:
+            self._begin(thread)
+        assert thread.row is not None
+        depth = thread.depth + 1
+        placed = self._append(thread, token, thread.position, depth)
+        thread.position += 1
+        if promised is not None:
+            assert promised.units is not None
+            promised.fork_point = ForkPoint(placed.slot, placed.position, depth)
+            thread.position = position_after_promise(
+                self.strategy, placed.position, promised.units, promised.block_length
+            )
+        return placed
+
+    def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placed:
+        """Place a ``<sync/>``: from it on, its thread sees all that it joins."""
+        assert thread.row is not None
+        thread.row = thread.row.sync(other.owner for other in joined)
+        if self.strategy is PositionStrategy.ROTATE:
+            self._new_epoch(thread)
+            position = position_of_sync(
+                self.strategy, thread.position, thread.epoch.moved.values()
+            )
+        else:
+            position = position_of_sync(self.strategy, thread.position, self._visible(thread))
+        # </async> was fed before the sync or with it: it stands one behind the last content token.
+        depth = max([thread.depth + 1, *(other.depth for other in joined)])
+        placed = self._append(thread, token, position, depth)
+        thread.position = position + 1
+        return placed
+
+    def _begin(self, thread: Thread) -> None:
+        parent, point = thread.parent, thread.fork_point
+        assert parent is not None
+        assert parent.row is not None
+        assert point is not None
+        thread.row = parent.row.fork(
+            parent=parent.owner, child=thread.owner, promise_end_slot=point.slot
+        )
+        thread.epoch = parent.epoch
+        thread.position = point.position + 1
+        thread.depth = point.depth - 1  # <async> has its promise end's depth
+
+    def _append(self, thread: Thread, token: int, position: int, depth: int) -> Placed:
+        assert thread.row is not None
+        slot = self.entries.append(Entry(token, thread.owner, position, thread.row, thread.epoch))
+        thread.depth = depth
+        self.critical_path = max(self.critical_path, depth)
+        return Placed(slot, position, depth)
+
+    def _visible_slots(self, row: Row) -> list[int]:
+        items = self.entries.items
+        return [slot for slot, entry in enumerate(items) if slot < row.cutoff(entry.owner)]
+
+    def _visible(self, thread: Thread) -> list[int]:
+        if self.strategy is not PositionStrategy.CONTINUE:
+            return []
+        assert thread.row is not None
+        return [self.entries[slot].position for slot in self._visible_slots(thread.row)]
+
+    def _new_epoch(self, thread: Thread) -> None:
+        """Move every entry that the thread sees to its reading-order position."""
+        assert thread.row is not None
+        order = reading_order(self.entries, self._visible_slots(thread.row), thread)
+        moved = {slot: position for position, slot in enumerate(order)}
+        thread.epoch = Epoch(self._num_epochs, moved)
+        self._num_epochs += 1
+
+
+def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
+    """Return slots in the order of the written form: prompt, then main with its blocks inside.
+
+    Args:
+        entries: The request's entries.
+        slots: The slots to order, ascending; all visible to ``thread``.
+        thread: The thread that sees them.
+    """
+    by_owner: dict[int, list[int]] = {}
+    for slot in slots:
+        by_owner.setdefault(entries[slot].owner, []).append(slot)
+    root = thread
+    while root.parent is not None:
+        root = root.parent
+    order = by_owner.get(PROMPT_OWNER, [])
+    order.extend(_written(root, by_owner))
+    return order
+
+
+def _written(thread: Thread, by_owner: dict[int, list[int]]) -> list[int]:
+    after = {
+        child.fork_point.slot: child for child in thread.children if child.fork_point is not None
+    }
+    order: list[int] = []
+    for slot in by_owner.get(thread.owner, []):
+        order.append(slot)
+        if slot in after:
+            order.extend(_written(after[slot], by_owner))
+    return order

@@ -1,0 +1,98 @@
+"""Where a token stands: the one definition, one strategy a function.
+
+The block of a promise that ends at position p begins at p + 1. What differs between strategies is
+where main goes on after its promise, and where a sync stands. All positions count from 0, in
+tokens. Knows nothing of slots, text or tensors.
+
+Source: PASTA, section 3.3 and its comparison of position strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pasta_lm.language.tags import TOKENS_PER_UNIT
+
+
+class PositionStrategy(StrEnum):
+    """How main's positions treat the length of a block that is not there yet."""
+
+    PREDICT = "predict"
+    """Trust the promise: leave a gap of ten positions per promised unit (the paper's choice)."""
+    CONTINUE = "continue"
+    """Leave no gap; a sync stands behind the largest visible position."""
+    ORACLE = "oracle"
+    """Leave a gap of the true length: replay and training only."""
+    ROTATE = "rotate"
+    """As ``predict``; a sync moves all visible keys to their reading-order positions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """The stretch between two syncs of a thread, with the positions that its sync assigned."""
+
+    index: int = 0
+    moved: dict[int, int] = field(default_factory=dict)
+    """Slot -> position, for entries that the sync at the start of this epoch moved."""
+
+
+def key_position(slot: int, fed_position: int, epoch: Epoch) -> int:
+    """Return where queries of an epoch see the key of an entry that was fed at a position."""
+    return epoch.moved.get(slot, fed_position)
+
+
+def _after_predicted(promise_end: int, units: int, _block_length: int | None) -> int:
+    return promise_end + TOKENS_PER_UNIT * units + 1
+
+
+def _after_continued(promise_end: int, _units: int, _block_length: int | None) -> int:
+    return promise_end + 1
+
+
+def _after_oracle(promise_end: int, _units: int, block_length: int | None) -> int:
+    if block_length is None:
+        raise ValueError("positions 'oracle' need the block's length: replay and training only")
+    return promise_end + block_length + 1
+
+
+_AFTER: dict[PositionStrategy, Callable[[int, int, int | None], int]] = {
+    PositionStrategy.PREDICT: _after_predicted,
+    PositionStrategy.CONTINUE: _after_continued,
+    PositionStrategy.ORACLE: _after_oracle,
+    PositionStrategy.ROTATE: _after_predicted,
+}
+
+
+def position_after_promise(
+    strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
+) -> int:
+    """Return the position of the next main token after a promise that ends at ``promise_end``.
+
+    Args:
+        strategy: The strategy in force.
+        promise_end: Position of the promise's closing piece.
+        units: The promised length in units of ten tokens.
+        block_length: Tokens of the block with ``<async>`` and ``</async>``; only ``oracle`` asks.
+
+    Raises:
+        ValueError: ``oracle`` without a length.
+    """
+    return _AFTER[strategy](promise_end, units, block_length)
+
+
+def position_of_sync(
+    strategy: PositionStrategy, running: int, visible_positions: Iterable[int]
+) -> int:
+    """Return where a ``<sync/>`` stands.
+
+    Args:
+        strategy: The strategy in force.
+        running: Main's running estimate: where its next token would stand without the sync.
+        visible_positions: Positions of all entries that the sync sees (``continue``), or their
+            reading-order positions (``rotate``); the other strategies do not read them.
+    """
+    if strategy in (PositionStrategy.CONTINUE, PositionStrategy.ROTATE):
+        return max(visible_positions, default=running - 1) + 1
+    return running

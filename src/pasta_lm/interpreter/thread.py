@@ -1,0 +1,127 @@
+"""A decoding thread: its state, its parent, where it was forked, what it owes.
+
+A thread is bookkeeping alone. The interpreter changes its state, ``placement`` its position, row
+and depth; engines keep what they need (the next token, a random counter) beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pasta_lm.interpreter.limits import FinishReason
+from pasta_lm.interpreter.positions import Epoch
+from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.document import Block, Item
+from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.parser import Parser
+
+
+class ThreadState(Enum):
+    """What a thread is doing."""
+
+    DEFERRED = "deferred"
+    """Promised, but not started: too many others decode."""
+    RUNNING = "running"
+    """It decodes one token in every pass."""
+    WAITING = "waiting"
+    """It decoded ``<sync/>`` and waits for its pending blocks."""
+    ENDED = "ended"
+    """It will decode no more."""
+
+
+@dataclass(slots=True, eq=False)
+class ForkPoint:
+    """Where a promise ended: what its thread needs to begin, now or (deferred) later."""
+
+    slot: int
+    position: int
+    depth: int
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """One decoding thread of a response."""
+
+    id: int
+    """0 is main; children count on in the order of their promises."""
+    owner: int
+    """Owner number of its entries, unique within the request."""
+    parser: Parser
+    """Where it stands in the grammar of its own stream."""
+    parent: Thread | None = None
+    path: tuple[int, ...] = ()
+    """Its place in document order: main is (), its k-th child (k,)."""
+    topic: str | None = None
+    units: int | None = None
+    """The promised length in units of ten tokens."""
+    state: ThreadState = ThreadState.RUNNING
+    finish_reason: FinishReason | None = None
+    num_tokens: int = 0
+    """Tokens decoded, tags (and its forced ``<async>``) included, end-of-text not."""
+    block_length: int | None = None
+    """True length with its tags, where it is known beforehand (replay)."""
+
+    children: list[Thread] = field(default_factory=list)
+    unjoined: list[Thread] = field(default_factory=list)
+    """Children that no sync has joined yet, ended or not."""
+    content: list[str | Thread | Sync] = field(default_factory=list)
+    """Its text, children and syncs in document order."""
+
+    num_topic_tokens: int | None = None
+    """Tokens of the topic that is being decoded; None outside promises."""
+    has_topic_text: bool = False
+    """Whether that topic has a character other than space."""
+
+    row: Row | None = None
+    epoch: Epoch = field(default_factory=Epoch)
+    position: int = 0
+    """Where its next token will stand."""
+    depth: int = 0
+    """Depth of the last token that it fed; 0 before the first."""
+    fork_point: ForkPoint | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Tell whether this is the main thread."""
+        return self.parent is None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it may still decode."""
+        return self.state is not ThreadState.ENDED
+
+    @property
+    def in_topic(self) -> bool:
+        """Tell whether it is inside a promise."""
+        return self.num_topic_tokens is not None
+
+    @property
+    def reading_key(self) -> tuple[float, ...]:
+        """Return a key that sorts threads by where their *next* token stands in the answer."""
+        return (*self.path, float("inf"))
+
+    def write(self, text: str) -> None:
+        """Append text to the thread's content."""
+        if text:
+            self.content.append(text)
+
+    def items(self) -> tuple[Item, ...]:
+        """Return its content as items of a document, blocks with their own content inside."""
+        items: list[Item] = []
+        for part in self.content:
+            match part:
+                case Thread():
+                    items.append(part.block())
+                case Sync():
+                    items.append(part)
+                case _:
+                    if items and isinstance(items[-1], Text):
+                        part = items.pop().text + part  # type: ignore[union-attr]
+                    items.append(Text(part))
+        return tuple(items)
+
+    def block(self) -> Block:
+        """Return the thread as a block of the document."""
+        assert self.topic is not None
+        return Block(self.topic, self.units, self.items())

@@ -1,0 +1,200 @@
+"""What happened when: one response as data, enough to replay every event.
+
+Steps count forward passes after the prefill from 0; times are seconds from a monotonic clock that
+the engine reads and hands in. Knows nothing of who decoded.
+
+Source: PASTA, section 5.1 (critical path, theoretical speedup, parallelism).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pasta_lm.errors import InputError
+
+TRACE_VERSION = 1
+
+
+class Kind(StrEnum):
+    """How a figure or a trace came about; it is printed beside every number."""
+
+    GENERATED = "generated"
+    """The model chose the text."""
+    REPLAYED = "replayed"
+    """The text was given, the engine's work was real."""
+    RANDOM_WEIGHTS = "random-weights"
+    """Text was chosen or given, but the weights mean nothing."""
+    SIMULATED = "simulated"
+    """No model ran."""
+
+
+class Role(StrEnum):
+    """What a token is in PASTA-LANG."""
+
+    CONTENT = "content"
+    TOPIC = "topic"
+    TAG = "tag"
+
+
+@dataclass(slots=True)
+class TokenRecord:
+    """One token of one thread, from the step that decoded it to the step that fed it."""
+
+    thread: int
+    token: int | None
+    """Its id, where the engine has ids."""
+    text: str
+    """What it added to the thread's text; empty while a character is incomplete, and for tags."""
+    role: Role
+    decoded_step: int
+    """The step whose logits it was chosen from; -1 is the prefill."""
+    t_s: float
+    """When, in seconds since the request began."""
+    is_forced: bool = False
+    fed_step: int | None = None
+    """The step that fed it; None if the response ended first."""
+    slot: int | None = None
+    position: int | None = None
+    depth: int | None = None
+
+
+@dataclass(slots=True)
+class ThreadRecord:
+    """One thread."""
+
+    id: int
+    parent: int | None
+    topic: str | None
+    promised_tokens: int | None
+    num_tokens: int = 0
+    start_step: int | None = None
+    """The step that fed its first token."""
+    end_step: int | None = None
+    """The step that fed its last token."""
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class SyncRecord:
+    """One sync: who waited for whom, and the step that fed it."""
+
+    thread: int
+    joined: list[int]
+    step: int | None
+    position: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """Everything that happened in one response."""
+
+    kind: Kind
+    version: int = TRACE_VERSION
+    model: str | None = None
+    engine: str | None = None
+    strategy: str | None = None
+    positions: str | None = None
+    num_prompt_tokens: int = 0
+    finish_reason: str | None = None
+    forward_passes: int = 0
+    """Passes after the prefill in which this response took part."""
+    critical_path: int = 0
+    """Largest depth of a fed token; equals ``forward_passes`` when threads are unlimited."""
+    num_illegal: int = 0
+    """Tags emitted where the grammar has none."""
+    prefill_s: float = 0.0
+    wall_s: float = 0.0
+    step_s: list[float] = field(default_factory=list)
+    """When each step ended, in seconds since the request began."""
+    threads: list[ThreadRecord] = field(default_factory=list)
+    tokens: list[TokenRecord] = field(default_factory=list)
+    syncs: list[SyncRecord] = field(default_factory=list)
+
+    @property
+    def num_content_tokens(self) -> int:
+        """Return how many tokens the answer has, tags and topics excluded."""
+        return sum(token.role is Role.CONTENT for token in self.tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens all threads decoded, tags included."""
+        return len(self.tokens)
+
+    @property
+    def parallelism(self) -> float:
+        """Return content tokens / critical path; 1.0 and less mean that nothing was gained.
+
+        Source: PASTA, section 5.1.
+        """
+        return self.num_content_tokens / self.critical_path if self.critical_path else 0.0
+
+    def theoretical_speedup(self, sequential_tokens: int) -> float:
+        """Return fed tokens of the sequential baseline's answer / critical path.
+
+        Source: PASTA, section 5.1.
+        """
+        return sequential_tokens / self.critical_path if self.critical_path else 1.0
+
+    def usage(self) -> dict[str, int]:
+        """Return token counts under the names that OpenAI's API gives them."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_tokens,
+        }
+
+    def lane(self, thread: int) -> list[TokenRecord]:
+        """Return the tokens of one thread in order."""
+        return [token for token in self.tokens if token.thread == thread]
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the trace as JSON, its derived figures included for readers without this code."""
+        derived = {
+            "parallelism": self.parallelism,
+            "num_content_tokens": self.num_content_tokens,
+            "usage": self.usage(),
+        }
+        return json.dumps({**asdict(self), **derived}, indent=indent, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            InputError: not JSON, not a trace, or of another version.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as exc:
+            where = f"line {exc.lineno}, column {exc.colno}"
+            raise InputError(f"the trace is not JSON: {exc.msg} at {where}") from exc
+        if not isinstance(data, dict) or data.get("version") != TRACE_VERSION:
+            found = data.get("version") if isinstance(data, dict) else None
+            raise InputError(
+                f"not a trace of version {TRACE_VERSION} (found version: {found})",
+                hint="traces are written by `pasta run --trace FILE`",
+            )
+        try:
+            return cls._from_data(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise InputError(f"the trace is damaged: {exc}") from exc
+
+    @classmethod
+    def _from_data(cls, data: Mapping[str, Any]) -> Trace:
+        plain = {key: data[key] for key in _PLAIN_FIELDS}
+        tokens = [TokenRecord(**{**item, "role": Role(item["role"])}) for item in data["tokens"]]
+        return cls(
+            **{**plain, "kind": Kind(data["kind"])},
+            threads=[ThreadRecord(**item) for item in data["threads"]],
+            tokens=tokens,
+            syncs=[SyncRecord(**item) for item in data["syncs"]],
+        )
+
+
+_PLAIN_FIELDS = [
+    name for name in Trace.__dataclass_fields__ if name not in ("threads", "tokens", "syncs")
+]

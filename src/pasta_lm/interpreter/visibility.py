@@ -1,0 +1,48 @@
+"""Who sees whom: the one definition, used by decoding, by training and by the pictures.
+
+Every fed token is an entry with an owner thread and a slot; slots grow with time. Each thread has
+a row of cutoffs by owner. A query sees an entry when the entry is not later than itself and lies
+below the cutoff that the row held when the query was fed. Knows nothing of text or tensors.
+
+Source: PASTA, section 3.2 (the interpreter); the rule to the letter is in ``docs/language.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+UNBOUNDED = sys.maxsize
+"""The cutoff of an owner all of whose entries are visible, now and later."""
+
+PROMPT_OWNER = 0
+"""The owner of the prompt's entries: not a thread, so that several samples can share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one thread may see: for each owner the first slot that it may not see."""
+
+    cutoffs: Mapping[int, int]
+
+    @classmethod
+    def of_main(cls, owner: int) -> Row:
+        """Return the row of a main thread: the prompt and itself."""
+        return cls({PROMPT_OWNER: UNBOUNDED, owner: UNBOUNDED})
+
+    def fork(self, *, parent: int, child: int, promise_end_slot: int) -> Row:
+        """Return the row of a thread forked here: its parent's, cut behind the promise."""
+        return Row({**self.cutoffs, parent: promise_end_slot + 1, child: UNBOUNDED})
+
+    def sync(self, joined: Iterable[int]) -> Row:
+        """Return the row after a sync: the joined owners become visible as a whole."""
+        return Row({**self.cutoffs, **dict.fromkeys(joined, UNBOUNDED)})
+
+    def cutoff(self, owner: int) -> int:
+        """Return the first slot of this owner that may not be seen (0: none may)."""
+        return self.cutoffs.get(owner, 0)
+
+    def sees(self, *, query_slot: int, entry_slot: int, entry_owner: int) -> bool:
+        """Tell whether a query fed under this row sees an entry."""
+        return entry_slot <= query_slot and entry_slot < self.cutoff(entry_owner)
