@@ -3,7 +3,7 @@
 ::
 
     PastaError                     exit code 1: the run failed
-    ├── UsageError                 exit code 2: a flag, a setting or an environment variable is wrong
+    ├── UsageError                 exit code 2: a flag, setting or environment variable is wrong
     │   ├── MissingExtraError          an optional dependency is not installed
     │   └── ModelNotFoundError         no model at that place, or none named
     ├── InputError                 exit code 3: what was given to read is invalid
