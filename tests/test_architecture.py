@@ -1,0 +1,60 @@
+"""Hold the layering of docs/architecture.md by reading the imports of every source file."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
+FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+# A layer imports from those to its left only, so neighbours in one layer never meet.
+ORDER = """errors < language < interpreter < engines < strategies < tasks data
+    < train evaluate serve < __init__ < cli __main__"""
+DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
+
+# Through which door a third party comes in. What has no door stays out.
+DOORS = {
+    "engines/torch/": "torch transformers tokenizers safetensors",
+    "engines/vocabulary.py": "transformers tokenizers",
+    "data/": "datasets openai",
+    "train/": "torch transformers tokenizers safetensors accelerate peft datasets",
+    "evaluate/": "scipy jinja2 openai",
+    "evaluate/figures.py": "matplotlib",
+    "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
+    "cli/": "typer rich",
+}
+FORBIDDEN = {"utils", "helpers", "common", "misc"}
+
+
+def imports(file: str) -> list[str]:
+    """Name all that a file imports, inside functions and for types too."""
+    nodes = list(ast.walk(ast.parse((SOURCE / file).read_text("utf-8"))))
+    whole = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return whole + [f"{node.module}.{name.name}" for node in parts for name in node.names]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_imports_only_what_lies_to_its_left(file: str) -> None:
+    assert not FORBIDDEN & {*Path(file).with_suffix("").parts}, "a missing noun"
+    home = file.split("/")[0].removesuffix(".py")
+    doors = {name for door in DOORS if file.startswith(door) for name in DOORS[door].split()}
+    for name in imports(file):
+        first, second, *_ = [*name.split("."), ""]
+        if first == "pasta_lm":
+            source = second if second in DEPTH else "__init__"
+            assert source == home or DEPTH[source] < DEPTH[home], f"{home} may not import {name}"
+            assert home != "tasks" or source in {"tasks", "language", "errors"}, name
+        else:
+            assert first in sys.stdlib_module_names | doors, f"{file} is no door for {first}"
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = {"torch", "transformers", "tokenizers", "typer", "rich"}
+    code = f"import pasta_lm, sys; sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
+    subprocess.run([sys.executable, "-c", code], check=True)

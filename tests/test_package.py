@@ -1,0 +1,39 @@
+"""The public names, and what the test run itself promises."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+
+import pytest
+
+import pasta_lm
+
+
+@pytest.mark.parametrize("name", sorted(pasta_lm.LAZY))
+def test_a_public_name_is_the_one_its_module_defines(name: str) -> None:
+    module = import_module(pasta_lm.LAZY[name])
+    assert getattr(pasta_lm, name) is getattr(module, name)
+
+
+def test_all_lists_exactly_the_public_names() -> None:
+    assert sorted(pasta_lm.__all__) == sorted([*pasta_lm.LAZY, "__version__"])
+    assert dir(pasta_lm) == sorted(pasta_lm.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'spaghetti'"):
+        _ = pasta_lm.spaghetti  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("module", ["pasta_lm", "pasta_lm.language.lexer"])
+def test_a_warning_of_our_own_fails_the_test_that_meets_it(module: str) -> None:
+    with pytest.raises(UserWarning, match="ours"):
+        warnings.warn_explicit("ours", UserWarning, "file.py", 1, module=module)
+
+
+@pytest.mark.parametrize("module", ["torch.nn", "pasta_lm_of_someone_else"])
+def test_a_warning_of_others_does_not(module: str) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.warn_explicit("theirs", UserWarning, "file.py", 1, module=module)
+    assert [str(warning.message) for warning in seen] == ["theirs"]
