@@ -15,7 +15,19 @@ SOURCE = ROOT / "src" / "pasta_lm"
 START, END = "<!-- tree: written by scripts/tree.py -->\n", "<!-- end of tree -->"
 
 # The paper told in order; what is not named comes last.
-STORY = "errors language interpreter engines strategies tasks data train evaluate serve cli".split()
+STORY = [
+    "errors",
+    "language",
+    "interpreter",
+    "engines",
+    "strategies",
+    "tasks",
+    "data",
+    "train",
+    "evaluate",
+    "serve",
+    "cli",
+]
 
 
 def sentence(module: Path) -> str:
