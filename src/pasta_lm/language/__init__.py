@@ -1,0 +1,31 @@
+"""PASTA-LANG: what may be said."""
+
+from __future__ import annotations
+
+from pasta_lm.language.document import Block, Document, Item, from_events, parse
+from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
+from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
+from pasta_lm.language.parser import Form, Parser, State
+from pasta_lm.language.tags import escape, unescape
+
+__all__ = [
+    "AsyncClose",
+    "AsyncOpen",
+    "Block",
+    "Document",
+    "Event",
+    "Form",
+    "Item",
+    "Lexeme",
+    "LexemeKind",
+    "Lexer",
+    "Parser",
+    "Promise",
+    "State",
+    "Sync",
+    "Text",
+    "escape",
+    "from_events",
+    "parse",
+    "unescape",
+]

@@ -1,0 +1,187 @@
+"""Hold an answer as a tree: its text, its blocks with their topics, its syncs.
+
+Knows what an answer is, not how it is spelled: ``printer.py`` writes it, ``parse`` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pasta_lm.language import printer
+from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
+from pasta_lm.language.lexer import Lexer
+from pasta_lm.language.parser import Form, Parser
+from pasta_lm.language.tags import units_for
+
+NUM_BLOCK_TAGS = 2  # <async> and </async>, one token each, count as part of their block
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A promised chunk; ``units`` is its length in tens of tokens, None where nobody knows it."""
+
+    topic: str
+    units: int | None
+    items: tuple[Item, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Merge text that is adjacent and drop text that is empty."""
+        object.__setattr__(self, "items", _merge(self.items))
+
+    @property
+    def plain_text(self) -> str:
+        """Return the block's text, the tags in it removed."""
+        return "".join(_texts(self.items))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole answer; equal answers are equal values, however their text was cut."""
+
+    items: tuple[Item, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Merge text that is adjacent and drop text that is empty."""
+        object.__setattr__(self, "items", _merge(self.items))
+
+    @property
+    def plain_text(self) -> str:
+        """Return what a reader gets: the tags removed, and nothing else changed."""
+        return "".join(_texts(self.items))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Return all blocks in the order in which they open."""
+        return tuple(_blocks(self.items))
+
+    @property
+    def num_syncs(self) -> int:
+        """Return how many syncs the answer has."""
+        return sum(isinstance(item, Sync) for item in self.items)
+
+    def written(self) -> str:
+        """Return the written form: every promise followed by its block."""
+        return printer.written(self)
+
+    def main_form(self) -> str:
+        """Return the main form: text, promises and syncs, no blocks."""
+        return printer.main_form(self)
+
+    def annotator_form(self) -> str:
+        """Return the annotator form: blocks that carry their topics."""
+        return printer.annotator_form(self)
+
+    def with_lengths(self, count: Callable[[str], int]) -> Document:
+        """Return the same answer with every block's length filled in.
+
+        Args:
+            count: returns how many tokens a block's text has, as it is written between its tags.
+        """
+        return Document(_with_lengths(self.items, count))
+
+    def without_tags(self) -> Document:
+        """Return the same answer without blocks and syncs: its plain text alone."""
+        return Document((Text(self.plain_text),))
+
+
+Item = Text | Block | Sync
+
+
+def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Document:
+    """Read an answer; in main form every block is empty, in annotator form none has a length.
+
+    Raises:
+        PastaSyntaxError: the text breaks the grammar; it names the first fault and its place.
+    """
+    lexer, parser = Lexer(), Parser(form, max_depth)
+    events = []
+    for lexeme in lexer.feed(text) + lexer.close():
+        events += parser.feed(lexeme)
+    return from_events(events + parser.close())
+
+
+def from_events(events: Iterable[Event]) -> Document:
+    """Build the answer that a parser reported; a block that was not closed ends with the events."""
+    open_blocks: list[_OpenBlock] = [_OpenBlock()]
+    promise: Promise | None = None
+    for event in events:
+        if promise is not None and not isinstance(event, AsyncOpen):
+            open_blocks[-1].items.append(Block(promise.topic, promise.units))
+            promise = None
+        match event:
+            case Promise():
+                promise = event
+            case AsyncOpen(topic):
+                opened = _OpenBlock(promise.topic, promise.units) if promise else _OpenBlock(topic)
+                open_blocks.append(opened)
+                promise = None
+            case AsyncClose():
+                _close_last(open_blocks)
+            case _:
+                open_blocks[-1].items.append(event)
+    if promise is not None:
+        open_blocks[-1].items.append(Block(promise.topic, promise.units))
+    while len(open_blocks) > 1:
+        _close_last(open_blocks)
+    return Document(tuple(open_blocks[0].items))
+
+
+class _OpenBlock:
+    """A block whose items are still coming; the answer itself is the outermost."""
+
+    def __init__(self, topic: str | None = None, units: int | None = None) -> None:
+        self.topic = topic or ""
+        self.units = units
+        self.items: list[Item] = []
+
+
+def _close_last(open_blocks: list[_OpenBlock]) -> None:
+    closed = open_blocks.pop()
+    block = Block(closed.topic, closed.units, tuple(closed.items))
+    open_blocks[-1].items.append(block)
+
+
+def _merge(items: Iterable[Item]) -> tuple[Item, ...]:
+    merged: list[Item] = []
+    run: list[str] = []
+    for item in items:
+        if isinstance(item, Text):
+            run.append(item.text)
+            continue
+        _flush(run, merged)
+        merged.append(item)
+    _flush(run, merged)
+    return tuple(merged)
+
+
+def _flush(run: list[str], merged: list[Item]) -> None:
+    text = "".join(run)
+    if text:
+        merged.append(Text(text))
+    run.clear()
+
+
+def _texts(items: tuple[Item, ...]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Text):
+            yield item.text
+        elif isinstance(item, Block):
+            yield from _texts(item.items)
+
+
+def _blocks(items: tuple[Item, ...]) -> Iterator[Block]:
+    for item in items:
+        if isinstance(item, Block):
+            yield item
+            yield from _blocks(item.items)
+
+
+def _with_lengths(items: tuple[Item, ...], count: Callable[[str], int]) -> tuple[Item, ...]:
+    return tuple(_with_length(item, count) if isinstance(item, Block) else item for item in items)
+
+
+def _with_length(block: Block, count: Callable[[str], int]) -> Block:
+    items = _with_lengths(block.items, count)  # inner lengths are part of the outer text
+    units = units_for(count(printer.written_items(items)) + NUM_BLOCK_TAGS)
+    return replace(block, units=units, items=items)

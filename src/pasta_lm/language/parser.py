@@ -1,0 +1,239 @@
+"""Turn lexemes, from text or from token ids, into events; what is legal is a table.
+
+Knows nothing of spelling, engines or limits: a sync is grammatical in the main thread whether or
+not anything is unjoined. ``max_depth`` is the one number beside the table: a promise opens a level
+of blocks, in annotator form the block itself does, and a level too many is illegal.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import Final
+
+from pasta_lm.errors import PastaSyntaxError
+from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
+from pasta_lm.language.faults import Fault
+from pasta_lm.language.lexemes import Lexeme, LexemeKind
+
+
+class Form(StrEnum):
+    """The spellings of one answer, and the inside of one of its blocks."""
+
+    WRITTEN = "written"
+    """Every promise is followed by its block: stored and trained on."""
+    MAIN = "main"
+    """Text, promises and syncs: what the main thread decodes."""
+    ANNOTATOR = "annotator"
+    """Blocks that carry their topics, and syncs: what a teacher writes."""
+    BLOCK = "block"
+    """The inside of one block, as its thread decodes it, up to its ``</async>``."""
+
+
+class State(Enum):
+    """Where a parser stands."""
+
+    OUTSIDE = "outside every block"
+    TOPIC = "in the topic of a promise"
+    PROMISED = "between a promise and its block"
+    INSIDE = "inside a block"
+    ENDED = "after the end of the block"
+
+
+TRANSITIONS: Final[dict[Form, dict[tuple[State, LexemeKind], State]]] = {
+    Form.WRITTEN: {
+        (State.OUTSIDE, LexemeKind.TEXT): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.SYNC): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.PROMISE_OPEN): State.TOPIC,
+        (State.TOPIC, LexemeKind.TEXT): State.TOPIC,
+        (State.TOPIC, LexemeKind.PROMISE_CLOSE): State.PROMISED,
+        (State.PROMISED, LexemeKind.ASYNC_OPEN): State.INSIDE,
+        (State.INSIDE, LexemeKind.TEXT): State.INSIDE,
+        (State.INSIDE, LexemeKind.PROMISE_OPEN): State.TOPIC,
+        (State.INSIDE, LexemeKind.ASYNC_CLOSE): State.OUTSIDE,  # INSIDE while one is still open
+    },
+    Form.MAIN: {
+        (State.OUTSIDE, LexemeKind.TEXT): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.SYNC): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.PROMISE_OPEN): State.TOPIC,
+        (State.TOPIC, LexemeKind.TEXT): State.TOPIC,
+        (State.TOPIC, LexemeKind.PROMISE_CLOSE): State.OUTSIDE,
+    },
+    Form.ANNOTATOR: {
+        (State.OUTSIDE, LexemeKind.TEXT): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.SYNC): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.ASYNC_OPEN): State.INSIDE,
+        (State.INSIDE, LexemeKind.TEXT): State.INSIDE,
+        (State.INSIDE, LexemeKind.ASYNC_OPEN): State.INSIDE,
+        (State.INSIDE, LexemeKind.ASYNC_CLOSE): State.OUTSIDE,  # INSIDE while one is still open
+    },
+    Form.BLOCK: {
+        (State.INSIDE, LexemeKind.TEXT): State.INSIDE,
+        (State.INSIDE, LexemeKind.PROMISE_OPEN): State.TOPIC,
+        (State.TOPIC, LexemeKind.TEXT): State.TOPIC,
+        (State.TOPIC, LexemeKind.PROMISE_CLOSE): State.INSIDE,
+        (State.INSIDE, LexemeKind.ASYNC_CLOSE): State.ENDED,
+    },
+}
+
+# What to call a lexeme that the table does not allow: by the state if it is here, else by its kind.
+_FAULTS_BY_STATE: Final = {
+    State.TOPIC: Fault.MALFORMED,
+    State.PROMISED: Fault.PROMISE_WITHOUT_BLOCK,
+    State.ENDED: Fault.AFTER_END,
+}
+_FAULTS_BY_KIND: Final = {
+    LexemeKind.PROMISE_OPEN: Fault.PROMISE_IN_ANNOTATOR,
+    LexemeKind.PROMISE_CLOSE: Fault.MALFORMED,
+    LexemeKind.ASYNC_OPEN: Fault.BLOCK_WITHOUT_PROMISE,
+    LexemeKind.ASYNC_CLOSE: Fault.STRAY_CLOSE,
+    LexemeKind.SYNC: Fault.SYNC_IN_BLOCK,
+}
+
+
+def _opens_level(form: Form, kind: LexemeKind) -> bool:
+    return kind is LexemeKind.PROMISE_OPEN or (
+        form is Form.ANNOTATOR and kind is LexemeKind.ASYNC_OPEN
+    )
+
+
+_LEGAL: Final[dict[tuple[Form, State, bool], frozenset[LexemeKind]]] = {
+    (form, state, can_nest): frozenset(
+        kind
+        for here, kind in TRANSITIONS[form]
+        if here is state and (can_nest or not _opens_level(form, kind))
+    )
+    for form in Form
+    for state in State
+    for can_nest in (False, True)
+}
+
+
+class Parser:
+    """Lexemes in, events out, for one form; an illegal lexeme raises and changes nothing."""
+
+    __slots__ = ("_depth", "_form", "_legal", "_max_depth", "_state", "_topic")
+
+    def __init__(self, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> None:
+        """Begin outside every block; in form BLOCK inside one, which counts as the first level."""
+        self._form = Form(form)
+        self._max_depth = max_depth
+        self._depth = 1 if self._form is Form.BLOCK else 0
+        self._topic: tuple[str, ...] = ()
+        self._enter(State.INSIDE if self._form is Form.BLOCK else State.OUTSIDE)
+
+    @property
+    def state(self) -> State:
+        """Return where the parser stands."""
+        return self._state
+
+    @property
+    def depth(self) -> int:
+        """Return how many blocks are open."""
+        return self._depth
+
+    def legal(self) -> frozenset[LexemeKind]:
+        """Return the kinds of lexemes that may come next."""
+        return self._legal
+
+    def fault(self, lexeme: Lexeme) -> Fault | None:
+        """Return what is wrong with a lexeme here, or None if it may come next."""
+        kind = lexeme.kind
+        if kind in self._legal:
+            return self._topic_fault(lexeme) if kind is LexemeKind.ASYNC_OPEN else None
+        if kind is LexemeKind.FAULT:
+            return lexeme.problems[0].fault
+        if (self._state, kind) in TRANSITIONS[self._form]:
+            return Fault.NESTED
+        if self._state is State.PROMISED and kind in (LexemeKind.TEXT, LexemeKind.SYNC):
+            return Fault.BETWEEN
+        if self._form in (Form.MAIN, Form.BLOCK) and kind is LexemeKind.ASYNC_OPEN:
+            return Fault.BLOCK_IN_MAIN
+        return _FAULTS_BY_STATE.get(self._state) or _FAULTS_BY_KIND[kind]
+
+    def feed(self, lexeme: Lexeme) -> list[Event]:
+        """Take the next lexeme and return the events that it completes.
+
+        Raises:
+            PastaSyntaxError: the lexeme may not come next; the state is what it was.
+        """
+        if lexeme.kind not in self._legal or lexeme.kind is LexemeKind.ASYNC_OPEN:
+            wrong = self.fault(lexeme)
+            if wrong is not None:
+                detail = lexeme.problems[0].detail if lexeme.problems else self._detail()
+                raise PastaSyntaxError(f"{wrong.code}: {wrong.message(detail)}", hint=wrong.hint)
+        return self._step(lexeme)
+
+    def close(self) -> list[Event]:
+        """Say that the lexemes have ended; the end of a block's thread ends the block.
+
+        Raises:
+            PastaSyntaxError: a promise or a block is unfinished.
+        """
+        if self._state in (State.OUTSIDE, State.ENDED):
+            return []
+        if self._form is Form.BLOCK and self._state is State.INSIDE:
+            return self._step(Lexeme(LexemeKind.ASYNC_CLOSE))
+        wrong = {
+            State.TOPIC: Fault.UNFINISHED,
+            State.PROMISED: Fault.PROMISE_WITHOUT_BLOCK,
+            State.INSIDE: Fault.UNCLOSED_BLOCK,
+        }[self._state]
+        message = wrong.message("its topic is open")
+        raise PastaSyntaxError(f"{wrong.code}: {message}", hint=wrong.hint)
+
+    def copy(self) -> Parser:
+        """Return a parser in the same state that goes its own way."""
+        twin = Parser(self._form, self._max_depth)
+        twin._depth = self._depth
+        twin._topic = self._topic
+        twin._enter(self._state)
+        return twin
+
+    def _step(self, lexeme: Lexeme) -> list[Event]:
+        kind = lexeme.kind
+        if kind is LexemeKind.TEXT:
+            return self._take_text(lexeme.text)
+        after = TRANSITIONS[self._form][self._state, kind]
+        if kind is LexemeKind.ASYNC_OPEN:
+            self._depth += 1
+        elif kind is LexemeKind.ASYNC_CLOSE:
+            self._depth -= 1
+            if self._depth > 0:
+                after = State.INSIDE
+        self._enter(after)
+        return self._report(lexeme)
+
+    def _take_text(self, text: str) -> list[Event]:
+        if self._state is State.TOPIC:
+            self._topic += (text,)
+            return []
+        return [Text(text)] if text else []
+
+    def _report(self, lexeme: Lexeme) -> list[Event]:
+        """Return the events of a piece of a tag."""
+        match lexeme.kind:
+            case LexemeKind.PROMISE_CLOSE:
+                topic, self._topic = "".join(self._topic), ()
+                assert lexeme.units is not None, "a closing piece has its length"
+                return [Promise(topic, lexeme.units)]
+            case LexemeKind.ASYNC_OPEN:
+                return [AsyncOpen(lexeme.topic)]
+            case LexemeKind.ASYNC_CLOSE:
+                return [AsyncClose()]
+            case LexemeKind.SYNC:
+                return [Sync()]
+            case _:
+                return []
+
+    def _enter(self, state: State) -> None:
+        self._state = state
+        self._legal = _LEGAL[self._form, state, self._depth < self._max_depth]
+
+    def _topic_fault(self, lexeme: Lexeme) -> Fault | None:
+        """Return what is wrong with a block's topic: only the annotator form has it there."""
+        if self._form is Form.ANNOTATOR:
+            return Fault.BLOCK_WITHOUT_TOPIC if lexeme.topic is None else None
+        return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None
+
+    def _detail(self) -> str:
+        return f"{self._max_depth} at most"

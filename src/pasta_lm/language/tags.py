@@ -1,0 +1,108 @@
+"""Spell the tags, their pieces and their escapes: the only file that knows the spelling.
+
+Knows nothing of order or nesting: which tag may stand where is the table in ``parser.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PROMISE_OPEN: Final = '<promise topic="'
+ASYNC_OPEN: Final = "<async>"
+ASYNC_CLOSE: Final = "</async>"
+SYNC: Final = "<sync/>"
+
+TOKENS_PER_UNIT: Final = 10  # PASTA, figure: tokens="2" promises about 20 tokens
+MAX_UNITS: Final = 64  # the largest length that has a piece of its own
+MAX_TOPIC_WORDS: Final = 3  # PASTA: a topic has at most three words
+MAX_TOPIC_CHARACTERS: Final = 64
+MAX_TAG_CHARACTERS: Final = 1024  # what is longer can only be a mistake; bounds what is held back
+
+NAMES: Final = ("promise", "async", "sync")
+
+_NAME = rf"/?(?:{'|'.join(NAMES)})"
+_PREFIXES = "|".join(name[:end] for name in NAMES for end in range(len(name), 0, -1))
+
+# A tag begins here. Streaming needs to see the character after the name: <asyncio> is text.
+TAG_START: Final = re.compile(rf"<{_NAME}(?=\W)")
+TAG_START_AT_END: Final = re.compile(rf"<{_NAME}(?!\w)")
+
+# The longest end of a text that may yet become a tag or an entity.
+UNDECIDED_TAG: Final = re.compile(rf"</?(?:{_PREFIXES})?\Z")
+UNDECIDED: Final = re.compile(
+    rf"</?(?:{_PREFIXES})?\Z"
+    rf"|&(?P<run>(?:amp;)*+)(?:a|am|amp|l|lt|lt;/?(?:{_PREFIXES})?)?\Z"
+)
+
+_NEEDS_ESCAPE = re.compile(rf"<(?={_NAME}\b)|&(?=(?:amp;)*+lt;{_NAME}\b)")
+_IS_ESCAPED = re.compile(rf"&lt;(?={_NAME}\b)|&amp;(?=(?:amp;)*+lt;{_NAME}\b)")
+_TOPIC_NEEDS_ESCAPE = re.compile(rf'[&"]|<(?={_NAME}\b)')
+_TOPIC_IS_ESCAPED = re.compile(r"&(?:amp|quot|lt);")
+
+_ENTITIES = {"<": "&lt;", "&": "&amp;", '"': "&quot;"}
+_CHARACTERS = {entity: character for character, entity in _ENTITIES.items()}
+
+
+def closing_piece(units: int) -> str:
+    """Return what closes a promise of this length, in units of ten tokens."""
+    return f'" tokens="{units}"/>'
+
+
+PIECES: Final[tuple[str, ...]] = (
+    PROMISE_OPEN,
+    ASYNC_OPEN,
+    ASYNC_CLOSE,
+    SYNC,
+    *(closing_piece(units) for units in range(1, MAX_UNITS + 1)),
+)
+
+
+def promise_tag(topic: str, units: int) -> str:
+    """Return a whole promise as it is written."""
+    return f"{PROMISE_OPEN}{escape_topic(topic)}{closing_piece(units)}"
+
+
+def annotator_open(topic: str) -> str:
+    """Return what opens a block in the annotator form, where the block carries the topic."""
+    return f'<async topic="{escape_topic(topic)}">'
+
+
+def units_for(num_tokens: int) -> int:
+    """Return the length to promise for a block, its ``<async>`` and ``</async>`` counted.
+
+    max(1, floor(L / 10 + 1/2)), not clamped at the largest closing piece.
+    """
+    return max(1, (num_tokens + TOKENS_PER_UNIT // 2) // TOKENS_PER_UNIT)
+
+
+def escape(text: str) -> str:
+    """Write text so that nothing in it reads as a tag; ``unescape`` is the inverse.
+
+    ``<`` becomes ``&lt;`` before a tag's name, and what already reads ``&lt;``, ``&amp;lt;`` and
+    so on there gains one ``amp;``. Nothing else changes.
+    """
+    return _NEEDS_ESCAPE.sub(_entity, text)
+
+
+def unescape(text: str) -> str:
+    """Read written text that holds no tag: remove one level of escape."""
+    return _IS_ESCAPED.sub(_character, text) if "&" in text else text
+
+
+def escape_topic(topic: str) -> str:
+    """Write a topic so that it can stand between double quotes in a tag."""
+    return _TOPIC_NEEDS_ESCAPE.sub(_entity, topic)
+
+
+def unescape_topic(topic: str) -> str:
+    """Read a topic as it stands in a tag: remove one level of escape."""
+    return _TOPIC_IS_ESCAPED.sub(_character, topic) if "&" in topic else topic
+
+
+def _entity(match: re.Match[str]) -> str:
+    return _ENTITIES[match.group()]
+
+
+def _character(match: re.Match[str]) -> str:
+    return _CHARACTERS[match.group()]
