@@ -1,0 +1,134 @@
+"""Turn token ids into text, one token at a time, never splitting a character.
+
+Every token stands for a fixed run of bytes in the middle of a text; the text of a sequence is
+those bytes read as UTF-8. What a tokenizer's decoder does to the first token of a sequence (drop
+a space) does not happen here. Knows the spelling of bytes in the two families of tokenizers and
+nothing of tags; the tokenizer itself comes in as functions.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LONGEST_INCOMPLETE = 3  # bytes: the beginning of a character of four
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the characters in which byte-level tokenizers spell bytes (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+BYTE_OF_CHARACTER = _byte_alphabet()
+
+
+class TokenBytes:
+    """The bytes of each token, worked out when they are first asked for.
+
+    Attributes:
+        silent: Tokens that stand for no text: the tags, and what is flagged special.
+    """
+
+    def __init__(
+        self,
+        spelling: Callable[[int], str | None],
+        decode: Callable[[list[int]], str],
+        *,
+        decoders: frozenset[str],
+        silent: frozenset[int],
+        anchor: Sequence[int],
+    ) -> None:
+        """Keep the tokenizer's functions.
+
+        Args:
+            spelling: Gives a token as the vocabulary has it, None where there is none.
+            decode: The tokenizer's own decoder.
+            decoders: The types of the decoders that it chains.
+            silent: Tokens that stand for no text.
+            anchor: A few ordinary tokens; what is decoded after them is the middle of a text.
+        """
+        self.silent = silent
+        self._spelling = spelling
+        self._decode = decode
+        self._decoders = decoders
+        self._anchor = list(anchor)
+        self._anchor_text = decode(self._anchor)
+        self._known: dict[int, bytes] = {}
+
+    def __getitem__(self, token_id: int) -> bytes:
+        data = self._known.get(token_id)
+        if data is None:
+            data = self._known[token_id] = self._work_out(token_id)
+        return data
+
+    def _work_out(self, token_id: int) -> bytes:
+        spelling = self._spelling(token_id)
+        if spelling is None or token_id in self.silent:
+            return b""
+        if "ByteLevel" in self._decoders:
+            return _from_alphabet(spelling)
+        byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
+        if byte is not None:
+            return bytes.fromhex(byte[1])
+        text = self._decode([*self._anchor, token_id])
+        return text[len(self._anchor_text) :].encode()
+
+
+def _from_alphabet(spelling: str) -> bytes:
+    """Read a byte-level spelling; added tokens are spelled as they are, in no alphabet."""
+    try:
+        return bytes([BYTE_OF_CHARACTER[character] for character in spelling])
+    except KeyError:
+        return spelling.encode()
+
+
+class TextStream:
+    """The text of one stretch of a thread, as its tokens come in.
+
+    The pieces that ``feed`` and ``close`` return, joined, are decode(context + ids) less
+    decode(context). A character belongs to where its first byte is: when the context ends inside
+    one, the rest of it is not text of this stretch. Bytes that never become a character come out
+    as U+FFFD, at the latest when the stretch is closed. A tag ends a stretch: close there; the
+    stream then begins another.
+    """
+
+    def __init__(self, token_bytes: TokenBytes, context: Sequence[int] = ()) -> None:
+        """Begin behind a context, of which only the last few bytes are read."""
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder.decode(_tail(token_bytes, context))
+        self._num_of_context = len(self._decoder.getstate()[0].decode("utf-8", "replace"))
+
+    def feed(self, token_id: int) -> str:
+        """Return the characters that this token completes."""
+        return self._own(self._decoder.decode(self._bytes[token_id]))
+
+    def close(self) -> str:
+        """Return what is left and end the stretch."""
+        text = self._own(self._decoder.decode(b"", final=True))
+        self._decoder.reset()
+        self._num_of_context = 0
+        return text
+
+    def _own(self, text: str) -> str:
+        """Leave out the characters that the context began: of what it held back, the first."""
+        own = text[self._num_of_context :]
+        self._num_of_context -= min(self._num_of_context, len(text))
+        return own
+
+
+def _tail(token_bytes: TokenBytes, context: Sequence[int]) -> bytes:
+    """Return the last bytes of a context, enough to know a character that it leaves open."""
+    tail = b""
+    for token_id in reversed(context):
+        data = token_bytes[token_id]
+        if not data or len(tail) >= _LONGEST_INCOMPLETE:
+            break
+        tail = data + tail
+    return tail

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import VocabularyError
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
+from tests.small_tokenizers import FAMILIES, TEXT, add_markers
+
+ANNOTATED = Path(__file__).parents[3] / "shared/data/annotated/gemma-7b-it.jsonl.gz"
+CHAT = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}<s>model:"
+
+PLAIN = {name: Vocabulary(build()) for name, build in FAMILIES.items()}
+"""Without tags: the model was never taught them."""
+
+
+def taught(name: str, *, special: bool = True) -> Vocabulary:
+    tokenizer = FAMILIES[name]()
+    tokenizer.chat_template = CHAT
+    return Vocabulary(tokenizer, add_markers(tokenizer, PIECES, special=special))
+
+
+def trained_in(name: str) -> Vocabulary:
+    """Make tags out of words of the model's own vocabulary, as a training on tags would."""
+    tokenizer = FAMILIES[name]()
+    if "byte_level" in name:  # its regular expression would split every tag anyway
+        backend = tokenizer.backend_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    data = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, first = data["model"], len(data["model"]["vocab"])
+    if model["type"] == "Unigram":
+        model["vocab"] += [[piece, -0.001] for piece in PIECES]
+    else:
+        model["vocab"] |= {piece: first + place for place, piece in enumerate(PIECES)}
+        for left, right in pairs_towards(SYNC):
+            for token in (left, right, left + right):
+                model["vocab"].setdefault(token, len(model["vocab"]))
+            model["merges"].insert(0, [left, right])
+    # A token after the tags, whose id must not move when they are gone.
+    data["added_tokens"].append(
+        {"id": len(model["vocab"]), "content": "<after>", "single_word": False, "lstrip": False}
+        | {"rstrip": False, "normalized": False, "special": False}
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(data)))
+    tokenizer.chat_template = CHAT
+    return Vocabulary(tokenizer, {p: first + place for place, p in enumerate(PIECES)})
+
+
+def pairs_towards(word: str) -> list[tuple[str, str]]:
+    """Return the merges that make a word, longest first."""
+    return [(word[:end], word[end]) for end in range(len(word) - 1, 0, -1)]
+
+
+TAUGHT = {name: taught(name) for name in FAMILIES}
+VOCABULARIES = {
+    **TAUGHT,
+    **{f"{name}, not special": taught(name, special=False) for name in FAMILIES},
+    **{f"{name}, trained in": trained_in(name) for name in FAMILIES},
+}
+
+any_text = st.lists(
+    st.sampled_from(["<", ">", '"', "/", " ", "\n", "a", "<s>", "\u2581", *PIECES[:6]])
+    | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+each_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+# --- user text never forks
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@settings(max_examples=60, deadline=None)
+@given(text=any_text)
+def test_no_prompt_ever_holds_a_tag(name: str, text: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    messages = [{"role": text, "content": text}]
+    assert tags.isdisjoint(vocabulary.encode_prompt(text))
+    assert tags.isdisjoint(vocabulary.encode_text(text))
+    assert tags.isdisjoint(vocabulary.encode_prompt(messages))
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_no_piece_typed_by_a_user_is_a_tag(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    for piece in PIECES:
+        for text in (piece, f" {piece}", f"a{piece}b", piece * 2, f"\n{piece}\n"):
+            assert tags.isdisjoint(vocabulary.encode_prompt(text))
+            assert tags.isdisjoint(vocabulary.encode_text(text))
+
+
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
+def test_the_tags_trained_in_would_match_without_us(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    typed = vocabulary._tokenizer.backend_tokenizer.encode(SYNC).ids
+    assert vocabulary.piece_id(SYNC) in typed
+
+
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
+def test_other_ids_stay_when_the_tags_are_gone(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    backend = vocabulary._tokenizer.backend_tokenizer
+    text = f"three <after> tips{TEXT[0]}<after>"
+    assert vocabulary.encode_prompt(text) == backend.encode(text).ids
+    assert backend.token_to_id("<after>") in vocabulary.encode_prompt(text)
+
+
+@each_family
+def test_a_prompt_is_encoded_as_the_tokenizer_does_it(name: str) -> None:
+    for text in ["", "a", " Hello  world ", "<s>in<s>", *TEXT[:7]]:
+        assert TAUGHT[name].encode_prompt(text) == FAMILIES[name]()(text).input_ids
+
+
+@each_family
+def test_messages_go_through_the_chat_template(name: str) -> None:
+    tokenizer = FAMILIES[name]()
+    tokenizer.chat_template = CHAT
+    messages = [{"role": "user", "content": "Hello"}, {"role": "model", "content": "Yes?"}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert TAUGHT[name].encode_prompt(messages) == ids
+
+
+@each_family
+def test_without_a_chat_template_the_contents_are_the_prompt(name: str) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    plain = PLAIN[name]
+    assert plain.encode_prompt(messages) == plain.encode_prompt("Be brief.\n\nHi")
+
+
+def test_truncation_and_padding_left_switched_on_change_nothing() -> None:
+    tokenizer = FAMILIES["gemma_like"]()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    plain = PLAIN["gemma_like"]
+    assert Vocabulary(tokenizer).encode_prompt(TEXT[0]) == plain.encode_prompt(TEXT[0])
+
+
+# --- round trips
+
+DOCUMENTS = [
+    Document(()),
+    Document((Text(" a "), Sync(), Text(" b"))),
+    Document((Block("left", 1, (Text(" x\n\n"),)), Block("right", 64, (Text("  y"),)), Sync())),
+    Document((Block('"<&>" async <sync/>', 2, (Text("<sync/> is text"),)), Text("</s><s>"))),
+    Document((Block("outer", 3, (Text("a"), Block("inner", 1, (Text("b"),)), Text("c"))),)),
+    Document((Text("caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb"), Sync(), Text("\u00e9"))),
+]
+
+
+@each_family
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_decoding_an_encoded_document_gives_it_back(name: str, document: Document) -> None:
+    vocabulary = TAUGHT[name]
+    assert vocabulary.decode_document(vocabulary.encode_document(document)) == document
+
+
+@each_family
+@settings(max_examples=100, deadline=None)
+@given(text=any_text.filter(lambda text: "\u2581" not in text and "<0x" not in text))
+def test_text_between_tags_survives(name: str, text: str) -> None:
+    TAUGHT[name].check_round_trip(text)
+
+
+@pytest.mark.skipif(not ANNOTATED.exists(), reason="the annotated answers are not here")
+@each_family
+def test_every_annotated_answer_survives(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    with gzip.open(ANNOTATED, "rt", encoding="utf-8") as lines:
+        answers = [json.loads(line)["annotated"] for line in lines]
+    assert len(answers) == 704
+    for answer in answers:
+        document = parse(answer, form="annotator").with_lengths(vocabulary.count_tokens)
+        encoded = vocabulary.encode_document(document)
+        assert vocabulary.decode_document(encoded) == clamped(document)
+
+
+def clamped(document: Document) -> Document:
+    blocks = {block for block in document.blocks if block.units and block.units > 64}
+    items = (
+        Block(item.topic, 64, item.items) if isinstance(item, Block) and item in blocks else item
+        for item in document.items
+    )
+    return Document(tuple(items))
+
+
+def test_a_missing_length_is_counted_and_a_long_one_clamped() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    tokens = vocabulary.encode_text(TEXT[0])
+    for block, piece in [
+        (Block("t", None, (Text(TEXT[0]),)), closing_piece((len(tokens) + 2 + 5) // 10)),
+        (Block("t", 99, (Text("x"),)), closing_piece(64)),
+    ]:
+        main = vocabulary.encode_document(Document((block,))).main
+        assert main[0] == vocabulary.piece_id(PROMISE_OPEN)
+        assert main[-1] == vocabulary.piece_id(piece)
+
+
+def test_a_block_is_counted_with_the_tags_inside_it() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    one = len(vocabulary.encode_text("one"))
+    assert vocabulary.count_tokens("one") == one
+    assert vocabulary.count_tokens("&lt;sync/>") == len(vocabulary.encode_text(SYNC))
+
+
+LOSSY = {
+    "lower case": normalizers.Lowercase(),
+    "folded characters": normalizers.NFKC(),
+}
+
+
+@pytest.mark.parametrize("normalizer", LOSSY.values(), ids=LOSSY)
+def test_a_tokenizer_that_loses_text_is_refused(normalizer: normalizers.Normalizer) -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    with pytest.raises(VocabularyError, match="changes text"):
+        Vocabulary(tokenizer).check_round_trip("A \ufb01ne day")
+
+
+def test_a_tokenizer_that_drops_line_breaks_is_refused() -> None:
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"])
+    backend.train_from_iterator(TEXT, trainer)
+    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
+    with pytest.raises(VocabularyError, match="changes text"):
+        vocabulary.check_round_trip("a\nb")
+
+
+# --- one token at a time
+
+
+def stretch_text(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
+    """Return decode(context + ids) less decode(context), by the bytes of whole stretches."""
+    start = 0
+    for place, token_id in enumerate(context):
+        if not vocabulary.token_text(token_id):
+            start = place + 1
+    before = vocabulary.text(context[start:])
+    return vocabulary.text(context[start:] + ids)[len(before) :]
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_stream_gives_the_text_less_that_of_its_context(name: str, data: st.DataObject) -> None:
+    vocabulary = TAUGHT[name]
+    any_id = st.integers(0, vocabulary.num_tokens - 1)
+    partial = st.sampled_from([*split_characters(vocabulary)])
+    context = data.draw(st.lists(any_id | partial, max_size=8))
+    ids = data.draw(st.lists((any_id | partial).filter(vocabulary.token_text), max_size=12))
+    stream = vocabulary.text_stream(context)
+    deltas = [stream.feed(token_id) for token_id in ids]
+    assert "".join([*deltas, stream.close()]) == stretch_text(vocabulary, context, ids)
+
+
+def split_characters(vocabulary: Vocabulary) -> set[int]:
+    ids = vocabulary.encode_text("\u00e9\u4e2d\U0001f469 \u00ff\ud7ff\U0010ffff")
+    return {token_id for token_id in ids if "\ufffd" in vocabulary.token_text(token_id)}
+
+
+@each_family
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_text_agrees_with_the_decoder_of_transformers(name: str, data: st.DataObject) -> None:
+    vocabulary, tokenizer = PLAIN[name], FAMILIES[name]()
+    begin = vocabulary.encode_text("a")
+    ids = data.draw(st.lists(st.integers(0, vocabulary.num_tokens - 1), max_size=12))
+    whole = tokenizer.decode(
+        begin + ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    if "\ufffd" in whole and "byte_level" not in name:
+        return  # their byte fallback spoils the whole run of bytes; ours only what is not whole
+    assert "a" + vocabulary.text(ids) == whole.lstrip(" ")
+
+
+@each_family
+def test_a_character_comes_out_whole(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    text = "caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb!"
+    stream = vocabulary.text_stream(vocabulary.encode_prompt("Hello"))
+    deltas = [stream.feed(token_id) for token_id in vocabulary.encode_text(text)]
+    assert "".join(deltas) == text
+    assert stream.close() == ""
+    assert not any("\ufffd" in delta for delta in deltas)
+
+
+@each_family
+def test_what_never_becomes_a_character_comes_out_at_the_close(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    first, *_ = vocabulary.encode_text("\U0001f469")
+    stream = vocabulary.text_stream()
+    assert stream.feed(first) == ""
+    assert stream.close() == "\ufffd"
+    assert stream.close() == ""
+    assert [stream.feed(i) for i in vocabulary.encode_text("a")] == ["a"]
+
+
+@each_family
+def test_a_character_begun_in_the_context_belongs_to_it(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    *most, last = vocabulary.encode_text("\U0001f469")
+    [letter] = vocabulary.encode_text("a")
+    for ids, text in [([last, letter], "a"), ([letter], "a"), ([], "")]:
+        stream = vocabulary.text_stream(most)
+        assert "".join([*map(stream.feed, ids), stream.close()]) == text
+
+
+@each_family
+def test_tags_and_special_tokens_read_as_nothing(name: str) -> None:
+    for vocabulary in (TAUGHT[name], VOCABULARIES[f"{name}, not special"]):
+        assert {vocabulary.token_text(i) for i in vocabulary.piece_ids.values()} == {""}
+        assert vocabulary.text(list(vocabulary.prompt_prefix)) == ""
+        assert vocabulary.token_text(vocabulary.num_tokens + 7) == ""
+
+
+# --- pieces and masks
+
+
+def test_every_piece_says_what_it_is() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    for units in (1, 64):
+        token_id = vocabulary.piece_id(closing_piece(units))
+        assert vocabulary.id_to_lexeme(token_id) == Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
+    assert vocabulary.id_to_lexeme(vocabulary.piece_id(ASYNC_OPEN)) == Lexeme(LexemeKind.ASYNC_OPEN)
+    assert vocabulary.id_to_lexeme(vocabulary.encode_text("a")[0]) is None
+    assert vocabulary.has_pieces
+    assert not PLAIN["byte_level"].has_pieces
+
+
+def test_missing_pieces_are_named() -> None:
+    ids = dict(TAUGHT["byte_level"].piece_ids)
+    del ids[SYNC]
+    with pytest.raises(VocabularyError, match="1 of 68 .* '<sync/>'"):
+        Vocabulary(FAMILIES["byte_level"](), ids)
+    with pytest.raises(VocabularyError, match="share"):
+        Vocabulary(FAMILIES["byte_level"](), dict.fromkeys(PIECES, 3))
+    with pytest.raises(VocabularyError, match="no token for '<sync/>'"):
+        PLAIN["byte_level"].piece_id(SYNC)
+
+
+@each_family
+def test_what_cannot_stand_in_a_topic(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    ids = range(vocabulary.num_tokens)
+    for token_id in set(ids) - vocabulary.topic_forbidden:
+        text = vocabulary.token_text(token_id)
+        assert text
+        assert not set('"<>&\n\r\ufffd') & set(text)
+    backend = vocabulary._tokenizer.backend_tokenizer
+    assert vocabulary.topic_forbidden >= set(backend.get_added_tokens_decoder())
+    assert vocabulary.topic_forbidden.isdisjoint(vocabulary.encode_text("Wake up early"))
+
+
+@each_family
+def test_what_holds_more_than_white_space(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    assert vocabulary.non_space.isdisjoint(vocabulary.encode_text("  \n "))
+    assert vocabulary.non_space.issuperset(vocabulary.encode_text("Wake"))
+    assert vocabulary.non_space.isdisjoint(vocabulary.piece_ids.values())
+
+
+def test_importing_the_vocabulary_leaves_torch_out() -> None:
+    code = (
+        "import sys, pasta_lm.engines.vocabulary\n"
+        "sys.exit(' '.join({'torch', 'transformers'} & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
