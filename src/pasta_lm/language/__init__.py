@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pasta_lm.language.check import Diagnostic, check, fix, render
 from pasta_lm.language.document import Block, Document, Item, from_events, parse
 from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
@@ -12,6 +13,7 @@ __all__ = [
     "AsyncClose",
     "AsyncOpen",
     "Block",
+    "Diagnostic",
     "Document",
     "Event",
     "Form",
@@ -24,8 +26,11 @@ __all__ = [
     "State",
     "Sync",
     "Text",
+    "check",
     "escape",
+    "fix",
     "from_events",
     "parse",
+    "render",
     "unescape",
 ]

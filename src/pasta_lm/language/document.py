@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.language import printer
+from pasta_lm.language.check import check, describe
 from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
 from pasta_lm.language.lexer import Lexer
 from pasta_lm.language.parser import Form, Parser
@@ -94,11 +96,14 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     Raises:
         PastaSyntaxError: the text breaks the grammar; it names the first fault and its place.
     """
-    lexer, parser = Lexer(), Parser(form, max_depth)
-    events = []
-    for lexeme in lexer.feed(text) + lexer.close():
-        events += parser.feed(lexeme)
-    return from_events(events + parser.close())
+    try:
+        return from_events(_read(text, Parser(form, max_depth)))
+    except PastaSyntaxError as error:
+        if Form(form) is Form.BLOCK:
+            raise
+        faults = check(text, form, max_depth)
+        first = next(fault for fault in faults if fault.severity == "error")
+        raise PastaSyntaxError(describe(first, text), hint=first.hint) from error
 
 
 def from_events(events: Iterable[Event]) -> Document:
@@ -127,6 +132,14 @@ def from_events(events: Iterable[Event]) -> Document:
     return Document(tuple(open_blocks[0].items))
 
 
+def _read(text: str, parser: Parser) -> list[Event]:
+    lexer = Lexer()
+    events: list[Event] = []
+    for lexeme in lexer.feed(text) + lexer.close():
+        events += parser.feed(lexeme)
+    return events + parser.close()
+
+
 class _OpenBlock:
     """A block whose items are still coming; the answer itself is the outermost."""
 
@@ -137,6 +150,8 @@ class _OpenBlock:
 
 
 def _close_last(open_blocks: list[_OpenBlock]) -> None:
+    if len(open_blocks) == 1:
+        return  # the events are those of a block's own thread, which ends with its block
     closed = open_blocks.pop()
     block = Block(closed.topic, closed.units, tuple(closed.items))
     open_blocks[-1].items.append(block)

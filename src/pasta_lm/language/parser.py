@@ -90,7 +90,8 @@ _FAULTS_BY_KIND: Final = {
 }
 
 
-def _opens_level(form: Form, kind: LexemeKind) -> bool:
+def opens_level(form: Form, kind: LexemeKind) -> bool:
+    """Return whether this kind of lexeme begins a level of blocks, which ``max_depth`` bounds."""
     return kind is LexemeKind.PROMISE_OPEN or (
         form is Form.ANNOTATOR and kind is LexemeKind.ASYNC_OPEN
     )
@@ -100,7 +101,7 @@ _LEGAL: Final[dict[tuple[Form, State, bool], frozenset[LexemeKind]]] = {
     (form, state, can_nest): frozenset(
         kind
         for here, kind in TRANSITIONS[form]
-        if here is state and (can_nest or not _opens_level(form, kind))
+        if here is state and (can_nest or not opens_level(form, kind))
     )
     for form in Form
     for state in State

@@ -1,0 +1,107 @@
+"""Report every fault of a text, with its place and what to do; apply the documented repairs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from pasta_lm.language.parser import Form
+from pasta_lm.language.walk import Walk
+
+_BEFORE = 30  # characters of the line shown on either side of where a fault begins
+_AFTER = 45
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One fault of one text; lines and columns count from 1, in characters."""
+
+    code: str
+    severity: str
+    """``"error"`` or ``"warning"``; a text with warnings alone is valid."""
+    line: int
+    column: int
+    message: str
+    hint: str
+    offset: int
+    """Where the caret begins, in characters from the start of the text."""
+    length: int
+    """How many characters the caret marks."""
+
+
+def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> list[Diagnostic]:
+    """Return every fault of a text in the order of their places; none: it is valid.
+
+    Raises:
+        ValueError: the form is the inside of a block, which is never stored.
+    """
+    problems = Walk(text, Form(form), max_depth).problems
+    line_starts = _line_starts(text) if problems else [0]
+    diagnostics = []
+    for problem in problems:
+        line = bisect_right(line_starts, problem.start)
+        column = problem.start - line_starts[line - 1] + 1
+        fault, length = problem.fault, problem.end - problem.start
+        diagnostics.append(
+            Diagnostic(
+                fault.code,
+                fault.severity,
+                line,
+                column,
+                fault.message(problem.detail),
+                fault.hint,
+                problem.start,
+                length,
+            )
+        )
+    return diagnostics
+
+
+def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
+    """Return the text with the documented repairs applied; a valid text comes back as it is.
+
+    Tags are repaired, moved or removed. Text is never removed, and none is added but a tag that
+    cannot be told, which becomes text. ``check`` finds no error in the result.
+    """
+    walk = Walk(text, Form(form), max_depth)
+    if all(problem.fault.severity == "warning" for problem in walk.problems):
+        return text
+    return walk.repaired()
+
+
+def render(diagnostic: Diagnostic, text: str) -> str:
+    """Return a diagnostic for people: what, where with a caret, what next."""
+    return f"{describe(diagnostic, text)}\n    hint: {diagnostic.hint}"
+
+
+def describe(diagnostic: Diagnostic, text: str) -> str:
+    """Return what is wrong and where, with a caret under it, in three lines."""
+    weight = "" if diagnostic.severity == "error" else "warning: "
+    place = f"line {diagnostic.line}, column {diagnostic.column}"
+    shown, caret = _excerpt(text, diagnostic.offset, diagnostic.length)
+    return f"{place}: {weight}{diagnostic.message} ({diagnostic.code})\n    {shown}\n    {caret}"
+
+
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    while end := text.find("\n", starts[-1]) + 1:
+        starts.append(end)
+    return starts
+
+
+def _excerpt(text: str, offset: int, length: int) -> tuple[str, str]:
+    """Return the part of the line around an offset, and carets that stand under it."""
+    begin = max(text.rfind("\n", 0, offset) + 1, offset - _BEFORE)
+    line_end = text.find("\n", offset)
+    end = min(len(text) if line_end < 0 else line_end, offset + _AFTER)
+    is_cut = begin > 0 and text[begin - 1] != "\n"
+    before = ("..." if is_cut else "") + _printable(text[begin:offset])
+    num_carets = max(1, min(length, end - offset))
+    after = _printable(text[offset:end])
+    is_cut = end < len(text) and text[end] != "\n"
+    return before + after + ("..." if is_cut else ""), " " * len(before) + "^" * num_carets
+
+
+def _printable(text: str) -> str:
+    """Return the text with one plain character for each that would move the caret."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,326 @@
+"""Walk over faulty text to its end: report every fault, and keep what the repairs leave.
+
+Same lexer, same table as the parser: ``Parser.fault`` says what is wrong; known here is only how
+to go on. A block is a block to the walk even where its tags will be removed, so that one mistake
+is one fault. The repairs change tags, never text: the table in docs/language.md lists them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from pasta_lm.language.faults import Fault, Problem
+from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
+from pasta_lm.language.parser import Form, Parser, opens_level
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    MAX_TOPIC_CHARACTERS,
+    MAX_TOPIC_WORDS,
+    MAX_UNITS,
+    SYNC,
+    annotator_open,
+    escape,
+    promise_tag,
+)
+
+_BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
+
+
+class Piece(NamedTuple):
+    """A stretch of text or a whole tag, with what could be read of it."""
+
+    kind: LexemeKind | None
+    """What it is or is meant to be; None for a tag that cannot be told."""
+    source: str
+    start: int
+    end: int
+    text: str = ""
+    topic: str | None = None
+    units: int | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class _Kept(NamedTuple):
+    """What the repairs leave of a piece: as written and, if it is text, as read."""
+
+    source: str
+    text: str | None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A block that is open: its opening tag, and what is known of it so far."""
+
+    piece: Piece
+    is_kept: bool
+    is_empty: bool = True
+
+
+class Walk:
+    """One pass over a text in one form; ``problems`` and ``repaired`` are its results."""
+
+    def __init__(self, text: str, form: Form, max_depth: int) -> None:
+        """Walk over the text."""
+        if form is Form.BLOCK:
+            raise ValueError("the inside of a block is decoded, not stored: it cannot be checked")
+        self.problems: list[Problem] = []
+        self._form = form
+        self._max_depth = max_depth
+        self._parser = Parser(form, sys.maxsize)  # faults of depth are not in the walk's way
+        self._kept: list[_Kept] = []
+        self._open: list[_Open] = []
+        self._is_promise_kept = False
+        self._num_unjoined = 0
+        pieces = list(_pieces(text))
+        if form is Form.WRITTEN:
+            pieces = list(self._put_blocks_after_promises(pieces))
+        for piece, following in pairwise([*pieces, _END]):
+            self._take(piece, following)
+        self._close_blocks()
+        self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
+
+    def repaired(self) -> str:
+        """Return the text with the repairs applied."""
+        written: list[str] = []
+        run: list[_Kept] = []
+        for kept in self._kept:
+            if kept.text is not None:
+                run.append(kept)
+                continue
+            written += [_write_text(run), kept.source]
+            run.clear()
+        return "".join([*written, _write_text(run)])
+
+    def _put_blocks_after_promises(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """Give what stands between a promise and its block before the promise."""
+        at = 0
+        while at < len(pieces):
+            end = at + 1
+            if pieces[at].kind is LexemeKind.PROMISE_OPEN:
+                while end < len(pieces) and pieces[end].kind in _BETWEEN:
+                    end += 1
+                if end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN:
+                    between = pieces[at + 1 : end]
+                    self._report_between([piece for piece in between if piece.kind])
+                    yield from between
+                    end = at + 1 + len(between)
+                else:
+                    end = at + 1
+            yield pieces[at]
+            at = end
+
+    def _report_between(self, between: list[Piece]) -> None:
+        if between:
+            place = between[0].start, between[-1].end
+            self.problems.append(Problem(Fault.BETWEEN, "", *place))
+
+    def _take(self, piece: Piece, following: Piece) -> None:
+        self.problems += piece.problems
+        match piece.kind:
+            case LexemeKind.TEXT:
+                self._keep_text(piece.source, piece.text)
+            case LexemeKind.SYNC:
+                self._take_sync(piece)
+            case LexemeKind.PROMISE_OPEN:
+                self._take_promise(piece, following)
+            case LexemeKind.ASYNC_OPEN:
+                self._take_open(piece)
+            case LexemeKind.ASYNC_CLOSE:
+                self._take_close(piece)
+            case _:
+                if piece.problems[0].fault is not Fault.WRONG_SLASH:
+                    self._keep_text(escape(piece.source), piece.source)
+
+    def _take_sync(self, piece: Piece) -> None:
+        if not self._is_legal(piece):
+            return
+        if self._num_unjoined == 0:
+            self._report(Fault.IDLE_SYNC, piece)
+        self._num_unjoined = 0
+        self._keep_tag(SYNC if piece.problems else piece.source)
+
+    def _take_promise(self, piece: Piece, following: Piece) -> None:
+        if not self._is_legal(piece):
+            return
+        tag = _repaired_promise(piece)
+        if self._is_too_deep(piece):
+            tag = None
+        if piece.units is not None and piece.units > MAX_UNITS:
+            self._report(Fault.OVERLONG, piece)
+        if self._form is Form.WRITTEN and following.kind is not LexemeKind.ASYNC_OPEN:
+            self._report(Fault.PROMISE_WITHOUT_BLOCK, piece)
+            return
+        self._feed_promise()
+        self._is_promise_kept = tag is not None
+        if self._form is Form.MAIN:
+            self._num_unjoined += 1
+        if tag is not None:
+            self._keep_tag(tag)
+
+    def _take_open(self, piece: Piece) -> None:
+        wrong = self._parser.fault(_lexeme(piece))
+        if wrong is not None:
+            self._report(wrong, piece, "topic")
+        is_too_deep = self._form is not Form.MAIN and self._is_too_deep(piece)
+        if self._form is Form.ANNOTATOR:
+            tag = None if is_too_deep else _repaired_open(piece)
+        elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
+            tag = ASYNC_OPEN if wrong or piece.problems else piece.source
+        else:
+            tag = None
+        if wrong is Fault.BLOCK_WITHOUT_PROMISE:
+            self._feed_promise()
+        if self._form is not Form.MAIN:
+            topic = "" if self._form is Form.ANNOTATOR else None
+            self._parser.feed(Lexeme(LexemeKind.ASYNC_OPEN, topic=topic))
+        self._enter_block(piece, tag)
+
+    def _enter_block(self, piece: Piece, tag: str | None) -> None:
+        if self._open:
+            self._open[-1].is_empty = False
+        self._open.append(_Open(piece, is_kept=tag is not None))
+        self._num_unjoined += 1
+        if tag is not None:
+            self._keep_tag(tag)
+
+    def _take_close(self, piece: Piece) -> None:
+        if not self._open:
+            self._is_legal(piece)
+            return
+        block = self._open.pop()
+        if self._form is not Form.MAIN:
+            self._parser.feed(Lexeme(LexemeKind.ASYNC_CLOSE))
+            if block.is_empty:
+                self._report(Fault.EMPTY_BLOCK, block.piece)
+        if block.is_kept:
+            self._keep_tag(ASYNC_CLOSE if piece.problems else piece.source)
+
+    def _close_blocks(self) -> None:
+        for block in reversed(self._open):
+            if self._form is not Form.MAIN:
+                self._report(Fault.UNCLOSED_BLOCK, block.piece)
+            if block.is_kept:
+                self._keep_tag(ASYNC_CLOSE)
+
+    def _is_legal(self, piece: Piece) -> bool:
+        """Ask the table; if the answer is no, report it."""
+        wrong = self._parser.fault(_lexeme(piece))
+        if wrong is not None:
+            self._report(wrong, piece)
+        return wrong is None
+
+    def _is_too_deep(self, piece: Piece) -> bool:
+        """Ask whether a tag begins a level too many; if so, report it."""
+        kind = LexemeKind.PROMISE_OPEN if self._is_promise_due(piece) else piece.kind
+        if kind is None or not opens_level(self._form, kind):
+            return False
+        if self._parser.depth < self._max_depth:
+            return False
+        self._report(Fault.NESTED, piece, f"{self._max_depth} at most")
+        return True
+
+    def _is_promise_due(self, piece: Piece) -> bool:
+        return self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
+
+    def _feed_promise(self) -> None:
+        self._parser.feed(Lexeme(LexemeKind.PROMISE_OPEN))
+        self._parser.feed(Lexeme(LexemeKind.PROMISE_CLOSE, units=1))
+
+    def _report(self, fault: Fault, piece: Piece, detail: str = "") -> None:
+        self.problems.append(Problem(fault, detail, piece.start, piece.end))
+
+    def _keep_tag(self, source: str) -> None:
+        self._kept.append(_Kept(source, None))
+
+    def _keep_text(self, source: str, text: str) -> None:
+        self._kept.append(_Kept(source, text))
+        if self._open and text.strip():
+            self._open[-1].is_empty = False
+
+
+_END = Piece(None, "", 0, 0)
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    """Group lexemes into whole tags and whole stretches of text."""
+    lexer = Lexer()
+    lexemes = iter(lexer.feed(text) + lexer.close())
+    run: list[Lexeme] = []
+    for lexeme in lexemes:
+        if lexeme.kind is LexemeKind.TEXT:
+            run.append(lexeme)
+            continue
+        if run:
+            yield _text_piece(text, run)
+            run.clear()
+        if lexeme.kind is LexemeKind.PROMISE_OPEN:
+            topic, close = next(lexemes).text, next(lexemes)
+            yield _tag_piece(lexeme)._replace(topic=topic, units=close.units)
+        else:
+            yield _tag_piece(lexeme)
+    if run:
+        yield _text_piece(text, run)
+
+
+def _text_piece(source: str, run: list[Lexeme]) -> Piece:
+    start, end = run[0].start, run[-1].end
+    text = "".join(lexeme.text for lexeme in run)
+    return Piece(LexemeKind.TEXT, source[start:end], start, end, text)
+
+
+def _tag_piece(lexeme: Lexeme) -> Piece:
+    return Piece(
+        lexeme.meant if lexeme.kind is LexemeKind.FAULT else lexeme.kind,
+        lexeme.text,
+        lexeme.start,
+        lexeme.end,
+        topic=lexeme.topic,
+        units=lexeme.units,
+        problems=lexeme.problems,
+    )
+
+
+def _lexeme(piece: Piece) -> Lexeme:
+    """Return the tag's first lexeme, as if the tag had no problems of its own."""
+    assert piece.kind is not None, "what cannot be told is never put to the table"
+    topic = piece.topic if piece.kind is LexemeKind.ASYNC_OPEN else None
+    return Lexeme(piece.kind, topic=topic)
+
+
+def _repaired_promise(piece: Piece) -> str | None:
+    """Return the tag to write; None if its topic or its length cannot be told."""
+    if not piece.problems:
+        return piece.source
+    topic = _cut_topic(piece.topic)
+    if topic is None or piece.units is None:
+        return None
+    return promise_tag(topic, piece.units)
+
+
+def _repaired_open(piece: Piece) -> str | None:
+    """Return the annotator's tag to write; None if its topic cannot be told."""
+    topic = _cut_topic(piece.topic)
+    if topic is None:
+        return None
+    return annotator_open(topic) if piece.problems else piece.source
+
+
+def _cut_topic(topic: str | None) -> str | None:
+    words = (topic or "").split()
+    if topic is None or not words:
+        return None
+    if len(words) <= MAX_TOPIC_WORDS and len(topic) <= MAX_TOPIC_CHARACTERS:
+        return topic
+    return " ".join(words[:MAX_TOPIC_WORDS])[:MAX_TOPIC_CHARACTERS].rstrip()
+
+
+def _write_text(run: list[_Kept]) -> str:
+    """Write text that has come together, escaped anew where a tag between it is gone."""
+    if len(run) == 1:
+        return run[0].source
+    return escape("".join(kept.text or "" for kept in run))
