@@ -78,9 +78,7 @@ class Placement:
         thread.row = thread.row.sync(other.owner for other in joined)
         if self.strategy is PositionStrategy.ROTATE:
             self._new_epoch(thread)
-            position = position_of_sync(
-                self.strategy, thread.position, thread.epoch.moved.values()
-            )
+            position = position_of_sync(self.strategy, thread.position, thread.epoch.moved.values())
         else:
             position = position_of_sync(self.strategy, thread.position, self._visible(thread))
         # </async> was fed before the sync or with it: it stands one behind the last content token.

@@ -1,0 +1,81 @@
+"""Write down what happens in one response as it happens: the maker of traces.
+
+Engines tell it of tokens, steps and commands; it reads no clock, times are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pasta_lm.interpreter.placement import Placed
+from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace
+from pasta_lm.language.tags import TOKENS_PER_UNIT
+
+
+class Recorder:
+    """Fill one trace."""
+
+    def __init__(self, trace: Trace, main: Thread) -> None:
+        """Begin with the main thread."""
+        self.trace = trace
+        self._pending: dict[int, TokenRecord] = {}
+        self.thread_started(main)
+
+    def thread_started(self, thread: Thread) -> None:
+        """Add a thread; a deferred one has been added when it was promised."""
+        if thread.id < len(self.trace.threads):
+            return
+        parent = thread.parent
+        promised = None if thread.units is None else TOKENS_PER_UNIT * thread.units
+        record = ThreadRecord(thread.id, parent and parent.id, thread.topic, promised)
+        self.trace.threads.append(record)
+
+    def decoded(
+        self,
+        thread: Thread,
+        token: int | None,
+        text: str,
+        role: Role,
+        *,
+        step: int,
+        t_s: float,
+        is_forced: bool = False,
+    ) -> None:
+        """Add a token that a thread decoded in a step (-1: the prefill)."""
+        record = TokenRecord(thread.id, token, text, role, step, t_s, is_forced)
+        self.trace.tokens.append(record)
+        self._pending[thread.id] = record
+        self.trace.threads[thread.id].num_tokens += 1
+
+    def fed(self, thread: Thread, placed: Placed, *, step: int) -> None:
+        """Note that a thread's last token was fed."""
+        record = self._pending.pop(thread.id)
+        record.fed_step = step
+        record.slot, record.position, record.depth = placed.slot, placed.position, placed.depth
+        self.trace.critical_path = max(self.trace.critical_path, placed.depth)
+        lane = self.trace.threads[thread.id]
+        lane.end_step = step
+        if lane.start_step is None:
+            lane.start_step = step
+
+    def synced(self, thread: Thread, joined: Sequence[Thread], *, step: int, position: int) -> None:
+        """Add a sync that was fed."""
+        ids = [other.id for other in joined]
+        self.trace.syncs.append(SyncRecord(thread.id, ids, step, position))
+
+    def passed(self, t_s: float) -> None:
+        """Note the end of a forward pass after the prefill."""
+        self.trace.step_s.append(t_s)
+        self.trace.forward_passes += 1
+
+    def finished(self, threads: Sequence[Thread], reason: str, *, t_s: float) -> None:
+        """Note the end of the response."""
+        for thread in threads:
+            self.thread_started(thread)
+            lane = self.trace.threads[thread.id]
+            lane.finish_reason = (
+                None if thread.finish_reason is None else thread.finish_reason.value
+            )
+        self.trace.finish_reason = reason
+        self.trace.wall_s = t_s

@@ -1,0 +1,217 @@
+"""What is asked of an engine, what it answers, what it can and cannot do.
+
+Engines share these values and the interpreter, no base class: a local engine decodes many threads
+in one forward pass, a remote one streams each thread on a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pasta_lm.engines.vocabulary import EncodedDocument
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.limits import FinishReason, Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.language.document import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do; nothing is claimed that it does not do."""
+
+    exact: bool
+    """It may choose mask and positions, so threads see exactly what the rules say."""
+    token_ids: bool
+    """It takes and gives token ids: only ids that it sampled are tags."""
+    logits: bool
+    """It masks logits, so only legal tags can be sampled; else the documented repairs apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
+
+    max_tokens: int = 1024
+    """Tokens of all threads together, tags included."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = 0
+    """None draws a fresh seed for each request."""
+    n: int = 1
+    """Samples of one prompt; its entries are computed once."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; matched inside one thread, never part of the answer."""
+    repetition_penalty: float = 1.0
+    """Counts what the thread sees, never tag pieces."""
+    max_threads: int | None = None
+    """Threads that decode in the same step."""
+    max_blocks: int = 64
+    max_tokens_per_thread: int | None = None
+    """Tokens of one block with its tags."""
+    ignore_eos: bool = False
+    """Go on at an end-of-text until a limit cuts (for benchmarks)."""
+    mask: bool = True
+    """Let only legal tags be sampled; False exists to measure what the model does alone."""
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            UsageError: a value that means nothing.
+        """
+        rules = {
+            "temperature": (self.temperature >= 0, "at least 0"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
+            "n": (self.n >= 1, "at least 1"),
+            "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
+            "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
+        }
+        for name, (is_fine, rule) in rules.items():
+            if not is_fine:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but must be {rule}")
+        self.limits()
+
+    def limits(self, max_position: int | None = None) -> Limits:
+        """Return the interpreter's limits.
+
+        Args:
+            max_position: The model's last position, if it has one.
+        """
+        return Limits(
+            max_tokens=self.max_tokens,
+            max_threads=self.max_threads,
+            max_blocks=self.max_blocks,
+            max_tokens_per_thread=self.max_tokens_per_thread,
+            max_position=max_position,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and what to do with it."""
+
+    prompt: Sequence[int]
+    """Token ids; at least one."""
+    params: SamplingParams = field(default_factory=SamplingParams)
+    positions: PositionStrategy = PositionStrategy.PREDICT
+    forks: bool = True
+    """False: no tag can be sampled, the answer is decoded sequentially."""
+    forced: EncodedDocument | None = None
+    """An answer to decode token by token instead of the model's own."""
+    strategy: str = "pasta"
+    """The strategy's name, for the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStarted:
+    """A thread was forked and decodes from now on."""
+
+    sample: int
+    thread: int
+    parent: int | None
+    topic: str | None
+    promised_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A thread's text went on."""
+
+    sample: int
+    thread: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEnded:
+    """A thread decodes no more."""
+
+    sample: int
+    thread: int
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A thread sees from now on what these decoded."""
+
+    sample: int
+    thread: int
+    joined: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A response is complete."""
+
+    sample: int
+    answer: Answer
+
+
+StreamEvent = ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response: what the reader gets, how it is structured, how it came about."""
+
+    document: Document
+    trace: Trace
+
+    @property
+    def text(self) -> str:
+        """Return the answer that a reader gets: no tags."""
+        return self.document.plain_text
+
+    @property
+    def finish_reason(self) -> str:
+        """Return why the response ended."""
+        assert self.trace.finish_reason is not None
+        return self.trace.finish_reason
+
+    @property
+    def usage(self) -> Mapping[str, int]:
+        """Return token counts under OpenAI's names; completions count all threads and tags."""
+        return self.trace.usage()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``pasta run --json`` prints."""
+        trace = self.trace
+        threads = [
+            {
+                "id": thread.id,
+                "parent": thread.parent,
+                "topic": thread.topic,
+                "promised_tokens": thread.promised_tokens,
+                "num_tokens": thread.num_tokens,
+                "start_step": thread.start_step,
+                "end_step": thread.end_step,
+                "finish_reason": thread.finish_reason,
+            }
+            for thread in trace.threads
+        ]
+        return {
+            "model": trace.model,
+            "engine": trace.engine,
+            "strategy": trace.strategy,
+            "kind": trace.kind.value,
+            "finish_reason": self.finish_reason,
+            "text": self.text,
+            "program": self.document.written(),
+            "threads": threads,
+            "usage": trace.usage(),
+            "critical_path_tokens": trace.critical_path,
+            "forward_passes": trace.forward_passes,
+            "parallelism": round(trace.parallelism, 4),
+            "wall_s": round(trace.wall_s, 6),
+        }
+
+
+__all__ = ["Answer", "Capabilities", "Finished", "Kind", "Request", "SamplingParams"]
+__all__ += ["StreamEvent", "Synced", "TextDelta", "ThreadEnded", "ThreadStarted"]

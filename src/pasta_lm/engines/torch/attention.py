@@ -1,0 +1,153 @@
+"""The attention function that decodes, replays and trains: registered with transformers by name.
+
+The model runs on one flattened list of tokens ``[1, N]`` without a cache of its own; what each
+query may attend to is decided by the pass object that travels to every layer as the keyword
+``pasta_pass``. Knows the arguments that transformers hands to attention functions, and refuses
+those that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from pasta_lm.errors import UnsupportedModelError
+
+NAME = "pasta"
+"""The name under which transformers finds the function (``attn_implementation``)."""
+
+# Legend: N tokens of the pass, H query heads, G key/value heads, Q queries, K keys, D head size.
+
+_HARMLESS = frozenset(
+    {
+        "dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position",
+        "output_hidden_states", "return_dict", "output_router_logits", "cu_seq_lens_q",
+        "cu_seq_lens_k", "max_length_q", "max_length_k", "num_items_in_batch", "position_embeddings",
+    }
+)  # fmt: skip
+
+
+class LayerCall(NamedTuple):
+    """What distinguishes the attention of one layer."""
+
+    layer: int
+    scaling: float | None
+    window: int | None
+    """Width of the layer's sliding window in positions."""
+    softcap: float | None
+    sinks_H: Tensor | None
+    """Attention sinks: one learned logit a head that takes part in the softmax."""
+
+
+class Pass(Protocol):
+    """One forward pass, as the attention of its layers sees it."""
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Return the attention output, dtype of the queries, [H, N, D]."""
+
+
+def pasta_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    pasta_pass: Pass | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as the pass says.
+
+    Args:
+        module: The layer's attention module; its ``layer_idx`` is read.
+        query: [1, H, N, D], rotated already; ``key`` and ``value``: [1, G, N, D].
+        attention_mask: Always None: the registered mask function makes none.
+        pasta_pass: Decides what is seen.
+
+    Returns:
+        [1, N, H, D] and no weights.
+
+    Raises:
+        UnsupportedModelError: the model asks for something that this function does not do.
+    """
+    unknown = [
+        name for name, given in kwargs.items() if given is not None and name not in _HARMLESS
+    ]
+    if unknown or pasta_pass is None or len(query) != 1:
+        _refuse(module, unknown, has_pass=pasta_pass is not None)
+    call = LayerCall(module.layer_idx, scaling, sliding_window, softcap, s_aux)  # type: ignore[arg-type]
+    assert pasta_pass is not None
+    out_HND = pasta_pass.attend(call, query[0], key[0], value[0])
+    return out_HND.transpose(0, 1).unsqueeze(0), None
+
+
+def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
+    kind = type(module).__name__
+    if not has_pass:
+        raise UnsupportedModelError(
+            f"{kind} does not hand keywords on to its attention, or was called without pasta_pass"
+        )
+    if unknown:
+        raise UnsupportedModelError(
+            f"{kind} gives its attention {', '.join(sorted(unknown))}, which we do not know"
+        )
+    raise UnsupportedModelError(f"{kind} was called with a batch: passes are flattened to [1, N]")
+
+
+def register() -> None:
+    """Make the function known to transformers; calling it again changes nothing."""
+    AttentionInterface.register(NAME, pasta_attention)
+    # The pass decides what is seen, for each kind of layer: the model shall not make a mask.
+    AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
+
+
+def attend(
+    call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor, mask_QK: Tensor | None
+) -> Tensor:
+    """Return softmax(q k' * scaling + mask) v, with the layer's soft cap and sinks if it has any.
+
+    Args:
+        call: The layer's own settings.
+        q_HQD: Queries [H, Q, D].
+        k_GKD: Keys [G, K, D]; each serves H / G query heads. ``v_GKD``: values.
+        mask_QK: Added to the scores, dtype of the queries [Q, K]; None: everything is seen.
+
+    Returns:
+        Dtype of the queries, [H, Q, D].
+    """
+    if call.softcap is not None or call.sinks_H is not None:
+        return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)
+    mask = None if mask_QK is None else mask_QK[None, None]
+    is_grouped = len(q_HQD) != len(k_GKD)
+    out = F.scaled_dot_product_attention(
+        q_HQD[None], k_GKD[None], v_GKD[None], mask, scale=call.scaling, enable_gqa=is_grouped
+    )
+    return out[0]
+
+
+def _attend_by_hand(
+    call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor, mask_QK: Tensor | None
+) -> Tensor:
+    num_heads, num_queries, head_size = q_HQD.shape
+    q = q_HQD.reshape(len(k_GKD), -1, head_size)  # [G, H/G * Q, D]
+    scale = head_size**-0.5 if call.scaling is None else call.scaling
+    scores = (q @ k_GKD.transpose(1, 2) * scale).view(num_heads, num_queries, -1)
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
+    if mask_QK is not None:
+        scores = scores + mask_QK
+    if call.sinks_H is not None:
+        sinks = call.sinks_H[:, None, None].expand(-1, num_queries, 1).to(scores.dtype)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q_HQD.dtype)
+    if call.sinks_H is not None:
+        weights = weights[..., :-1]
+    out = weights.reshape(len(k_GKD), -1, weights.shape[-1]) @ v_GKD
+    return out.view(num_heads, num_queries, -1)

@@ -1,0 +1,190 @@
+"""One forward pass as data: tokens, positions, slots, who sees what, rows whose logits are wanted.
+
+Prefill, decode, forced tags, a chunk of a long prompt, ten samples of one prompt, recomputing a
+preempted request: all the same case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.torch.masks import cutoff_table, visible
+from pasta_lm.engines.torch.pool import Run
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
+
+# Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request so far.
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A sync under 'rotate': all keys of the request move, once, inside the pass."""
+
+    num_queries_before: int
+    """Queries of the request in this pass that still see the old positions."""
+    offsets_K: Tensor
+    """int64 [K]: new position minus old."""
+
+
+@dataclass(slots=True)
+class RequestSlice:
+    """The part of a pass that belongs to one request."""
+
+    start: int
+    stop: int
+    """Its tokens are [start, stop) of the pass, in order of slot."""
+    run: Run
+    first_slot: int
+    """The slot of its first token in this pass; the others follow."""
+    visible_QK: Tensor | None
+    """bool [Q, K]; None: each query sees everything (a single query, nothing hidden)."""
+    key_positions: Tensor
+    """int64 [K], or [Q, K] where queries of several epochs see keys at different positions."""
+    largest_distance: int
+    """No query is farther from a key than this, in positions."""
+    turn: Turn | None = None
+
+    @property
+    def num_entries(self) -> int:
+        """Return the number of entries with those of this pass (K)."""
+        return self.first_slot + self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One forward pass."""
+
+    tokens: Tensor
+    """int64 [N]."""
+    positions: Tensor
+    """int64 [N]."""
+    wanted: Tensor
+    """int64 [W]: indices of the tokens whose logits are wanted."""
+    slices: tuple[RequestSlice, ...]
+
+
+class EntryTensors:
+    """What masks need of a request's entries, kept as tensors that grow with it."""
+
+    def __init__(self, entries: Entries, device: torch.device) -> None:
+        self._entries = entries
+        self._device = device
+        self._owners = torch.empty(64, dtype=torch.int64, device=device)
+        self._positions = torch.empty(64, dtype=torch.int64, device=device)
+        self._num = 0
+        self._table_key: tuple[int, ...] = ()
+        self._table = torch.empty(0)
+        self._has_all = False
+        self._epochs: set[int] = set()
+
+    def slice(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
+        """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
+        self._extend(stop_slot)
+        fed = self._entries.items[first_slot:stop_slot]
+        turn = self._turn(first_slot, stop_slot)
+        if turn is not None:
+            self._positions[:stop_slot] += turn.offsets_K
+        keys = self._positions[:stop_slot]
+        if turn is not None:
+            before = (keys - turn.offsets_K).expand(turn.num_queries_before, -1)
+            after = keys.expand(len(fed) - turn.num_queries_before, -1)
+            keys = torch.cat((before, after))
+        return RequestSlice(
+            start, start + len(fed), run, first_slot,
+            self._visible(first_slot, stop_slot), keys,
+            largest_distance=max(entry.position for entry in fed), turn=turn,
+        )  # fmt: skip
+
+    def _extend(self, stop: int) -> None:
+        if stop > len(self._owners):
+            size = max(stop, 2 * len(self._owners))
+            self._owners = _grown(self._owners, size)
+            self._positions = _grown(self._positions, size)
+        if stop > self._num:
+            fresh = self._entries.items[self._num : stop]
+            values = torch.tensor([(e.owner, e.position) for e in fresh], device=self._device)
+            self._owners[self._num : stop] = values[:, 0]
+            self._positions[self._num : stop] = values[:, 1]
+            self._num = stop
+
+    def _visible(self, first_slot: int, stop_slot: int) -> Tensor | None:
+        rows = [entry.row for entry in self._entries.items[first_slot:stop_slot]]
+        num_owners = self._entries.num_owners
+        key = (num_owners, *map(id, rows))
+        if key != self._table_key:
+            self._table_key = key
+            self._table = cutoff_table(rows, num_owners, self._device)
+            self._has_all = len(rows) == 1 and _sees_all(rows[0], num_owners)
+        if self._has_all:
+            return None
+        slots = torch.arange(first_slot, stop_slot, device=self._device)
+        return visible(slots, self._table, self._owners[:stop_slot])
+
+    def _turn(self, first_slot: int, stop_slot: int) -> Turn | None:
+        """Return the move of keys that this pass makes, if it feeds syncs that begin epochs."""
+        fed = self._entries.items[first_slot:stop_slot]
+        is_new = [bool(e.epoch.moved) and id(e.epoch) not in self._epochs for e in fed]
+        if not any(is_new):
+            return None
+        self._epochs.update(id(entry.epoch) for entry in fed)
+        num_before = is_new.index(True)
+        assert all(is_new[num_before:]), "syncs that begin an epoch come last in their pass"
+        offsets = torch.zeros(stop_slot, dtype=torch.int64)
+        stands = self._positions[:stop_slot].tolist()
+        for entry in fed[num_before:]:
+            for slot, position in entry.epoch.moved.items():
+                offsets[slot] = position - stands[slot]
+        return Turn(num_before, offsets.to(self._device))
+
+
+def chunk_stop(entries: Entries, first_slot: int, stop_slot: int) -> int:
+    """Return where a pass that recomputes entries must end: behind the next sync that moves keys.
+
+    Args:
+        entries: The request's entries.
+        first_slot: Where the pass begins.
+        stop_slot: Where it would end otherwise.
+    """
+    for slot in range(max(first_slot, 1), stop_slot):
+        entry = entries[slot]
+        if entry.epoch.moved and max(entry.epoch.moved, default=0) == slot - 1:
+            return slot + 1
+    return stop_slot
+
+
+def _grown(tensor: Tensor, size: int) -> Tensor:
+    grown = torch.empty(size, dtype=tensor.dtype, device=tensor.device)
+    grown[: len(tensor)] = tensor
+    return grown
+
+
+def _sees_all(row: Row, num_owners: int) -> bool:
+    return all(row.cutoff(owner) == UNBOUNDED for owner in range(PROMPT_OWNER, num_owners))
+
+
+def join_slices(
+    entries: Sequence[tuple[Entries, RequestSlice]], wanted: Sequence[int], device: torch.device
+) -> Batch:
+    """Make one pass of the slices of several requests.
+
+    Args:
+        entries: Each request's entries and its part of the pass, in order.
+        wanted: Indices of the tokens whose logits are wanted.
+        device: Where the model is.
+    """
+    fed = [
+        (entry.token, entry.position)
+        for request, part in entries
+        for entry in request.items[part.first_slot : part.num_entries]
+    ]
+    values = torch.tensor(fed, dtype=torch.int64, device=device)
+    return Batch(
+        values[:, 0],
+        values[:, 1],
+        torch.tensor(wanted, dtype=torch.int64, device=device),
+        tuple(part for _, part in entries),
+    )

@@ -1,0 +1,325 @@
+"""The local engine: step() schedules, runs, samples, interprets.
+
+Many responses at once, each with many threads, in one forward pass. The loop knows the order of
+things and nothing else: memory is the scheduler's, tensors the runner's, tokens the sampler's,
+threads the interpreter's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.request import Answer, Capabilities, Finished, Request, StreamEvent
+from pasta_lm.engines.torch.batch import (
+    Batch,
+    EntryTensors,
+    RequestSlice,
+    chunk_stop,
+    join_slices,
+)
+from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.pool import Pool
+from pasta_lm.engines.torch.response import Lane, Response
+from pasta_lm.engines.torch.runner import Runner
+from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
+from pasta_lm.engines.torch.scheduler import Scheduler, Ticket
+from pasta_lm.errors import RequestError
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind, Trace
+
+DEFAULT_POOL_TOKENS = 16_384
+
+LogitsHook = Callable[[Response, Lane, Tensor], None]
+"""Sees the logits (float32 [V]) from which each token is chosen, before it is."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request in the engine."""
+
+    number: int
+    request: Request
+    entries: Entries
+    ticket: Ticket
+    responses: list[Response]
+    tensors: EntryTensors
+    began_s: float
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether all its samples are complete."""
+        return all(response.is_finished for response in self.responses)
+
+    @property
+    def has_decoded(self) -> bool:
+        """Tell whether its first tokens have been chosen."""
+        return len(self.entries) > len(self.request.prompt) or any(
+            lane.next_token is not None for response in self.responses for lane in response.lanes
+        )
+
+
+@dataclass(slots=True)
+class PassPlan:
+    """A forward pass in the making."""
+
+    parts: list[tuple[Entries, RequestSlice]] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    lanes: list[tuple[Running, Response, Lane]] = field(default_factory=list)
+    """For each wanted row whose token it gives."""
+    decoding: list[Running] = field(default_factory=list)
+    """Requests that take a step in this pass, beside those that compute entries for later."""
+    num_tokens: int = 0
+
+
+class TorchEngine:
+    """Decode requests with a local model.
+
+    Call ``submit`` and ``step``, or let ``generate`` and ``stream`` do it.
+    """
+
+    capabilities = Capabilities(exact=True, token_ids=True, logits=True)
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        pool_tokens: int = DEFAULT_POOL_TOKENS,
+        max_batch_tokens: int = 2048,
+        overcommit: bool = False,
+        on_logits: LogitsHook | None = None,
+    ) -> None:
+        """Give a loaded model memory.
+
+        Args:
+            loaded: The model.
+            pool_tokens: Cache entries for all requests together.
+            max_batch_tokens: Tokens of one pass beyond which prompts are cut into chunks.
+            overcommit: See ``Scheduler``.
+            on_logits: For tests and analysis.
+        """
+        self.loaded = loaded
+        self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
+        self.scheduler = Scheduler(self.pool, overcommit=overcommit)
+        self.num_passes = 0
+        self._runner = Runner(loaded.model, self.pool)
+        self._masks = TokenMasks(
+            loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
+        )
+        self._max_batch_tokens = max_batch_tokens
+        self._on_logits = on_logits
+        self._requests: dict[int, Running] = {}
+        self._num_submitted = 0
+
+    # Asking
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether a request is unfinished."""
+        return bool(self._requests)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its number.
+
+        Raises:
+            RequestError: the prompt is empty, longer than the context, or larger than the pool.
+            UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
+        """
+        self._check(request)
+        if request.params.seed is None:
+            fresh = replace(request.params, seed=secrets.randbits(63))
+            request = replace(request, params=fresh)
+        num_prompt, params = len(request.prompt), request.params
+        need = num_prompt + params.n * params.max_tokens
+        ticket = self.scheduler.submit(num_prompt, need)
+        entries = Entries.of_prompt(request.prompt)
+        responses = [self._response(request, entries, sample) for sample in range(params.n)]
+        tensors = EntryTensors(entries, self.loaded.device)
+        number, self._num_submitted = self._num_submitted, self._num_submitted + 1
+        now = time.perf_counter()
+        self._requests[number] = Running(number, request, entries, ticket, responses, tensors, now)
+        return number
+
+    def _check(self, request: Request) -> None:
+        last = self.loaded.max_position
+        if not request.prompt:
+            raise RequestError("the prompt is empty", hint="give at least one token")
+        if last is not None and len(request.prompt) > last + 1:
+            raise RequestError(
+                f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
+                hint="shorten the prompt",
+            )
+        if request.forks and request.positions is PositionStrategy.ROTATE:
+            self._runner.rotations = self.loaded.rotations
+
+    def _response(self, request: Request, entries: Entries, sample: int) -> Response:
+        loaded = self.loaded
+        trace = Trace(
+            kind=loaded.kind if request.forced is None else Kind.REPLAYED,
+            model=loaded.name,
+            engine="torch",
+            strategy=request.strategy,
+            positions=request.positions.value,
+            num_prompt_tokens=len(request.prompt),
+        )
+        limits = request.params.limits(loaded.max_position)
+        return Response(request, sample, entries, loaded.vocabulary, loaded.eos_ids, limits, trace)
+
+    def abort(self, number: int) -> list[StreamEvent]:
+        """Give a request up; its pages are free at once. Unknown or finished: nothing happens."""
+        running = self._requests.pop(number, None)
+        if running is None:
+            return []
+        now = time.perf_counter() - running.began_s
+        for response in running.responses:
+            response.abort(now)
+        self.scheduler.release(running.ticket)
+        return [event for response in running.responses for event in response.drain()]
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Decode requests together and return each one's samples, in order."""
+        numbers = [self.submit(request) for request in requests]
+        answers: dict[int, dict[int, Answer]] = {number: {} for number in numbers}
+        try:
+            while any(number in self._requests for number in numbers):
+                for number, event in self.step():
+                    if isinstance(event, Finished) and number in answers:
+                        answers[number][event.sample] = event.answer
+        finally:
+            for number in numbers:
+                self.abort(number)
+        return [[done[sample] for sample in sorted(done)] for done in answers.values()]
+
+    def stream(self, request: Request) -> Iterator[StreamEvent]:
+        """Decode one request and yield its events; closing the iterator aborts it."""
+        number = self.submit(request)
+        try:
+            while number in self._requests:
+                yield from (event for other, event in self.step() if other == number)
+        finally:
+            self.abort(number)
+
+    # The loop
+
+    def step(self) -> list[tuple[int, StreamEvent]]:
+        """Run one forward pass; return what happened, with each request's number.
+
+        An error frees all requests of the pass before it is raised.
+        """
+        plan = self._plan()
+        if plan.parts:
+            try:
+                logits = self._runner.run(self._batch(plan))
+                self.num_passes += 1
+                self._interpret(plan, logits)
+            except BaseException:
+                for number in list(self._requests):
+                    self.abort(number)
+                raise
+        return self._collect()
+
+    def _plan(self) -> PassPlan:
+        by_ticket = {id(running.ticket): running for running in self._requests.values()}
+        plan = PassPlan()
+        for ticket in self.scheduler.schedule():
+            running = by_ticket[id(ticket)]
+            if ticket.num_computed < len(running.entries):
+                self._plan_computing(plan, running)
+            else:
+                self._plan_decoding(plan, running)
+        return plan
+
+    def _plan_computing(self, plan: PassPlan, running: Running) -> None:
+        """Compute entries that are placed already: a prompt, or all of a preempted request."""
+        ticket = running.ticket
+        if ticket.num_computed == 0:
+            running.tensors = EntryTensors(running.entries, self.loaded.device)
+        room = self._max_batch_tokens - plan.num_tokens
+        if room <= 0 or not self.scheduler.reserve_pages(ticket, len(running.entries)):
+            return
+        first, stop = ticket.num_computed, min(ticket.num_computed + room, len(running.entries))
+        self._add(plan, running, first, chunk_stop(running.entries, first, stop))
+        if ticket.num_computed == len(running.entries) and not running.has_decoded:
+            for response in running.responses:
+                plan.wanted.append(plan.num_tokens - 1)
+                plan.lanes.append((running, response, response.lanes[0]))
+
+    def _plan_decoding(self, plan: PassPlan, running: Running) -> None:
+        """Let every thread of a request feed one token, or (gang rule) none."""
+        feeding = [
+            (response, lane) for response in running.responses for lane in response.lanes_to_feed()
+        ]
+        first = len(running.entries)
+        if not self.scheduler.reserve_pages(running.ticket, first + len(feeding)):
+            return
+        feeding.sort(key=lambda pair: pair[1].joined is not None)  # syncs see all that is fed
+        index = {}
+        for offset, (response, lane) in enumerate(feeding):
+            response.feed(lane)
+            index[id(lane)] = plan.num_tokens + offset
+        for response in running.responses:
+            for lane in response.lanes_to_decode():
+                plan.wanted.append(index[id(lane)])
+                plan.lanes.append((running, response, lane))
+        plan.decoding.append(running)
+        self._add(plan, running, first, len(running.entries))
+
+    def _add(self, plan: PassPlan, running: Running, first: int, stop: int) -> None:
+        assert running.ticket.run is not None
+        part = running.tensors.slice(plan.num_tokens, first, stop, running.ticket.run)
+        plan.parts.append((running.entries, part))
+        plan.num_tokens += stop - first
+        running.ticket.num_computed = stop
+
+    def _batch(self, plan: PassPlan) -> Batch:
+        return join_slices(plan.parts, plan.wanted, self.loaded.device)
+
+    def _interpret(self, plan: PassPlan, logits_WV: Tensor) -> None:
+        tokens = self._choose(plan, logits_WV)
+        now = time.perf_counter()
+        for running in plan.decoding:
+            for response in running.responses:
+                if not response.is_finished:
+                    response.passed(now - running.began_s)
+        for (running, response, lane), token in zip(plan.lanes, tokens, strict=True):
+            if response.trace.prefill_s == 0.0:
+                response.trace.prefill_s = now - running.began_s
+            if lane.decodes:
+                response.take(lane, token, t_s=now - running.began_s)
+
+    def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
+        if not plan.lanes:
+            return []
+        if self._on_logits is not None:
+            for row, (_, response, lane) in zip(logits_WV, plan.lanes, strict=True):
+                self._on_logits(response, lane, row)
+        choices = [self._choice(response, lane) for _, response, lane in plan.lanes]
+        return choose(logits_WV, choices, self._masks)
+
+    def _choice(self, response: Response, lane: Lane) -> Choice:
+        params, uniform, seen = response.request.params, 0.0, None
+        if params.temperature > 0:
+            assert params.seed is not None
+            index = lane.thread.num_tokens
+            uniform = uniform_number(params.seed, response.sample, lane.thread.path, index)
+        if params.repetition_penalty != 1.0:
+            seen = torch.tensor(sorted(lane.seen), dtype=torch.int64, device=self.loaded.device)
+        return Choice(params, response.legal(lane), uniform, seen)
+
+    def _collect(self) -> list[tuple[int, StreamEvent]]:
+        events = [
+            (number, event)
+            for number, running in self._requests.items()
+            for response in running.responses
+            for event in response.drain()
+        ]
+        for running in [r for r in self._requests.values() if r.is_finished]:
+            self.scheduler.release(running.ticket)
+            del self._requests[running.number]
+        return events

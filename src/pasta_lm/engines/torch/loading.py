@@ -1,0 +1,213 @@
+"""A model folder or hub id in, a model that the engine can run exactly out.
+
+Loads with transformers (safetensors only, no remote code), finds the tag pieces, and lets the
+self-test decide. What is missing is said by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.model_folder import read_pasta_config
+from pasta_lm.engines.torch.pool import LayerShape
+from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
+from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, UsageError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.tags import PIECES
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model whose attention is ours, with all that an engine needs to know of it."""
+
+    model: PreTrainedModel
+    vocabulary: Vocabulary
+    name: str
+    eos_ids: frozenset[int]
+    """All ids that end main."""
+    kind: Kind = Kind.GENERATED
+    positions: PositionStrategy = PositionStrategy.PREDICT
+    """The strategy that it was trained with."""
+
+    def __post_init__(self) -> None:
+        """Switch the model to evaluation and to our attention."""
+        register()
+        self.model.eval()
+        self.model.set_attn_implementation(NAME)
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the model is."""
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of its weights, which is that of its cache."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the rows of the output matrix; it may be padded beyond the tokenizer."""
+        weight: torch.Tensor = self.model.get_output_embeddings().weight
+        return weight.shape[0]
+
+    @cached_property
+    def max_position(self) -> int | None:
+        """Return the last position that the model may be given, or None."""
+        text = self.model.config.get_text_config()
+        longest = getattr(text, "max_position_embeddings", None)
+        for parameters in rope_parameters(self.model.config):
+            # Beyond the original length other factors would apply, to every response in the pass.
+            if parameters.get("rope_type") == "longrope":
+                longest = parameters.get("original_max_position_embeddings", longest)
+        return None if longest is None else int(longest) - 1
+
+    @cached_property
+    def layer_shapes(self) -> Sequence[LayerShape]:
+        """Return the shape of each layer's keys and values, by asking the model."""
+        recorder = KeyRecorder()
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode():
+            self.model(input_ids=token, position_ids=token, use_cache=False, pasta_pass=recorder)
+        return [
+            LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
+            for layer, key in sorted(recorder.keys.items())
+        ]
+
+    @cached_property
+    def rotations(self) -> Mapping[int, Rotation | None]:
+        """Return how each layer turns its keys.
+
+        Raises:
+            UnsupportedModelError: some layer's keys cannot be moved exactly.
+        """
+        return find_rotations(self.model)
+
+
+def load(
+    source: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+) -> LoadedModel:
+    """Load a model folder or a hub id, and test it.
+
+    Args:
+        source: A folder that ``save_pretrained`` wrote, or a hub id.
+        dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
+        device: None: a GPU if there is one.
+
+    Raises:
+        ModelNotFoundError: nothing is there.
+        UnsupportedModelError: the engine would not be exact for it.
+        VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    wanted = _dtype(dtype, place)
+    model, tokenizer = _from_pretrained(source, wanted)
+    check_exact(model)
+    model = model.to(place)  # type: ignore[arg-type]
+    config = read_pasta_config(Path(source)) if Path(source).is_dir() else None
+    pieces = config.piece_ids if config is not None else tag_pieces(tokenizer)
+    return LoadedModel(
+        model,
+        Vocabulary(tokenizer, pieces),
+        Path(source).name if Path(source).is_dir() else str(source),
+        eos_ids(model, tokenizer),
+        positions=PositionStrategy.PREDICT if config is None else config.positions,
+    )
+
+
+def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
+    if name is None:
+        return torch.float32 if place.type == "cpu" else None
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _from_pretrained(
+    source: str | Path, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    path = Path(source)
+    looks_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()
+    if looks_local and not (path / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"no model at {source}: there is no config.json",
+            hint="name a folder that save_pretrained wrote, or a hub id such as org/name",
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype or "auto", attn_implementation="eager", use_safetensors=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as exc:
+        first_line = str(exc).strip().split("\n")[0]
+        if looks_local:
+            raise ModelError(f"the model at {source} cannot be loaded: {first_line}") from exc
+        raise ModelNotFoundError(
+            f"model {source} could not be loaded: {first_line}",
+            hint="name a local folder, or a hub id with HF_HOME set to a filled cache",
+        ) from exc
+    return model, tokenizer
+
+
+def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Return the ids of all tag pieces if the tokenizer has every one of them, else nothing."""
+    vocab = tokenizer.get_vocab()
+    found = {piece: vocab[piece] for piece in PIECES if piece in vocab}
+    return found if len(found) == len(PIECES) else {}
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """Return every id that ends a text, from the generation settings, else from the tokenizer."""
+    generation = getattr(model, "generation_config", None)
+    given = getattr(generation, "eos_token_id", None)
+    if given is None:
+        given = getattr(model.config.get_text_config(), "eos_token_id", None)
+    if given is None and tokenizer is not None:
+        given = tokenizer.eos_token_id
+    if given is None:
+        return frozenset()
+    return frozenset(given) if isinstance(given, (list, tuple)) else frozenset([given])
+
+
+def read_architecture(path: Path) -> PreTrainedConfig:
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``).
+
+    Raises:
+        InputError: no such file, not JSON, or no known model type.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return AutoConfig.for_model(**data)
+    except FileNotFoundError as exc:
+        raise InputError(f"no architecture file at {path}") from exc
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} is not JSON: {exc}") from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise InputError(
+            f"{path} is no model configuration: {exc}",
+            hint='it needs a "model_type" that transformers knows, such as "llama"',
+        ) from exc

@@ -1,0 +1,186 @@
+"""KV memory: one pool of pages, each request in one run of consecutive pages.
+
+A run is consecutive so that attention reads keys and values as a view, without gathering pages in
+every layer of every pass. It grows in place where the next pages are free, else it moves, else the
+pool is compacted: space that is free in total can always be used, so nothing fails by
+fragmentation. Knows nothing of threads: they are interleaved inside a run, slot by slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Legend: L layers, G key/value heads, S slots of the whole pool, K slots of one run, D head size.
+
+
+class LayerShape(NamedTuple):
+    """Shape of one layer's keys and values for one token."""
+
+    num_heads: int
+    key_size: int
+    value_size: int
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Consecutive pages that one request owns; the pool may move them."""
+
+    first_page: int
+    num_pages: int
+
+    @property
+    def end_page(self) -> int:
+        """Return the page behind the run."""
+        return self.first_page + self.num_pages
+
+
+class Pool:
+    """Keys and values of many requests.
+
+    Args:
+        shapes: One layer's shape after the other.
+        num_slots: Capacity in tokens, rounded up to whole pages.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        num_slots: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        page_size: int = 16,
+    ) -> None:
+        self.page_size = page_size
+        self.num_pages = -(-num_slots // page_size)
+        self._runs: list[Run] = []  # in order of place
+        slots = self.num_pages * page_size
+
+        def zeros(num_heads: int, size: int) -> Tensor:
+            return torch.zeros(num_heads, slots, size, dtype=dtype, device=device)
+
+        self.keys = [zeros(shape.num_heads, shape.key_size) for shape in shapes]
+        """For each layer [G, S, D], rotated as the model rotates them."""
+        self.values = [zeros(shape.num_heads, shape.value_size) for shape in shapes]
+
+    @property
+    def num_slots(self) -> int:
+        """Return the capacity in tokens."""
+        return self.num_pages * self.page_size
+
+    @property
+    def num_free_pages(self) -> int:
+        """Return how many pages nobody owns."""
+        return self.num_pages - sum(run.num_pages for run in self._runs)
+
+    @property
+    def num_runs(self) -> int:
+        """Return how many runs are owned."""
+        return len(self._runs)
+
+    def pages_for(self, num_slots: int) -> int:
+        """Return how many pages hold this many tokens."""
+        return max(1, -(-num_slots // self.page_size))
+
+    def can_allocate(self, num_slots: int) -> bool:
+        """Tell whether a run of this many tokens can be had now."""
+        return self.pages_for(num_slots) <= self.num_free_pages
+
+    def allocate(self, num_slots: int) -> Run:
+        """Return a new run. Ask ``can_allocate`` first."""
+        num_pages = self.pages_for(num_slots)
+        assert num_pages <= self.num_free_pages
+        first = self._find_hole(num_pages)
+        if first is None:
+            self.compact()
+            first = self._runs[-1].end_page
+        run = Run(first, num_pages)
+        self._insert(run)
+        return run
+
+    def can_grow(self, run: Run, num_slots: int) -> bool:
+        """Tell whether a run can come to hold this many tokens."""
+        return self.pages_for(num_slots) - run.num_pages <= self.num_free_pages
+
+    def grow(self, run: Run, num_slots: int) -> None:
+        """Let a run hold this many tokens; it may move. Ask ``can_grow`` first."""
+        num_pages = self.pages_for(num_slots)
+        if num_pages <= run.num_pages:
+            return
+        assert self.can_grow(run, num_slots)
+        index = self._runs.index(run)
+        limit = self._runs[index + 1].first_page if index + 1 < len(self._runs) else self.num_pages
+        if run.first_page + num_pages > limit:
+            hole = self._find_hole(num_pages)
+            if hole is None:
+                self._make_last(run)
+            else:
+                self._move(run, hole)
+                self._runs.remove(run)
+                self._insert(run)
+        run.num_pages = num_pages
+
+    def free(self, run: Run) -> None:
+        """Take a run's pages back."""
+        self._runs.remove(run)
+
+    def compact(self) -> None:
+        """Slide all runs to the front, so that all free pages lie together behind them."""
+        page = 0
+        for run in self._runs:
+            self._move(run, page)
+            page = run.end_page
+
+    def view(self, layer: int, run: Run, num_slots: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values of a run's first tokens, [G, K, D], without copying."""
+        start = run.first_page * self.page_size
+        stop = start + num_slots
+        return self.keys[layer][:, start:stop], self.values[layer][:, start:stop]
+
+    def check_integrity(self) -> None:
+        """Assert that no two runs overlap and that all lie inside the pool."""
+        page = 0
+        for run in self._runs:
+            assert page <= run.first_page, "two runs overlap, or are out of order"
+            page = run.end_page
+        assert page <= self.num_pages, "a run lies outside the pool"
+
+    def _find_hole(self, num_pages: int) -> int | None:
+        page = 0
+        for run in self._runs:
+            if run.first_page - page >= num_pages:
+                return page
+            page = run.end_page
+        return page if self.num_pages - page >= num_pages else None
+
+    def _insert(self, run: Run) -> None:
+        self._runs.append(run)
+        self._runs.sort(key=lambda other: other.first_page)
+
+    def _make_last(self, run: Run) -> None:
+        """Move a run behind all others, at the front of all free pages."""
+        self._runs.remove(run)
+        saved = self._copy(run)
+        self.compact()
+        run.first_page = self._runs[-1].end_page if self._runs else 0
+        self._runs.append(run)
+        self._write(run.first_page, saved)
+
+    def _move(self, run: Run, page: int) -> None:
+        if page != run.first_page:
+            self._write(page, self._copy(run))
+            run.first_page = page
+
+    def _copy(self, run: Run) -> list[Tensor]:
+        start, stop = run.first_page * self.page_size, run.end_page * self.page_size
+        return [memory[:, start:stop].clone() for memory in (*self.keys, *self.values)]
+
+    def _write(self, page: int, saved: Sequence[Tensor]) -> None:
+        start = page * self.page_size
+        for memory, part in zip((*self.keys, *self.values), saved, strict=True):
+            memory[:, start : start + part.shape[1]] = part

@@ -1,0 +1,131 @@
+"""Move cached keys to other positions: the pure difference of rotary angles.
+
+Which frequencies a layer uses is found by probing, not by reading configurations: one token alone
+at two positions must give keys that differ by exactly the rotation that is claimed. A layer whose
+keys do not change with position has none; a layer that fits nothing makes ``rotate`` unavailable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pasta_lm.engines.torch.attention import LayerCall, attend
+from pasta_lm.errors import UnsupportedModelError
+
+# Legend: G key/value heads, K keys, D head size, F frequencies (rotary dimensions / 2).
+
+PROBE_POSITIONS = (3, 20)
+"""Two positions whose difference turns every frequency by an angle that shows in float32."""
+PROBE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How one layer turns its keys with position."""
+
+    frequencies_F: Tensor
+    """float32 [F], radians per position."""
+    is_interleaved: bool
+    """Whether pairs are neighbours (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1) ..."""
+
+    def turn(self, keys_GKD: Tensor, offsets_K: Tensor) -> Tensor:
+        """Return keys moved by a number of positions each.
+
+        Args:
+            keys_GKD: [G, K, D] of any floating dtype; the sum is done in float32.
+            offsets_K: int64 [K], new position minus old.
+
+        Returns:
+            [G, K, D] of the keys' dtype.
+        """
+        angles_KF = offsets_K[:, None].float() * self.frequencies_F
+        cos, sin = angles_KF.cos(), angles_KF.sin()
+        num_rotary = 2 * len(self.frequencies_F)
+        rotary, rest = keys_GKD[..., :num_rotary].float(), keys_GKD[..., num_rotary:]
+        if self.is_interleaved:
+            a, b = rotary[..., 0::2], rotary[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = rotary.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((turned.to(keys_GKD.dtype), rest), dim=-1)
+
+
+class KeyRecorder:
+    """A pass that attends causally over its own tokens and keeps each layer's keys and values."""
+
+    def __init__(self) -> None:
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        self.windows: dict[int, int | None] = {}
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Attend causally, and keep what the layer would put in a cache."""
+        self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
+        self.windows[call.layer] = call.window
+        length = q_HND.shape[1]
+        causal = torch.ones(length, length, device=q_HND.device).tril().bool()
+        mask = torch.zeros(length, length, dtype=q_HND.dtype, device=q_HND.device)
+        return attend(call, q_HND, k_GND, v_GND, mask.masked_fill(~causal, -1e4))
+
+
+def probe_keys(model: nn.Module, token: int, position: int) -> Mapping[int, Tensor]:
+    """Return each layer's key of one token that stands alone at a position: layer -> [G, 1, D]."""
+    device = next(model.parameters()).device
+    recorder = KeyRecorder()
+    with torch.inference_mode():
+        model(
+            input_ids=torch.tensor([[token]], device=device),
+            position_ids=torch.tensor([[position]], device=device),
+            use_cache=False,
+            pasta_pass=recorder,
+        )
+    return recorder.keys
+
+
+def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
+    """Return for each layer how its keys turn with position; None where they do not.
+
+    Args:
+        model: A model whose attention is ``pasta_attention``, in float32.
+
+    Raises:
+        UnsupportedModelError: a layer whose keys fit none of the model's own frequencies.
+    """
+    first, second = PROBE_POSITIONS
+    before, after = probe_keys(model, 1, first), probe_keys(model, 1, second)
+    candidates: list[Rotation | None] = [None, *_candidates(model)]
+    offset = torch.tensor([second - first], device=next(iter(before.values())).device)
+    found: dict[int, Rotation | None] = {}
+    for layer, key in before.items():
+        fits = [c for c in candidates if _error(c, key, after[layer], offset) < PROBE_TOLERANCE]
+        if not fits:
+            raise UnsupportedModelError(
+                f"positions 'rotate' are not exact for layer {layer} of {type(model).__name__}: "
+                "its keys do not turn with position by any of the model's frequencies",
+                hint="use --positions predict or continue",
+            )
+        found[layer] = fits[0]
+    return found
+
+
+def _error(rotation: Rotation | None, before: Tensor, after: Tensor, offset: Tensor) -> float:
+    if rotation is None:
+        moved = before
+    elif 2 * len(rotation.frequencies_F) > before.shape[-1]:
+        return float("inf")
+    else:
+        moved = rotation.turn(before, offset)
+    scale = after.abs().max().clamp_min(1e-6)
+    return float((moved - after).abs().max() / scale)
+
+
+def _candidates(model: nn.Module) -> Iterator[Rotation]:
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dim() == 1:
+            for is_interleaved in (False, True):
+                yield Rotation(buffer.float(), is_interleaved)

@@ -1,0 +1,152 @@
+"""Logits to tokens: only legal tags, one random number a token, ties by id.
+
+Randomness is counter-based: the number for a token depends on the seed, the sample, the thread's
+place in document order and the token's index in its thread, never on what else is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.interpreter.interpreter import Legal
+from pasta_lm.language.lexer import LexemeKind
+
+# Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
+
+EVERYTHING = Legal(frozenset(LexemeKind), True, 64)
+"""What may be sampled where the mask is off."""
+PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)
+"""What may be sampled where nothing forks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """All that the choice of one token depends on beside its logits."""
+
+    params: SamplingParams
+    legal: Legal
+    uniform: float
+    """In [0, 1); not read where the choice is greedy."""
+    seen: Tensor | None = None
+    """int64, ids that the thread sees, for the repetition penalty."""
+
+
+def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
+    """Return the random number for one token.
+
+    Args:
+        seed: The request's.
+        sample: Which of the request's ``n`` samples.
+        path: The thread's place in document order: main (), its k-th child (k,).
+        index: Index of the token in its thread.
+
+    Returns:
+        A multiple of 2**-53 in [0, 1).
+    """
+    key = ",".join(map(str, (seed, sample, index, *path))).encode()
+    return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 11) * 2.0**-53
+
+
+class TokenMasks:
+    """For each legal set one row to add to logits: 0 or minus infinity."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        eos_ids: Collection[int],
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        """Keep what rows are made of; they are made when first asked for."""
+        self._vocabulary = vocabulary
+        self._eos_ids = sorted(eos_ids)
+        self._vocab_size = vocab_size
+        self._device = device
+        self._rows: dict[tuple[Legal, bool], Tensor] = {}
+
+    def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
+        """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
+        key = (legal, ignore_eos)
+        if key not in self._rows:
+            self._rows[key] = self._make(legal, ignore_eos)
+        return self._rows[key]
+
+    def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
+        vocabulary = self._vocabulary
+        allowed = torch.zeros(self._vocab_size, dtype=torch.bool)
+        if LexemeKind.TEXT in legal.kinds:
+            allowed[: vocabulary.num_tokens] = True
+            if legal.in_topic:
+                allowed[list(vocabulary.topic_forbidden)] = False
+        allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
+        for token_id in vocabulary.piece_ids.values():
+            allowed[token_id] = self._is_legal_piece(token_id, legal)
+        return torch.zeros(self._vocab_size).masked_fill(~allowed, float("-inf")).to(self._device)
+
+    def _is_legal_piece(self, token_id: int, legal: Legal) -> bool:
+        lexeme = self._vocabulary.id_to_lexeme(token_id)
+        assert lexeme is not None
+        if lexeme.kind is LexemeKind.PROMISE_CLOSE and (lexeme.units or 0) > legal.units:
+            return False
+        return lexeme.kind in legal.kinds
+
+
+def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
+    """Choose one token for each row.
+
+    Args:
+        logits_WV: float32 [W, V], raw.
+        choices: One for each row.
+        masks: Rows of legal tokens.
+
+    Returns:
+        Token ids, one for each row.
+    """
+    scores = penalised(logits_WV, choices) + torch.stack(
+        [masks.row(c.legal, ignore_eos=c.params.ignore_eos) for c in choices]
+    )
+    tokens: list[int] = scores.argmax(dim=-1).tolist()  # the first of equals: ties by id
+    for row, choice in enumerate(choices):
+        if choice.params.temperature > 0:
+            tokens[row] = _draw(scores[row], choice)
+    return tokens
+
+
+def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Return logits with the repetition penalty of each row, if any has one.
+
+    A seen token's logit is divided by the penalty where positive, multiplied where negative.
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    if all(choice.seen is None for choice in choices):
+        return logits_WV
+    scores = logits_WV.clone()
+    for row, choice in enumerate(choices):
+        if choice.seen is not None:
+            old = scores[row, choice.seen]
+            penalty = choice.params.repetition_penalty
+            scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
+    return scores
+
+
+def _draw(scores_V: Tensor, choice: Choice) -> int:
+    """Return the inverse CDF of the candidates in descending order of logit, ties by id."""
+    params = choice.params
+    scores, ids = (scores_V / params.temperature).sort(descending=True, stable=True)
+    if params.top_k is not None:
+        scores = scores[: params.top_k]
+    weights = torch.softmax(scores.double(), dim=0)
+    cumulated = weights.cumsum(0)
+    # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
+    num_kept = int((cumulated - weights < params.top_p).sum())
+    cumulated = cumulated[:num_kept]
+    target = choice.uniform * cumulated[-1]
+    index = int(torch.searchsorted(cumulated, target, right=True))
+    return int(ids[min(index, num_kept - 1)])

@@ -1,0 +1,144 @@
+"""Which requests go next: admission, growth, preemption.
+
+Knows numbers of entries and the pool, nothing of threads, tokens or tensors. Two policies:
+*reserve* (the default) admits a request when everything that it can ever need is free; *overcommit*
+admits it when its prompt fits, and preempts whole requests, the youngest first and never the
+oldest, when the pool runs full. Either way one request always progresses, and none fails half-way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pasta_lm.engines.torch.pool import Pool, Run
+from pasta_lm.errors import RequestError
+
+FIRST_STRETCH = 64
+"""Entries beyond the prompt that an overcommitted run begins with."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """What the scheduler knows of one request."""
+
+    arrival: int
+    num_entries: int
+    """Entries that must be in the pool: placed so far, the coming pass included."""
+    largest_need: int
+    """Entries that it can come to need: prompt + n * max_tokens."""
+    run: Run | None = None
+    num_computed: int = 0
+    """Entries whose keys and values are in the pool; 0 again after a preemption."""
+    num_preemptions: int = 0
+
+
+class Scheduler:
+    """Admit, grow and preempt requests of one pool."""
+
+    def __init__(self, pool: Pool, *, overcommit: bool = False, max_running: int = 256) -> None:
+        """Begin empty.
+
+        Args:
+            pool: Whose pages are given out.
+            overcommit: Admit by what is needed now instead of by what can be needed.
+            max_running: Requests in the pool at once.
+        """
+        self._pool = pool
+        self._overcommit = overcommit
+        self._max_running = max_running
+        self._num_arrived = 0
+        self._waiting: deque[Ticket] = deque()
+        self._running: list[Ticket] = []
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many requests wait for admission."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Return how many requests hold pages."""
+        return len(self._running)
+
+    def submit(self, num_entries: int, largest_need: int) -> Ticket:
+        """Queue a request.
+
+        Raises:
+            RequestError: it could never fit, whoever else is gone.
+        """
+        if largest_need > self._pool.num_slots:
+            raise RequestError(
+                f"the request can need {largest_need} cache entries (prompt + n * max_tokens), but "
+                f"the pool holds {self._pool.num_slots}",
+                hint="lower max_tokens or n, or give the engine a larger pool",
+            )
+        ticket = Ticket(self._num_arrived, num_entries, largest_need)
+        self._num_arrived += 1
+        self._waiting.append(ticket)
+        return ticket
+
+    def release(self, ticket: Ticket) -> None:
+        """Take a request's pages back and forget it."""
+        if ticket.run is not None:
+            self._pool.free(ticket.run)
+            ticket.run = None
+        if ticket in self._running:
+            self._running.remove(ticket)
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)
+
+    def schedule(self) -> Iterator[Ticket]:
+        """Admit what fits, then yield the requests that may run in this pass, oldest first.
+
+        A request that the caller lets grow with ``reserve_pages`` may preempt ones not yet yielded.
+        """
+        self._admit()
+        for ticket in list(self._running):
+            if ticket.run is not None:
+                yield ticket
+
+    def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
+        """Make room for a running request's entries; tell whether it still runs.
+
+        Preempts the youngest requests until there is room; the request itself if it is the
+        youngest that is left and not the oldest of all.
+        """
+        assert ticket.run is not None
+        while not self._pool.can_grow(ticket.run, num_entries):
+            victim = self._running[-1]
+            self._preempt(victim)
+            if victim is ticket:
+                return False
+        self._pool.grow(ticket.run, self._stretch(ticket, num_entries))
+        ticket.num_entries = num_entries
+        return True
+
+    def _stretch(self, ticket: Ticket, num_entries: int) -> int:
+        """Return what a run grows to: twice its need if that is free, so that it moves rarely."""
+        assert ticket.run is not None
+        roomy = min(2 * num_entries, ticket.largest_need)
+        return roomy if self._pool.can_grow(ticket.run, roomy) else num_entries
+
+    def _preempt(self, ticket: Ticket) -> None:
+        assert ticket.run is not None
+        self._pool.free(ticket.run)
+        ticket.run = None
+        ticket.num_computed = 0
+        ticket.num_preemptions += 1
+        self._running.remove(ticket)
+        self._waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._max_running:
+            ticket = self._waiting[0]
+            need = ticket.largest_need
+            if self._overcommit:
+                need = min(need, ticket.num_entries + FIRST_STRETCH)
+            if not self._pool.can_allocate(need):
+                return
+            self._waiting.popleft()
+            ticket.run = self._pool.allocate(need)
+            self._running.append(ticket)
+            self._running.sort(key=lambda other: other.arrival)

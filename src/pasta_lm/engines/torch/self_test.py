@@ -1,0 +1,207 @@
+"""Decide whether a model is exact when its input is flattened: measure, do not trust flags.
+
+Two random sequences longer than the smallest window go through one flattened pass and, each alone,
+through the model's own eager attention. Architectures that carry state from token to token, make
+positions of their own or ignore the mask fail here, whatever they claim to support.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from pasta_lm.engines.torch.attention import NAME, LayerCall, attend, register
+from pasta_lm.engines.torch.masks import additive, in_window
+from pasta_lm.errors import PastaError, UnsupportedModelError
+
+TOLERANCE = 1e-3
+"""Largest difference of logits, float32, at which a model still counts as exact."""
+MAX_TESTED_PARAMETERS = 300_000_000
+"""Above it the same configuration is tested at tiny width instead of the weights themselves."""
+
+# Legend: N tokens, H query heads, D head size.
+
+
+class SegmentsPass:
+    """Several sequences in one flattened pass; each token sees its own sequence's past."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        """Lay sequences of these lengths one behind the other."""
+        parts = [torch.arange(length, device=device) for length in lengths]
+        self.positions_N = torch.cat(parts)
+        of_N = torch.repeat_interleave(
+            torch.arange(len(lengths), device=device), torch.tensor(lengths, device=device)
+        )
+        past = torch.ones(len(of_N), len(of_N), device=device).tril().bool()
+        self._visible_NN = past & (of_N[:, None] == of_N)
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Attend inside each sequence, under the layer's window."""
+        visible = self._visible_NN
+        if call.window is not None:
+            visible = visible & in_window(self.positions_N, self.positions_N, call.window)
+        return attend(call, q_HND, k_GND, v_GND, additive(visible, q_HND.dtype))
+
+
+def check_exact(model: PreTrainedModel) -> None:
+    """Refuse a model that would not be exact.
+
+    Args:
+        model: In evaluation mode; its attention implementation may be any and is restored.
+
+    Raises:
+        UnsupportedModelError: with the model's name and the reason.
+    """
+    config = model.config
+    check_config(config)
+    num_parameters = sum(p.numel() for p in model.parameters())
+    dtype = next(model.parameters()).dtype
+    if num_parameters > MAX_TESTED_PARAMETERS or dtype != torch.float32:
+        model = tiny_twin(config)
+    name = type(model).__name__
+    try:
+        difference = flattened_difference(model)
+    except PastaError:
+        raise
+    except Exception as exc:  # whatever a foreign architecture does with flattened input
+        raise UnsupportedModelError(
+            f"{name} cannot run on a flattened list of tokens: {type(exc).__name__}: {exc}"
+        ) from exc
+    if not difference <= TOLERANCE:
+        raise UnsupportedModelError(
+            f"{name} is not exact when flattened: its logits differ by {difference:.2g} from its "
+            f"own attention (at most {TOLERANCE:g} is allowed), so threads could not share a cache"
+        )
+
+
+def check_config(config: PreTrainedConfig) -> None:
+    """Refuse settings under which one response would change another.
+
+    Raises:
+        UnsupportedModelError: 'dynamic' RoPE, whose angles depend on the longest input in a pass.
+    """
+    for parameters in rope_parameters(config):
+        if parameters.get("rope_type") == "dynamic":
+            raise UnsupportedModelError(
+                f"{config.model_type} uses 'dynamic' RoPE: its angles depend on the largest "
+                "position in a pass, so one response would change another's logits"
+            )
+
+
+def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
+    """Yield a configuration's RoPE settings: one, or one for each type of layer."""
+    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    nested = [value for value in given.values() if isinstance(value, dict)]
+    yield from nested or [given]
+
+
+def flattened_difference(model: PreTrainedModel) -> float:
+    """Return how far logits of a flattened pass are from the model's own, at most.
+
+    Returns:
+        Largest absolute difference, float32; infinity where logits are not numbers.
+    """
+    register()
+    device = next(model.parameters()).device
+    lengths = _lengths(model.config)
+    generator = torch.Generator().manual_seed(0)
+    vocab_size = model.get_input_embeddings().weight.shape[0]
+    sequences = [
+        torch.randint(vocab_size, (length,), generator=generator).to(device) for length in lengths
+    ]
+    segments = SegmentsPass(lengths, device)
+    with torch.inference_mode():
+        with _attention(model, "eager"):
+            alone = [
+                model(input_ids=sequence[None], use_cache=False).logits[0].float()
+                for sequence in sequences
+            ]
+        with _attention(model, NAME):
+            together = (
+                model(
+                    input_ids=torch.cat(sequences)[None],
+                    position_ids=segments.positions_N[None],
+                    use_cache=False,
+                    pasta_pass=segments,
+                )
+                .logits[0]
+                .float()
+            )
+    difference = float((together - torch.cat(alone)).abs().max())
+    return difference if difference == difference else float("inf")
+
+
+def _lengths(config: PreTrainedConfig) -> tuple[int, int]:
+    """Return two lengths, the first longer than the smallest window."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    longest = getattr(text, "max_position_embeddings", None) or 64
+    first = 24 if not window else min(window + 8, 1100)
+    return min(first, longest), min(13, longest)
+
+
+@contextmanager
+def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
+    before = model.config._attn_implementation
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+
+_TINY: dict[str, int] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "max_position_embeddings": 512,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "moe_intermediate_size": 32,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 16,
+}
+
+
+def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return a random model of the same architecture and settings at tiny width, float32.
+
+    Raises:
+        UnsupportedModelError: the configuration cannot be made small.
+    """
+    small = copy.deepcopy(config.get_text_config())
+    for name, size in _TINY.items():
+        if getattr(small, name, None) is not None:
+            setattr(small, name, size)
+    num_layers = _TINY["num_hidden_layers"]
+    for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
+        kinds = getattr(small, name, None)
+        if kinds is not None:
+            setattr(small, name, _shortened(kinds, num_layers))
+    small.dtype = torch.float32
+    try:
+        return AutoModelForCausalLM.from_config(small, attn_implementation="eager").eval()
+    except Exception as exc:
+        raise UnsupportedModelError(
+            f"{type(config).__name__} could not be made small for the self-test: {exc}"
+        ) from exc
+
+
+def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:
+    """Return few layers that show every kind of layer."""
+    distinct = list(dict.fromkeys(kinds))
+    return (distinct + list(kinds))[:num_layers]

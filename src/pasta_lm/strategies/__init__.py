@@ -1,0 +1,1 @@
+"""Ways to answer: one engine, one kind of trace, one file a strategy."""
