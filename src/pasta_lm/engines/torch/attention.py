@@ -24,9 +24,9 @@ NAME = "pasta"
 
 _HARMLESS = frozenset(
     {
-        "dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position",
-        "output_hidden_states", "return_dict", "output_router_logits", "cu_seq_lens_q",
-        "cu_seq_lens_k", "max_length_q", "max_length_k", "num_items_in_batch", "position_embeddings",
+        "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k",
+        "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states",
+        "output_router_logits", "position_embeddings", "position_ids", "return_dict", "use_cache",
     }
 )  # fmt: skip
 
@@ -67,9 +67,16 @@ def pasta_attention(
 
     Args:
         module: The layer's attention module; its ``layer_idx`` is read.
-        query: [1, H, N, D], rotated already; ``key`` and ``value``: [1, G, N, D].
+        query: [1, H, N, D], rotated already.
+        key: [1, G, N, D], rotated already.
+        value: [1, G, N, D].
         attention_mask: Always None: the registered mask function makes none.
+        scaling: Factor of the scores; None: 1 / sqrt(D).
+        sliding_window: Width of the layer's window in positions.
+        softcap: Bound that scores approach (Gemma 2).
+        s_aux: Sinks [H] (GPT-OSS).
         pasta_pass: Decides what is seen.
+        **kwargs: What transformers passes along to every layer.
 
     Returns:
         [1, N, H, D] and no weights.
@@ -116,7 +123,8 @@ def attend(
     Args:
         call: The layer's own settings.
         q_HQD: Queries [H, Q, D].
-        k_GKD: Keys [G, K, D]; each serves H / G query heads. ``v_GKD``: values.
+        k_GKD: Keys [G, K, D]; each serves H / G query heads.
+        v_GKD: Values [G, K, D].
         mask_QK: Added to the scores, dtype of the queries [Q, K]; None: everything is seen.
 
     Returns:

@@ -1,0 +1,96 @@
+"""A model with random weights: real work without a meaning, for replay, benchmarks and tests.
+
+Nothing here is ever saved, and every figure made with it says ``random-weights``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AddedToken,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from pasta_lm.engines.torch.loading import LoadedModel, tag_pieces
+from pasta_lm.engines.torch.self_test import check_exact
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import ModelNotFoundError
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.tags import PIECES
+
+END_OF_TEXT = "<|end|>"
+NUM_PIECES = 4000
+
+
+def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on texts; the same texts give the same tokenizer.
+
+    Args:
+        texts: What to learn from.
+        num_pieces: Tokens, the 256 bytes and the end-of-text included, tag pieces not.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_pieces,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END_OF_TEXT],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a folder.
+
+    Raises:
+        ModelNotFoundError: there is none.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def random_model(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build a model with random weights around a tokenizer, which gets the tag pieces.
+
+    Args:
+        config: The architecture; its vocabulary grows to the tokenizer's if it is smaller.
+        tokenizer: Any fast tokenizer.
+        name: What traces and reports call it.
+        dtype: Of weights and cache.
+        device: Where to put it.
+        seed: Of the weights.
+
+    Raises:
+        UnsupportedModelError: the engine would not be exact for this architecture.
+    """
+    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
+    config.vocab_size = max(config.vocab_size, len(tokenizer))
+    config.eos_token_id = tokenizer.eos_token_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    check_exact(model)
+    model = model.to(device=device, dtype=dtype)
+    eos = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
+    vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
+    return LoadedModel(model, vocabulary, name, eos, kind=Kind.RANDOM_WEIGHTS)

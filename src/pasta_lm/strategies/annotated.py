@@ -1,0 +1,103 @@
+"""Read annotated answers, one JSON object a line; a broken line is named, the rest is read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pasta_lm.errors import InputError, PastaError
+from pasta_lm.language.document import Document, parse
+from pasta_lm.language.parser import Form
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedAnswer:
+    """One prompt and its annotated answer."""
+
+    id: str
+    prompt: str
+    document: Document
+    """Lengths may be missing: they are filled in with the target model's tokenizer."""
+
+
+class Problem(NamedTuple):
+    """A line that could not be read."""
+
+    line: int
+    reason: str
+
+
+class ReadResult(NamedTuple):
+    """What a file held."""
+
+    answers: list[AnnotatedAnswer]
+    problems: list[Problem]
+
+
+def read_annotated(path: Path, limit: int | None = None) -> ReadResult:
+    """Read a JSONL file of annotated answers, gzipped if its name ends in ``.gz``.
+
+    A row has the written form under ``response`` or the annotator form under ``annotated``; its
+    prompt under ``messages``, ``prompt`` or ``instruction``.
+
+    Args:
+        path: The file.
+        limit: Read at most this many answers.
+
+    Raises:
+        InputError: there is no such file, or it is not a text file.
+    """
+    answers: list[AnnotatedAnswer] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(_lines(path), start=1):
+        if limit is not None and len(answers) >= limit:
+            break
+        if not line.strip():
+            continue
+        try:
+            answers.append(_answer(json.loads(line), number))
+        except json.JSONDecodeError as exc:
+            problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
+        except PastaError as exc:
+            problems.append(Problem(number, exc.message.split("\n")[0]))
+    return ReadResult(answers, problems)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opening = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opening(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, EOFError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+
+
+def _answer(row: Any, number: int) -> AnnotatedAnswer:
+    if not isinstance(row, dict):
+        raise InputError("not a JSON object")
+    if isinstance(row.get("response"), str):
+        document = parse(row["response"], Form.WRITTEN)
+    elif isinstance(row.get("annotated"), str):
+        document = parse(row["annotated"], Form.ANNOTATOR)
+    else:
+        raise InputError("no 'response' (written form) and no 'annotated' (annotator form)")
+    if not document.plain_text:
+        raise InputError("the answer is empty")
+    return AnnotatedAnswer(str(row.get("id", number)), _prompt(row), document)
+
+
+def _prompt(row: dict[str, Any]) -> str:
+    messages = row.get("messages")
+    if isinstance(messages, list):
+        contents = [m.get("content") for m in messages if isinstance(m, dict)]
+        return "\n\n".join(text for text in contents if isinstance(text, str))
+    for key in ("prompt", "instruction"):
+        if isinstance(row.get(key), str):
+            return str(row[key])
+    return ""
