@@ -1,16 +1,14 @@
-"""Rewrite the JSON of a tokenizer so that chosen tokens do not exist.
+"""Rewrite a tokenizer so that chosen tokens do not exist in it.
 
-A token can be matched in two ways: as an added token, and as a whole word of the model's own
-vocabulary (a Unigram model, or a BPE with ``ignore_merges``). Both are closed here. What remains
-may be renumbered when it is read back; whoever reads it maps the ids by their spelling.
-
-Knows the format of ``tokenizer.json`` and nothing of tags.
+A token can be matched in two ways: as an added token, which is simply not added again, and as a
+word of the model's own vocabulary (by merges, by ``ignore_merges``, by a Unigram model). The
+second way is closed here. Works on what ``tokenizer.json`` holds and knows nothing of tags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 
@@ -18,41 +16,95 @@ _STAGES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 """Which key of a tokenizer, when it holds a sequence, lists its parts under which name."""
 
 
-def without_tokens(tokenizer: Json, spellings: Collection[str], ids: Collection[int]) -> Json:
-    """Return a tokenizer that never makes these tokens, wherever they are defined.
+class Remade(NamedTuple):
+    """A model without some of its tokens; the others are numbered without gaps."""
 
-    Args:
-        tokenizer: What ``tokenizer.json`` holds; not changed.
-        spellings: Tokens by their content.
-        ids: Tokens by their id, for those that the model spells in an alphabet of its own.
-    """
-    added = [
-        token
-        for token in tokenizer["added_tokens"]
-        if token["content"] not in spellings and token["id"] not in ids
-    ]
-    remove = _from_pieces if tokenizer["model"]["type"] == "Unigram" else _from_words
-    model = remove(tokenizer["model"], set(spellings), set(ids))
+    model: Json
+    original_ids: list[int]
+    """By the new id."""
+
+
+def stages(tokenizer: Json) -> Json:
+    """Return all of a tokenizer but its tokens: what it does around its model."""
     # A truncation or padding that someone left switched on is no part of encoding.
-    return {**tokenizer, "added_tokens": added, "model": model, "truncation": None, "padding": None}
+    nothing: Json = {"added_tokens": [], "truncation": None, "padding": None}
+    return {**tokenizer, **nothing, "model": {"type": "BPE", "vocab": {}, "merges": []}}
 
 
 def as_middle_of_text(tokenizer: Json) -> Json:
     """Return a tokenizer that adds nothing to a text and strips nothing from its ends."""
     changed: Json = {"post_processor": None}
     for key, parts in _STAGES.items():
-        stages = [_without_prefix(stage) for stage in _stages(tokenizer[key], parts)]
-        stages = [stage for stage in stages if stage["type"] not in {"Prepend", "Strip"}]
-        changed[key] = {"type": "Sequence", parts: stages} if stages else None
+        kept = [_without_prefix(stage) for stage in _flat(tokenizer[key], parts)]
+        kept = [stage for stage in kept if stage["type"] not in {"Prepend", "Strip"}]
+        changed[key] = {"type": "Sequence", parts: kept} if kept else None
     return tokenizer | changed
 
 
 def decoder_types(tokenizer: Json) -> frozenset[str]:
     """Return which kinds of decoder a tokenizer chains."""
-    return frozenset(stage["type"] for stage in _stages(tokenizer["decoder"], "decoders"))
+    return frozenset(stage["type"] for stage in _flat(tokenizer["decoder"], "decoders"))
 
 
-def _stages(stage: Json | None, parts: str) -> Iterator[Json]:
+def without_tokens(model: Json, spellings: Collection[str], ids: Collection[int]) -> Remade | None:
+    """Return a model that never makes these tokens, or None where it already is one.
+
+    Args:
+        model: The part of a tokenizer that has the vocabulary; not changed.
+        spellings: Tokens by their content.
+        ids: Tokens by their id, for those that the model spells in an alphabet of its own.
+    """
+    remake = _unigram_without if model["type"] == "Unigram" else _words_without
+    return remake(model, set(spellings), set(ids))
+
+
+def _words_without(model: Json, spellings: set[str], ids: set[int]) -> Remade | None:
+    """Remake a model that has a table of words: BPE, WordPiece, WordLevel."""
+    vocab: dict[str, int] = model["vocab"]
+    gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
+    # The unknown token must stay: without it, a character that has no token is an error.
+    gone.discard(model.get("unk_token") or "")
+    gone &= _reachable(model)
+    has_gaps = len(vocab) <= max(vocab.values(), default=-1)
+    if not gone and not has_gaps:
+        return None
+    words = sorted(vocab.keys() - gone, key=vocab.__getitem__)
+    changed: Json = {"vocab": {word: place for place, word in enumerate(words)}}
+    if "merges" in model:
+        made = zip(model["merges"], _merged(model), strict=True)
+        changed["merges"] = [pair for pair, word in made if gone.isdisjoint((*pair, word))]
+    return Remade(model | changed, [vocab[word] for word in words])
+
+
+def _reachable(model: Json) -> set[str]:
+    """Return the words that a model can come to: a BPE often has no way to its special tokens."""
+    if model["type"] != "BPE" or model.get("ignore_merges"):
+        return set(model["vocab"])
+    return {word for word in model["vocab"] if len(word) == 1}.union(_merged(model))
+
+
+def _merged(model: Json) -> Iterator[str]:
+    """Yield what each merge makes."""
+    prefix = len(model.get("continuing_subword_prefix") or "")
+    return (left + right[prefix:] for left, right in model["merges"])
+
+
+def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> Remade | None:
+    """Remake a Unigram model, whose ids are places in its list."""
+    pieces, unknown = model["vocab"], model["unk_id"]
+    kept = [
+        place
+        for place, (piece, _) in enumerate(pieces)
+        if place == unknown or (piece not in spellings and place not in ids)
+    ]
+    if len(kept) == len(pieces):
+        return None
+    unk_id = None if unknown is None else kept.index(unknown)
+    vocab = [pieces[place] for place in kept]
+    return Remade({**model, "vocab": vocab, "unk_id": unk_id}, kept)
+
+
+def _flat(stage: Json | None, parts: str) -> Iterator[Json]:
     """Yield the stages of a possibly nested sequence, one after the other."""
     if stage is None:
         return
@@ -60,7 +112,7 @@ def _stages(stage: Json | None, parts: str) -> Iterator[Json]:
         yield stage
         return
     for part in stage[parts]:
-        yield from _stages(part, parts)
+        yield from _flat(part, parts)
 
 
 def _without_prefix(stage: Json) -> Json:
@@ -69,37 +121,3 @@ def _without_prefix(stage: Json) -> Json:
     if stage["type"] == "ByteLevel":
         return {**stage, "add_prefix_space": False}
     return stage
-
-
-def _from_words(model: Json, spellings: set[str], ids: set[int]) -> Json:
-    """Remove from a model that has a table of words: BPE, WordPiece, WordLevel."""
-    # The unknown token must stay: without it, a character that has no token is an error.
-    kept = model.get("unk_token")
-    gone = {
-        token
-        for token, token_id in model["vocab"].items()
-        if (token in spellings or token_id in ids) and token != kept
-    }
-    if not gone:
-        return model
-    changed: Json = {"vocab": {word: i for word, i in model["vocab"].items() if word not in gone}}
-    if "merges" in model:
-        prefix = len(model.get("continuing_subword_prefix") or "")
-        changed["merges"] = [
-            (left, right)
-            for left, right in model["merges"]
-            if gone.isdisjoint((left, right, left + right[prefix:]))
-        ]
-    return model | changed
-
-
-def _from_pieces(model: Json, spellings: set[str], ids: set[int]) -> Json:
-    """Remove from a Unigram model, whose ids are places in its list."""
-    pieces, unknown = model["vocab"], model["unk_id"]
-    kept = [
-        place
-        for place, (token, _) in enumerate(pieces)
-        if place == unknown or (token not in spellings and place not in ids)
-    ]
-    unk_id = None if unknown is None else kept.index(unknown)
-    return {**model, "vocab": [pieces[place] for place in kept], "unk_id": unk_id}

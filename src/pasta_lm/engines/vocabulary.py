@@ -9,44 +9,24 @@ nothing to the ends of a text. Tag ids enter through the table of pieces alone. 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Literal, Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
-from pasta_lm.engines.tag_free import Json, as_middle_of_text, decoder_types, without_tokens
+from pasta_lm.engines import encoded_document, tag_free
+from pasta_lm.engines.encoded_document import DocumentEncoder, EncodedDocument
+from pasta_lm.engines.piece_table import PieceTable
 from pasta_lm.engines.text_stream import TextStream, TokenBytes
 from pasta_lm.errors import VocabularyError
-from pasta_lm.language.document import Block, Document, Item, parse
-from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.lexer import Lexeme, LexemeKind
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    MAX_UNITS,
-    PIECES,
-    PROMISE_OPEN,
-    SYNC,
-    closing_piece,
-    escape_topic,
-    unescape_topic,
-    units_for,
-)
+from pasta_lm.language.document import Document, parse
+from pasta_lm.language.lexer import Lexeme
+from pasta_lm.language.tags import PIECES
+
+__all__ = ["ChatTokenizer", "EncodedDocument", "FastTokenizer", "TextStream", "Vocabulary"]
 
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
-
-_LEXEMES: dict[str, Lexeme] = {
-    PROMISE_OPEN: Lexeme(LexemeKind.PROMISE_OPEN),
-    ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
-    ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
-    SYNC: Lexeme(LexemeKind.SYNC),
-} | {
-    closing_piece(units): Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
-    for units in range(1, MAX_UNITS + 1)
-}
 
 
 class FastTokenizer(Protocol):
@@ -72,21 +52,10 @@ class ChatTokenizer(FastTokenizer, Protocol):
         """Write messages as one text."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedDocument:
-    """An answer as token ids: what main decodes, and what each block's thread decodes."""
-
-    main: tuple[int, ...]
-    """The main form: text, promises with their topics, syncs."""
-    blocks: tuple[tuple[int, ...], ...]
-    """In document order, each without its ``<async>`` and ``</async>``."""
-
-
 class Vocabulary:
     """A tokenizer together with the ids of the tag pieces, if it has them.
 
     Attributes:
-        piece_ids: Each tag piece's token id; empty for a model that was not taught the tags.
         num_tokens: One more than the largest token id. A model may have more rows than that.
         prompt_prefix: What the tokenizer puts before a prompt, such as a begin-of-text.
     """
@@ -99,31 +68,32 @@ class Vocabulary:
         Raises:
             VocabularyError: pieces are missing, or share an id.
         """
-        self.piece_ids: Mapping[str, int] = MappingProxyType(dict(piece_ids or {}))
-        if self.piece_ids:
-            check_piece_ids(self.piece_ids)
-        self._lexemes = {token_id: _LEXEMES[p] for p, token_id in self.piece_ids.items()}
+        self._pieces = PieceTable(piece_ids)
         self._tokenizer = tokenizer
         backend = tokenizer.backend_tokenizer
         ids = backend.get_vocab(with_added_tokens=True)
         self.num_tokens = max(ids.values(), default=-1) + 1
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
-        specials = {token.content for token in added.values() if token.special}
         tag_ids = frozenset(self.piece_ids.values()).union(ids[p] for p in PIECES if p in ids)
+        special_ids = frozenset(i for i, token in added.items() if token.special)
 
-        data: Json = json.loads(backend.to_str())
-        self._prompts = _Encoder(without_tokens(data, PIECES, tag_ids), ids, tag_ids)
-        between_tags = as_middle_of_text(without_tokens(data, {*PIECES, *specials}, tag_ids))
-        self._texts = _Encoder(between_tags, ids, tag_ids)
+        copies = _Copies(backend, tag_ids, special_ids)
+        self._prompts = copies.for_prompts()
+        self._texts = copies.for_text_between_tags()
         self.prompt_prefix = self._prompts.prefix()
         self._bytes = TokenBytes(
             backend.id_to_token,
             backend.decode,
-            decoders=decoder_types(data),
-            silent=tag_ids.union(ids[content] for content in specials),
+            decoders=tag_free.decoder_types(copies.data),
+            silent=tag_ids | special_ids,
             anchor=self._texts.encode("a"),
         )
+
+    @property
+    def piece_ids(self) -> Mapping[str, int]:
+        """Return each tag piece's token id; empty for a model that was not taught the tags."""
+        return self._pieces.ids
 
     @property
     def has_pieces(self) -> bool:
@@ -136,14 +106,11 @@ class Vocabulary:
         Raises:
             VocabularyError: this model was not taught the tags.
         """
-        try:
-            return self.piece_ids[piece]
-        except KeyError:
-            raise VocabularyError(f"the tokenizer has no token for {piece!r}") from None
+        return self._pieces[piece]
 
     def id_to_lexeme(self, token_id: int) -> Lexeme | None:
         """Return what a tag piece says, or None for an ordinary token."""
-        return self._lexemes.get(token_id)
+        return self._pieces.lexeme(token_id)
 
     # --- text to ids
 
@@ -179,39 +146,11 @@ class Vocabulary:
         A block without a promised length gets the one that its tokens make; lengths beyond the
         largest closing piece are clamped to it.
         """
-        blocks: list[tuple[int, ...]] = []
-        main = self._encode_items(document.items, blocks)
-        return EncodedDocument(tuple(main), tuple(blocks))
-
-    def _encode_items(self, items: Sequence[Item], blocks: list[tuple[int, ...]]) -> list[int]:
-        ids: list[int] = []
-        for item in items:
-            match item:
-                case Text(text):
-                    ids += self.encode_text(text)
-                case Sync():
-                    ids.append(self.piece_id(SYNC))
-                case Block():
-                    ids += self._encode_promise(item, blocks)
-        return ids
-
-    def _encode_promise(self, block: Block, blocks: list[tuple[int, ...]]) -> list[int]:
-        """Encode a block's promise, and add the block itself (then those in it) to ``blocks``."""
-        place = len(blocks)
-        blocks.append(())
-        blocks[place] = tuple(self._encode_items(block.items, blocks))
-        length = sum(len(ids) + 2 for ids in blocks[place:])
-        units = min(MAX_UNITS, units_for(length) if block.units is None else block.units)
-        return [
-            self.piece_id(PROMISE_OPEN),
-            *self.encode_text(escape_topic(block.topic)),
-            self.piece_id(closing_piece(units)),
-        ]
+        return DocumentEncoder(self._pieces, self.encode_text).encode(document)
 
     def count_tokens(self, written: str) -> int:
         """Return how many tokens a block's inside has, given in the written form."""
-        encoded = self.encode_document(parse(written, max_depth=len(written)))
-        return len(encoded.main) + sum(len(ids) + 2 for ids in encoded.blocks)
+        return self.encode_document(parse(written, max_depth=len(written))).num_tokens
 
     # --- ids to text
 
@@ -227,47 +166,13 @@ class Vocabulary:
         """Return how a token reads in the middle of a text; tags and specials read as nothing."""
         return self._bytes[token_id].decode("utf-8", "replace")
 
-    def lexemes(self, token_ids: Sequence[int]) -> Iterator[Lexeme]:
-        """Yield tags and the text between them, topics unescaped."""
-        stretch: list[int] = []
-        in_topic = False
-        for token_id in (*token_ids, None):
-            tag = None if token_id is None else self._lexemes.get(token_id)
-            if token_id is not None and tag is None:
-                stretch.append(token_id)
-                continue
-            if text := self.text(stretch):
-                yield Lexeme(LexemeKind.TEXT, unescape_topic(text) if in_topic else text)
-            if tag is not None:
-                yield tag
-                in_topic = tag.kind is LexemeKind.PROMISE_OPEN
-            stretch = []
+    def lexemes(self, token_ids: Iterable[int]) -> Iterator[Lexeme]:
+        """Yield the tags that ids hold, and the text between them; topics unescaped."""
+        return encoded_document.lexemes(token_ids, self._pieces, self.text)
 
     def decode_document(self, encoded: EncodedDocument) -> Document:
         """Return the answer that token ids spell, every promise with its block."""
-        blocks = iter(encoded.blocks)
-        return Document(self._decode_items(encoded.main, blocks))
-
-    def _decode_items(
-        self, token_ids: Sequence[int], blocks: Iterator[tuple[int, ...]]
-    ) -> tuple[Item, ...]:
-        items: list[Item] = []
-        topic: str | None = None
-        for lexeme in self.lexemes(token_ids):
-            match lexeme.kind:
-                case LexemeKind.PROMISE_OPEN:
-                    topic = ""
-                case LexemeKind.PROMISE_CLOSE:
-                    inside = self._decode_items(next(blocks), blocks)
-                    items.append(Block(topic or "", lexeme.units, inside))
-                    topic = None
-                case LexemeKind.SYNC:
-                    items.append(Sync())
-                case LexemeKind.TEXT if topic is None:
-                    items.append(Text(lexeme.text))
-                case LexemeKind.TEXT:
-                    topic = lexeme.text
-        return tuple(items)
+        return encoded_document.decode(encoded, self.lexemes)
 
     # --- what a mask needs
 
@@ -313,39 +218,64 @@ class Vocabulary:
         )
 
 
+class _Copies:
+    """Makes the two copies of a tokenizer; they share one model.
+
+    The model is the tokenizer's own, unless it could match a token that must not be.
+    """
+
+    def __init__(
+        self, backend: Tokenizer, tag_ids: frozenset[int], special_ids: frozenset[int]
+    ) -> None:
+        self.data: tag_free.Json = json.loads(backend.to_str())
+        added = backend.get_added_tokens_decoder()
+        self._ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
+        self._special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
+        self._tag_ids = tag_ids
+        gone = {*PIECES, *(added[token_id].content for token_id in special_ids)}
+        remade = tag_free.without_tokens(self.data["model"], gone, tag_ids)
+        if remade is None:
+            self._model = backend.model
+            self._ids = list(range(backend.get_vocab_size(with_added_tokens=False)))
+        else:
+            alone = {**tag_free.stages(self.data), "model": remade.model}
+            self._model = Tokenizer.from_str(json.dumps(alone, ensure_ascii=False)).model
+            self._ids = remade.original_ids
+
+    def for_prompts(self) -> _Encoder:
+        """Return what encodes prompts: special tokens keep their meaning, tags do not exist."""
+        return self._copy(self.data, self._special | self._ordinary)
+
+    def for_text_between_tags(self) -> _Encoder:
+        """Return what encodes text alone: no special token exists either."""
+        return self._copy(tag_free.as_middle_of_text(self.data), self._ordinary)
+
+    def _copy(self, data: tag_free.Json, added: Mapping[int, AddedToken]) -> _Encoder:
+        copy = Tokenizer.from_str(json.dumps(tag_free.stages(data)))
+        copy.model = self._model
+        copy.add_tokens(list(added.values()))
+        # The copy numbers added tokens as it likes; the model's tokens have no gaps between them.
+        original = {token.content: token_id for token_id, token in added.items()}
+        copied = copy.get_added_tokens_decoder()
+        ids = dict(enumerate(self._ids)) | {i: original[t.content] for i, t in copied.items()}
+        # Without the tags' own ids a mistake above would be a KeyError, never a fork.
+        return _Encoder(copy, {i: kept for i, kept in ids.items() if kept not in self._tag_ids})
+
+
 class _Encoder:
     """A tag-free copy of a tokenizer that gives the ids of the original."""
 
-    def __init__(self, data: Json, ids: Mapping[str, int], tag_ids: frozenset[int]) -> None:
-        self._copy = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
-        spellings = self._copy.get_vocab(with_added_tokens=True)
-        # Reading the copy back may have renumbered what followed a removed token.
-        self._original = {token_id: ids[spelling] for spelling, token_id in spellings.items()}
-        assert tag_ids.isdisjoint(self._original.values()), "a tag can still be encoded"
+    def __init__(self, copy: Tokenizer, original_ids: Mapping[int, int]) -> None:
+        self._copy = copy
+        self._original_ids = original_ids
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, no begin-of-text before it."""
         encoding = self._copy.encode(text, add_special_tokens=False)
-        return [self._original[token_id] for token_id in encoding.ids]
+        return [self._original_ids[token_id] for token_id in encoding.ids]
 
     def prefix(self) -> tuple[int, ...]:
-        """Return what stands before any text; these ids are never renumbered."""
+        """Return what stands before any text; the copy has these ids from the original."""
         encoding = self._copy.encode("a", add_special_tokens=True)
         num_before = (*encoding.special_tokens_mask, 0).index(0)
         return tuple(encoding.ids[:num_before])
-
-
-def check_piece_ids(piece_ids: Mapping[str, int]) -> None:
-    """Check that every tag piece has a token of its own.
-
-    Raises:
-        VocabularyError: pieces are missing, unknown, or share an id.
-    """
-    if missing := [piece for piece in PIECES if piece not in piece_ids]:
-        raise VocabularyError(
-            f"{len(missing)} of {len(PIECES)} tag pieces have no token, first {missing[0]!r}"
-        )
-    if unknown := [piece for piece in piece_ids if piece not in _LEXEMES]:
-        raise VocabularyError(f"{unknown[0]!r} is no tag piece")
-    if len(set(piece_ids.values())) < len(piece_ids):
-        raise VocabularyError("two tag pieces share a token id")
