@@ -18,7 +18,10 @@ from pasta_lm.language.faults import Fault, Problem
 from pasta_lm.language.lexemes import Lexeme, LexemeKind
 from pasta_lm.language.reading import fault, read_tag
 from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
     MAX_TAG_CHARACTERS,
+    SYNC,
     TAG_START,
     TAG_START_AT_END,
     UNDECIDED,
@@ -28,6 +31,11 @@ from pasta_lm.language.tags import (
 
 __all__ = ["Lexeme", "LexemeKind", "Lexer"]
 
+_PLAIN = {
+    ASYNC_OPEN: LexemeKind.ASYNC_OPEN,
+    ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
+    SYNC: LexemeKind.SYNC,
+}
 # What decides a tag, by the quote that is open: a > ends it, another tag's start breaks it off.
 _STOPS = {
     "": re.compile("[\"'<>]"),
@@ -47,7 +55,7 @@ class Lexer:
         self._offset = 0  # of the buffer in all the text fed
         self._searched = 0  # how much of the tag at the buffer's start is known; 0: no tag
         self._quote = ""  # the quote that is open there
-        self._is_run = False  # the buffer's first & was passed on before: see _hold_back
+        self._is_run = False  # the buffer's first & was passed on before: see _pass_run
 
     def feed(self, text: str) -> list[Lexeme]:
         """Take the next piece of text and return the lexemes that are decided by it."""
@@ -80,6 +88,9 @@ class Lexer:
                     break
                 self._pass_text(lexemes, at, match.start())
                 at = match.start()
+                if match["plain"]:
+                    at = self._pass_plain_tag(lexemes, match.group(), at)
+                    continue
                 self._searched = match.end() - at
             end = self._pass_tag(lexemes, at, at_end=at_end)
             if end is None:
@@ -91,8 +102,10 @@ class Lexer:
 
     def _pass_text(self, lexemes: list[Lexeme], at: int, end: int) -> None:
         """Report the text between two indexes of the buffer."""
+        if at == end:
+            return
         text = unescape(self._buffer[at:end])
-        if self._is_run and end > at:
+        if self._is_run:
             text, at, self._is_run = text[1:], at + 1, False
         if text:
             place = self._offset + at, self._offset + end
@@ -117,6 +130,12 @@ class Lexer:
         self._buffer = f"{self._buffer[: end - 1]}&{self._buffer[end:]}"
         self._is_run = True
         return end - 1
+
+    def _pass_plain_tag(self, lexemes: list[Lexeme], source: str, at: int) -> int:
+        """Report a tag without attributes in its one canonical spelling, and return its end."""
+        place = self._offset + at, self._offset + at + len(source)
+        lexemes.append(Lexeme(_PLAIN[source], source, None, None, *place))
+        return at + len(source)
 
     def _pass_tag(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int | None:
         """Report the tag at an index and return its end; None while it is undecided."""

@@ -24,9 +24,11 @@ NAMES: Final = ("promise", "async", "sync")
 _NAME = rf"/?(?:{'|'.join(NAMES)})"
 _PREFIXES = "|".join(name[:end] for name in NAMES for end in range(len(name), 0, -1))
 
-# A tag begins here. Streaming needs to see the character after the name: <asyncio> is text.
-TAG_START: Final = re.compile(rf"<{_NAME}(?=\W)")
-TAG_START_AT_END: Final = re.compile(rf"<{_NAME}(?!\w)")
+# A tag begins here; "plain" if it is one of the three that have nothing to read in them.
+# Streaming needs to see the character after the name: <asyncio> is text.
+_PLAIN = "|".join(tag[1:] for tag in (ASYNC_OPEN, ASYNC_CLOSE, SYNC))
+TAG_START: Final = re.compile(rf"<(?:(?P<plain>{_PLAIN})|{_NAME}(?=\W))")
+TAG_START_AT_END: Final = re.compile(rf"<(?:(?P<plain>{_PLAIN})|{_NAME}(?!\w))")
 
 # The longest end of a text that may yet become a tag or an entity.
 UNDECIDED_TAG: Final = re.compile(rf"</?(?:{_PREFIXES})?\Z")
