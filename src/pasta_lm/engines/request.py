@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pasta_lm.engines.vocabulary import EncodedDocument
+from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy

@@ -6,11 +6,14 @@ Source: PASTA, section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.vocabulary import Vocabulary
 
 NAME = "pasta"
 

@@ -6,10 +6,14 @@ The yardstick of every speedup. The same engine as every other strategy, with on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.vocabulary import EncodedDocument, Vocabulary
 from pasta_lm.language.document import Document
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.vocabulary import Vocabulary
 
 NAME = "sequential"
 

@@ -1,0 +1,228 @@
+"""The scripted engine: real interpreter, placement and trace, words instead of a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.engines.request import (
+    Finished,
+    SamplingParams,
+    StreamEvent,
+    TextDelta,
+    ThreadEnded,
+    ThreadStarted,
+)
+from pasta_lm.engines.script import words
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.errors import InputError, RequestError
+from pasta_lm.interpreter.limits import FinishReason
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync, Text
+
+# The worked example of the semantics: eleven passes after the prefill.
+GOLDEN = parse(
+    'A<promise topic="x" tokens="1"/><async>a b c</async>B'
+    '<promise topic="y" tokens="1"/><async>d</async><sync/>C'
+)
+# In reading order main's threads are cut last, so a stop in one thread cuts those behind it.
+THREE = parse(
+    'Go. <promise topic="one" tokens="1"/><async>1 1 1 1</async>'
+    '<promise topic="two" tokens="1"/><async>2 2 stop 2</async>'
+    '<promise topic="three" tokens="1"/><async>3 3 3 3 3 3 3 3</async><sync/> End.'
+)
+
+TEXTS = st.text(alphabet="ab \n", min_size=1, max_size=12).map(Text)
+BLOCKS = st.builds(
+    Block,
+    st.sampled_from(["x", "two words"]),
+    st.integers(1, 64),
+    st.lists(TEXTS, max_size=2).map(tuple),
+)
+DOCUMENTS = st.lists(TEXTS | BLOCKS | st.just(Sync()), max_size=7).map(
+    lambda items: Document(tuple(items))
+)
+SPEEDS = st.dictionaries(st.integers(0, 4), st.sampled_from([0.1, 0.3, 0.5, 1.0, 2.0, 7.5]))
+
+
+def events(engine: ScriptedEngine, **params: object) -> list[StreamEvent]:
+    return list(engine.stream(engine.request("a prompt", SamplingParams(**params))))  # type: ignore[arg-type]
+
+
+def test_the_worked_example_takes_eleven_passes_with_its_slots_and_positions() -> None:
+    trace = ScriptedEngine(GOLDEN).answer("one two three").trace
+    assert (trace.forward_passes, trace.critical_path) == (11, 11)
+    fed = {(token.slot, token.position, token.thread) for token in trace.tokens}
+    assert fed == {
+        *((3, 3, 0), (4, 4, 0), (5, 5, 0)),
+        *((6, 6, 0), (7, 7, 1)),
+        *((8, 17, 0), (9, 8, 1)),
+        *((10, 18, 0), (11, 9, 1)),
+        *((12, 19, 0), (13, 10, 1)),
+        *((14, 20, 0), (15, 11, 1), (16, 21, 2)),
+        (17, 22, 2),
+        *((18, 23, 2), (19, 31, 0)),
+        (20, 32, 0),
+    }
+
+
+@given(DOCUMENTS, SPEEDS)
+def test_an_answer_is_its_script_whatever_the_speeds(
+    document: Document, speeds: dict[int, float]
+) -> None:
+    # A sync that waits for nothing is no part of what a model could have decoded, but is harmless.
+    answer = ScriptedEngine(document, speeds=speeds).answer()
+    assert answer.document == document
+    assert answer.finish_reason == "stop"
+    assert answer.trace.num_illegal == 0
+
+
+@given(DOCUMENTS)
+def test_at_one_token_a_step_passes_are_the_critical_path(document: Document) -> None:
+    trace = ScriptedEngine(document).answer().trace
+    assert trace.forward_passes == trace.critical_path
+
+
+@given(DOCUMENTS, SPEEDS)
+def test_a_thread_feeds_what_it_joins_before_its_sync(
+    document: Document, speeds: dict[int, float]
+) -> None:
+    trace = ScriptedEngine(document, speeds=speeds).answer().trace
+    for sync in trace.syncs:
+        (fed,) = [token for token in trace.lane(sync.thread) if token.position == sync.position]
+        ends = [trace.lane(thread)[-1].slot for thread in sync.joined]
+        assert all(end is not None and end < (fed.slot or 0) for end in ends)
+
+
+@given(DOCUMENTS, SPEEDS)
+def test_text_streams_as_each_thread_decodes_it(
+    document: Document, speeds: dict[int, float]
+) -> None:
+    engine = ScriptedEngine(document, speeds=speeds)
+    texts: dict[int, str] = {}
+    live: set[int] = set()
+    for event in events(engine):
+        match event:
+            case ThreadStarted(thread=thread):
+                live.add(thread)
+            case TextDelta(thread=thread, text=text):
+                assert thread in live
+                texts[thread] = texts.get(thread, "") + text
+            case ThreadEnded(thread=thread):
+                live.remove(thread)
+            case Finished(answer=answer):
+                for lane in answer.trace.threads:
+                    written = "".join(
+                        token.text
+                        for token in answer.trace.lane(lane.id)
+                        if token.role == "content"
+                    )
+                    assert texts.get(lane.id, "") == written
+
+
+@pytest.mark.parametrize("speeds", [{1: 0.25}, lambda thread: 0.25 if thread == 1 else 1.0])
+def test_a_slow_thread_makes_main_wait_and_no_token_different(
+    speeds: dict[int, float] | Callable[[int], float],
+) -> None:
+    slow, even = ScriptedEngine(GOLDEN, speeds=speeds).answer(), ScriptedEngine(GOLDEN).answer()
+    assert slow.document == even.document
+    assert slow.trace.critical_path == even.trace.critical_path
+    assert slow.trace.forward_passes > even.trace.forward_passes
+
+
+def test_the_same_request_gives_the_same_trace() -> None:
+    engine = ScriptedEngine(THREE, speeds={2: 0.3})
+    assert engine.answer("hello").trace == engine.answer("hello").trace
+
+
+def test_every_sample_is_the_script() -> None:
+    engine = ScriptedEngine(GOLDEN)
+    (answers,) = engine.generate([engine.request("p", SamplingParams(n=3))])
+    assert [answer.document for answer in answers] == [GOLDEN] * 3
+
+
+def test_its_trace_says_that_nothing_was_measured() -> None:
+    trace = ScriptedEngine(GOLDEN).answer("one two three").trace
+    assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted")
+    assert trace.num_prompt_tokens == 3
+
+
+def test_a_limit_cuts_it_as_it_cuts_any_engine() -> None:
+    engine = ScriptedEngine(THREE)
+    whole = engine.answer().trace.num_tokens
+    for num_tokens in range(1, whole + 3):
+        *_, last = events(engine, max_tokens=num_tokens)
+        assert isinstance(last, Finished)
+        trace = last.answer.trace
+        assert trace.num_tokens == min(num_tokens, whole)
+        assert trace.finish_reason == ("length" if num_tokens <= whole else "stop")
+
+
+def test_a_block_that_reaches_its_own_limit_is_closed() -> None:
+    *_, last = events(ScriptedEngine(THREE), max_tokens_per_thread=4)
+    assert isinstance(last, Finished)
+    assert [block.plain_text for block in last.answer.document.blocks] == ["1 1", "2 2", "3 3"]
+    assert last.answer.trace.threads[1].finish_reason == FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("max_threads", [1, 2, 3])
+def test_a_thread_beyond_the_limit_only_comes_later(max_threads: int) -> None:
+    *_, last = events(ScriptedEngine(THREE), max_threads=max_threads)
+    assert isinstance(last, Finished)
+    assert last.answer.document == THREE
+
+
+def test_a_stop_string_cuts_what_stands_behind_it_in_the_answer() -> None:
+    *_, last = events(ScriptedEngine(THREE), stop=("stop",))
+    assert isinstance(last, Finished)
+    assert last.answer.text == "Go. 1 1 1 12 2 "
+
+
+def test_without_forks_it_decodes_the_plain_text() -> None:
+    engine = ScriptedEngine(THREE)
+    ((answer,),) = engine.generate([replace(engine.request("p"), forks=False)])
+    assert answer.text == THREE.plain_text
+    assert len(answer.trace.threads) == 1
+
+
+def test_blocks_within_blocks_are_played() -> None:
+    inner = Block("inner", 1, (Text("deep"),))
+    nested = Document((Text("a"), Block("outer", 2, (Text("b"), inner, Text("c")))))
+    answer = ScriptedEngine(nested).answer()
+    assert answer.document == nested
+    assert [lane.parent for lane in answer.trace.threads] == [None, 0, 1]
+
+
+def test_lengths_that_nobody_knows_are_counted_in_words() -> None:
+    document = parse('<async topic="x">one two three four</async>', "annotator")
+    (block,) = ScriptedEngine(document).script.blocks
+    assert block.units == 1
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", " a  b\n\nc ", "<sync/> is a word here"])
+def test_words_join_to_the_text(text: str) -> None:
+    assert "".join(words(text)) == text
+
+
+def test_what_cannot_be_played_is_refused() -> None:
+    with pytest.raises(InputError, match="no topic"):
+        ScriptedEngine(Document((Block(" ", 1),)))
+    with pytest.raises(ValueError, match="speed 0"):
+        ScriptedEngine(GOLDEN, speeds={1: 0}).answer()
+    engine = ScriptedEngine(GOLDEN)
+    with pytest.raises(RequestError, match="empty"):
+        engine.generate([replace(engine.request("p"), prompt=())])
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    heavy = {"torch", "transformers", "tokenizers", "typer", "rich"}
+    modules = "pasta_lm.engines.scripted, pasta_lm.strategies.model"
+    code = f"import {modules}, sys; sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
