@@ -93,6 +93,7 @@ class TorchEngine:
         pool_tokens: int = DEFAULT_POOL_TOKENS,
         max_batch_tokens: int = 2048,
         overcommit: bool = False,
+        captures: bool = True,
         on_logits: LogitsHook | None = None,
     ) -> None:
         """Give a loaded model memory.
@@ -102,13 +103,16 @@ class TorchEngine:
             pool_tokens: Cache entries for all requests together.
             max_batch_tokens: Tokens of one pass beyond which prompts are cut into chunks.
             overcommit: See ``Scheduler``.
+            captures: Run the model as a flat list of operations where that is the same; False
+                runs its modules, which starts a second or more sooner and decodes slower.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(self.pool, overcommit=overcommit)
         self.num_passes = 0
-        self._runner = Runner(loaded.model, self.pool)
+        captured = loaded.captured if captures else None
+        self._runner = Runner(loaded.model, self.pool, captured)
         self._masks = TokenMasks(
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )

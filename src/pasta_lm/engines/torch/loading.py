@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.capture import CapturedModel, capture
 from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
@@ -94,6 +95,11 @@ class LoadedModel:
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
             for layer, key in sorted(recorder.keys.items())
         ]
+
+    @cached_property
+    def captured(self) -> CapturedModel | None:
+        """Return the model's forward pass as a flat list of operations, or None."""
+        return capture(self.model)
 
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from pasta_lm.engines.torch.attention import LayerCall, attend
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
+from pasta_lm.engines.torch.capture import CapturedModel, plain_logits
 from pasta_lm.engines.torch.masks import additive, in_window
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
@@ -109,18 +111,24 @@ class Runner:
     """Run batches through a model against a pool."""
 
     def __init__(
-        self, model: nn.Module, pool: Pool, rotations: Mapping[int, Rotation | None] | None = None
+        self,
+        model: PreTrainedModel,
+        pool: Pool,
+        captured: CapturedModel | None = None,
+        rotations: Mapping[int, Rotation | None] | None = None,
     ) -> None:
         """Keep the model and its memory.
 
         Args:
             model: A transformers causal model whose attention is ``pasta_attention``.
             pool: Where keys and values live.
+            captured: The same model's pass as a flat list of operations, if it was captured.
             rotations: How layers turn keys; needed for positions 'rotate'.
         """
         self.model = model
         self.pool = pool
         self.rotations = rotations
+        self._captured = captured
 
     def run(self, batch: Batch) -> Tensor:
         """Run one forward pass.
@@ -128,13 +136,11 @@ class Runner:
         Returns:
             float32 [W, V]: logits of the wanted rows.
         """
+        run = CachedPass(batch, self.pool, self.rotations)
+        inputs = (batch.tokens, batch.positions, batch.wanted)
         with torch.inference_mode():
-            out = self.model(
-                input_ids=batch.tokens[None],
-                position_ids=batch.positions[None],
-                use_cache=False,
-                logits_to_keep=batch.wanted,
-                pasta_pass=CachedPass(batch, self.pool, self.rotations),
-            )
-        logits: Tensor = out.logits[0]
+            if self._captured is not None:
+                logits = self._captured.logits(*inputs, run)
+            else:
+                logits = plain_logits(self.model, *inputs, run)
         return logits.float()

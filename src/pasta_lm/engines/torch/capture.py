@@ -1,0 +1,152 @@
+"""Run a model without the overhead of its modules: its operations, written down once.
+
+One forward pass is traced into a flat list of operations, which ``rewrite`` shortens; the result is
+compared with the model itself before it is used, and where it differs, or the model cannot be
+traced, the model runs as it is. Small models are bound by dispatch, not arithmetic: this is where
+their speed comes from.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from transformers import PreTrainedModel
+
+from pasta_lm.engines.torch.attention import LayerCall, Pass
+from pasta_lm.engines.torch.rewrite import rewrite
+from pasta_lm.engines.torch.rotation import KeyRecorder
+
+logger = logging.getLogger(__name__)
+
+# Sizes that stand for "as many as there are" while tracing: primes that no model has as a size.
+TRACED_TOKENS = 61
+TRACED_WANTED = 53
+CHECKED_TOKENS = (1, 2, 7, 40)
+TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2, torch.float16: 2e-2}
+"""Largest difference from the model itself, relative to the largest logit."""
+
+# Legend: N tokens of the pass, W wanted rows, V vocabulary, H query heads, G key/value heads.
+
+
+@cache
+def _attend_operation() -> Any:
+    """Return the operation that stands for attention in a trace."""
+
+    @torch.library.custom_op("pasta_lm::attend", mutates_args=())
+    def attend(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
+        raise AssertionError("the traced operation is replaced before it runs")
+
+    @attend.register_fake
+    def _(q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
+        return q_HND.new_empty(q_HND.shape[0], q_HND.shape[1], v_GND.shape[-1])
+
+    return torch.ops.pasta_lm.attend.default
+
+
+class TracingPass:
+    """A pass that puts the operation in place of attention and keeps each layer's settings."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, LayerCall] = {}
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Write the operation down."""
+        self.calls[call.layer] = call
+        out: Tensor = _attend_operation()(q_HND, k_GND, v_GND, call.layer)
+        return out
+
+
+class CapturedModel:
+    """A model's forward pass as a flat list of operations."""
+
+    def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
+        """Wrap a traced and rewritten graph whose attention nodes call ``_attend``."""
+        self._calls = calls
+        self._pass: Pass | None = None
+        for node in graph.graph.nodes:
+            if node.target is _attend_operation():
+                node.target = self._attend
+        graph.recompile()
+        self._graph = graph
+
+    def _attend(self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
+        assert self._pass is not None
+        return self._pass.attend(self._calls[layer], q_HND, k_GND, v_GND)
+
+    def logits(self, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass) -> Tensor:
+        """Return the logits of the wanted rows, dtype of the model, [W, V]."""
+        self._pass = run
+        try:
+            out: Tensor = self._graph(tokens_N, positions_N, wanted_W)
+        finally:
+            self._pass = None
+        return out
+
+
+def plain_logits(
+    model: PreTrainedModel, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
+) -> Tensor:
+    """Return the logits of the wanted rows from the model as it is, [W, V]."""
+    out = model(
+        input_ids=tokens_N[None],
+        position_ids=positions_N[None],
+        use_cache=False,
+        logits_to_keep=wanted_W,
+        pasta_pass=run,
+    )
+    logits: Tensor = out.logits[0]
+    return logits
+
+
+def capture(model: PreTrainedModel) -> CapturedModel | None:
+    """Write a model's forward pass down; None where that fails or is not the same.
+
+    Args:
+        model: In evaluation mode, its attention ``pasta_attention``.
+    """
+    try:
+        captured = _trace(model)
+        difference = max(_difference(model, captured, num) for num in CHECKED_TOKENS)
+    except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
+        logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
+        return None
+    tolerance = TOLERANCES.get(model.dtype, 0.0)
+    if not difference <= tolerance:
+        logger.info("%s runs uncaptured: differs by %.2g", type(model).__name__, difference)
+        return None
+    return captured
+
+
+def _trace(model: PreTrainedModel) -> CapturedModel:
+    tracing = TracingPass()
+
+    def forward(tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor) -> Tensor:
+        return plain_logits(model, tokens_N, positions_N, wanted_W, tracing)
+
+    device = model.device
+    with torch.no_grad():
+        graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(
+            torch.zeros(TRACED_TOKENS, dtype=torch.int64, device=device),
+            torch.zeros(TRACED_TOKENS, dtype=torch.int64, device=device),
+            torch.zeros(TRACED_WANTED, dtype=torch.int64, device=device),
+        )
+        rewrite(graph, TRACED_TOKENS, TRACED_WANTED)
+    return CapturedModel(graph, tracing.calls)
+
+
+def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int) -> float:
+    """Return how far the captured pass is from the model's, relative to the largest logit."""
+    generator = torch.Generator().manual_seed(num_tokens)
+    vocab_size = model.get_input_embeddings().weight.shape[0]
+    tokens = torch.randint(vocab_size, (num_tokens,), generator=generator).to(model.device)
+    positions = torch.arange(num_tokens, device=model.device) + 5
+    wanted = torch.arange(0, num_tokens, 2, device=model.device)
+    with torch.inference_mode():
+        expected = plain_logits(model, tokens, positions, wanted, KeyRecorder()).float()
+        found = captured.logits(tokens, positions, wanted, KeyRecorder()).float()
+    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-6))

@@ -1,0 +1,244 @@
+"""Shorten a traced forward pass: fewer and larger operations, the same arithmetic.
+
+Each rewrite recognises one pattern of ATen operations and leaves everything else alone, so an
+unknown architecture is at worst not shortened. Knows nothing of models by name.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from pasta_lm.engines.torch.kernels import Linear
+
+aten = torch.ops.aten
+Node = fx.Node
+
+
+def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
+    """Rewrite a traced pass in place.
+
+    Args:
+        graph: Its inputs are tokens [N], positions [N] and wanted rows [W].
+        num_tokens: The size that stood for N while tracing; becomes the real one.
+        num_wanted: The same for W.
+    """
+    graph.graph.eliminate_dead_code()
+    _free_sizes(graph, num_tokens, num_wanted)
+    _merge_equal(graph)
+    _fuse_rotary(graph)
+    _fuse_norms(graph)
+    _fuse_linears(graph)
+    _merge_equal(graph)
+    graph.graph.eliminate_dead_code()
+    graph.graph.lint()
+    graph.recompile()
+
+
+def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
+    """Replace the sizes that stood for N and W by what the inputs have."""
+    tokens, _, wanted = (node for node in graph.graph.nodes if node.op == "placeholder")
+    sizes: dict[int, Node] = {}
+    with graph.graph.inserting_after(wanted):
+        sizes[num_wanted] = graph.graph.call_function(aten.sym_size.int, (wanted, 0))
+        sizes[num_tokens] = graph.graph.call_function(aten.sym_size.int, (tokens, 0))
+
+    def freed(value: Any) -> Any:
+        return sizes[value] if type(value) is int and value in sizes else value
+
+    for node in graph.graph.nodes:
+        if node not in sizes.values():
+            node.args = fx.map_arg(_mapped(node.args, freed), lambda n: n)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)
+
+
+_PURE = {
+    aten.unsqueeze.default, aten.slice.Tensor, aten.view.default, aten.transpose.int,
+    aten.select.int, aten.neg.default, aten._to_copy.default, aten.expand.default,
+}  # fmt: skip
+
+
+def _merge_equal(graph: fx.GraphModule) -> None:
+    """Compute equal views and casts once."""
+    seen: dict[str, Node] = {}
+    for node in list(graph.graph.nodes):
+        is_parameter = node.op == "get_attr"
+        if not is_parameter and node.target not in _PURE:
+            continue
+        key = f"{node.target}{node.args}{node.kwargs}"
+        if is_parameter:
+            key = f"parameter {id(_attribute(graph, node))}"
+        if key in seen:
+            node.replace_all_uses_with(seen[key])
+            graph.graph.erase_node(node)
+        else:
+            seen[key] = node
+
+
+def _attribute(graph: fx.GraphModule, node: Node) -> Any:
+    return operator.attrgetter(str(node.target))(graph)
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, Node) and node.target is target
+
+
+# Rotary embedding: x * cos + cat(-x[half:], x[:half]) * sin
+
+
+def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Return x * cos + roll(x) * signed_sin, the halves of the last dimension rolled."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+
+
+def sign_sin(sin: Tensor) -> Tensor:
+    """Return sin with its first half negated, so that rolled halves need no sign of their own."""
+    half = sin.shape[-1] // 2
+    return torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+
+def _fuse_rotary(graph: fx.GraphModule) -> None:
+    signed: dict[Node, Node] = {}
+    for node in list(graph.graph.nodes):
+        parts = _rotary_parts(node)
+        if parts is None:
+            continue
+        x, cos, sin = parts
+        if sin not in signed:
+            with graph.graph.inserting_after(sin):
+                signed[sin] = graph.graph.call_function(sign_sin, (sin,))
+        with graph.graph.inserting_before(node):
+            fused = graph.graph.call_function(rotate, (x, cos, signed[sin]))
+        node.replace_all_uses_with(fused)
+    graph.graph.eliminate_dead_code()
+
+
+def _rotary_parts(node: Node) -> tuple[Node, Node, Node] | None:
+    if not _is(node, aten.add.Tensor) or not all(_is(a, aten.mul.Tensor) for a in node.args[:2]):
+        return None
+    straight, turned = node.args[:2]
+    x, cos = straight.args
+    cat, sin = turned.args
+    if not _is(cat, aten.cat.default) or len(cat.args[0]) != 2:
+        return None
+    negated, first = cat.args[0]
+    if not _is(negated, aten.neg.default) or not _is(first, aten.slice.Tensor):
+        return None
+    second = negated.args[0]
+    if not _is(second, aten.slice.Tensor) or second.args[0] is not x or first.args[0] is not x:
+        return None
+    size = x.meta["val"].shape[-1]
+    is_halves = first.args[2:4] == (0, size // 2) and second.args[2] == size // 2
+    covers_all = cos.meta["val"].shape[-1] == size and sin.meta["val"].shape[-1] == size
+    return (x, cos, sin) if is_halves and covers_all else None
+
+
+# Root mean square norm: x * rsqrt(mean(x ** 2) + eps)
+
+
+def rms_norm(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
+    """Return x / sqrt(mean(x ** 2) + eps) over the last dimension, times a weight."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def _fuse_norms(graph: fx.GraphModule) -> None:
+    for node in list(graph.graph.nodes):
+        parts = _norm_parts(node)
+        if parts is None:
+            continue
+        x, eps = parts
+        weight = _weight_of(node)
+        last = node if weight is None else next(iter(node.users))
+        with graph.graph.inserting_before(last):
+            args = (x, eps) if weight is None else (x, eps, weight)
+            fused = graph.graph.call_function(rms_norm, args)
+        last.replace_all_uses_with(fused)
+        fused.meta["val"] = last.meta["val"]
+    graph.graph.eliminate_dead_code()
+
+
+def _norm_parts(node: Node) -> tuple[Node, float] | None:
+    if not _is(node, aten.mul.Tensor) or not _is(node.args[1], aten.rsqrt.default):
+        return None
+    x, shifted = node.args[0], node.args[1].args[0]
+    if not _is(shifted, aten.add.Tensor) or not isinstance(shifted.args[1], float):
+        return None
+    mean = shifted.args[0]
+    if not _is(mean, aten.mean.dim) or tuple(mean.args[1:]) != ([-1], True):
+        return None
+    squared = mean.args[0]
+    if not _is(squared, aten.pow.Tensor_Scalar) or squared.args != (x, 2):
+        return None
+    return x, shifted.args[1]
+
+
+def _weight_of(node: Node) -> Node | None:
+    """Return the weight that a normalised tensor is multiplied with at once, if of its dtype."""
+    users = list(node.users)
+    if len(users) != 1 or not _is(users[0], aten.mul.Tensor):
+        return None
+    other = next((arg for arg in users[0].args if arg is not node), None)
+    if not isinstance(other, Node) or other.op != "get_attr":
+        return None
+    same = other.meta["val"].dtype == node.meta["val"].dtype if "val" in other.meta else False
+    return other if same and other.meta["val"].dim() == 1 else None
+
+
+# Linear layers: view, mm with a transposed parameter, view back
+
+
+def _fuse_linears(graph: fx.GraphModule) -> None:
+    """Put one kernel in place of each linear layer; layers of the same input become one."""
+    by_input: dict[Node, list[tuple[Node, Node, Node | None]]] = {}
+    for node in graph.graph.nodes:
+        found = _linear_parts(node)
+        if found is not None:
+            by_input.setdefault(found[0], []).append((node, found[1], found[2]))
+    for source, layers in by_input.items():
+        weights = [_attribute(graph, weight) for _, weight, _ in layers]
+        biases = [None if bias is None else _attribute(graph, bias) for _, _, bias in layers]
+        kernel = Linear(weights, biases)
+        with graph.graph.inserting_before(layers[0][0]):
+            out = graph.graph.call_function(kernel, (source,))
+        start = 0
+        for (node, _, _), weight in zip(layers, weights, strict=True):
+            replacement = out
+            if len(layers) > 1:
+                with graph.graph.inserting_before(layers[0][0]):
+                    args = (out, 2, start, start + len(weight))
+                    replacement = graph.graph.call_function(aten.slice.Tensor, args)
+            start += len(weight)
+            node.replace_all_uses_with(replacement)
+            replacement.meta["val"] = node.meta["val"]
+    graph.graph.eliminate_dead_code()
+
+
+def _linear_parts(node: Node) -> tuple[Node, Node, Node | None] | None:
+    """Return input, weight and bias if a node is the end of a linear layer over [1, N, D]."""
+    if node.target not in (aten._unsafe_view.default, aten.view.default):
+        return None
+    product = node.args[0]
+    bias = None
+    if _is(product, aten.addmm.default):
+        bias, flat, transposed = product.args
+    elif _is(product, aten.mm.default):
+        flat, transposed = product.args
+    else:
+        return None
+    if not _is(flat, aten.view.default) or not _is(transposed, aten.t.default):
+        return None
+    source, weight = flat.args[0], transposed.args[0]
+    shapes = [n.meta["val"].shape for n in (source, node) if "val" in n.meta]
+    if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes):
+        return None
+    return (source, weight, bias) if weight.op == "get_attr" else None
