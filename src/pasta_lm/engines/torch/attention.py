@@ -132,12 +132,16 @@ def attend(
     """
     if call.softcap is not None or call.sinks_H is not None:
         return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)
+    num_heads, num_queries, head_size = q_HQD.shape
     mask = None if mask_QK is None else mask_QK[None, None]
-    is_grouped = len(q_HQD) != len(k_GKD)
+    queries, is_grouped = q_HQD, num_heads != len(k_GKD)
+    if is_grouped and num_queries == 1:
+        # One query: the heads of a group are as good as queries of one head, without a copy.
+        queries, is_grouped = q_HQD.reshape(len(k_GKD), -1, head_size), False
     out = F.scaled_dot_product_attention(
-        q_HQD[None], k_GKD[None], v_GKD[None], mask, scale=call.scaling, enable_gqa=is_grouped
+        queries[None], k_GKD[None], v_GKD[None], mask, scale=call.scaling, enable_gqa=is_grouped
     )
-    return out[0]
+    return out.view(num_heads, num_queries, -1) if queries is not q_HQD else out[0]
 
 
 def _attend_by_hand(

@@ -1,4 +1,4 @@
-"""Matrix products for passes of one row and of a few: the fastest exact kernel for each.
+"""Kernels for passes of one row and of a few: products and norms, the fastest exact one for each.
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
 default product is good for neither. One row goes to weights stored transposed, several go to
@@ -20,6 +20,8 @@ PACKED_ROWS = 4
 """The number of rows that packed weights are laid out for."""
 LEAST_PACKED_ELEMENTS = 300_000
 """Below it a packed product's fixed cost outweighs what it saves."""
+MOST_TRANSPOSED_ROWS = 16
+"""Above it the default product is the fastest that there is without packing."""
 MOST_COPIED_ELEMENTS = 700_000_000
 """A weight is copied only while all copied weights together stay below this."""
 
@@ -58,22 +60,76 @@ class Linear:
         if weight.numel() >= LEAST_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x times the weights transposed, plus the biases: [1, R, I] -> [1, R, O]."""
-        if self._emulates_bfloat16:
-            return self._product(x.float()).bfloat16()
-        return self._product(x)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return x times the weights transposed, plus the biases, plus a residual.
 
-    def _product(self, x: Tensor) -> Tensor:
+        Args:
+            x: [1, R, I].
+            residual: [1, R, O] of the same dtype, or None.
+
+        Returns:
+            [1, R, O] of the inputs' dtype.
+        """
+        if not self._emulates_bfloat16:
+            return self._product(x, residual)
+        out = self._product(x.float(), None).bfloat16()
+        return out if residual is None else out + residual
+
+    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
         num_rows = x.shape[-2]
         if self._packed is not None and num_rows > 1:
-            linear = torch.ops.mkldnn._linear_pointwise
-            return linear(x.contiguous(), self._packed, self._bias, "none", [], "")  # type: ignore[no-any-return]
-        if self._transposed is not None and num_rows <= 16:
-            if self._bias is None:
-                return torch.mm(x[0], self._transposed)[None]
-            return torch.addmm(self._bias, x[0], self._transposed)[None]
-        return F.linear(x, self._weight, self._bias)
+            out = _packed_product(x, self._packed, self._bias, residual)
+        elif self._transposed is not None and num_rows <= MOST_TRANSPOSED_ROWS:
+            # One addition comes for free with the product.
+            start = self._bias if residual is None else residual[0]
+            flat = x[0]
+            product = (
+                torch.mm(flat, self._transposed)
+                if start is None
+                else torch.addmm(start, flat, self._transposed)
+            )
+            out = product if residual is None or self._bias is None else product + self._bias
+            out = out[None]
+        else:
+            out = F.linear(x, self._weight, self._bias)
+            out = out if residual is None else out + residual
+        return out
+
+
+def _packed_product(
+    x: Tensor, packed: Tensor, bias: Tensor | None, residual: Tensor | None
+) -> Tensor:
+    linear = torch.ops.mkldnn._linear_pointwise
+    if residual is None:
+        out: Tensor = linear(x.contiguous(), packed, bias, "none", [], "")
+    else:
+        out = linear.binary(x.contiguous(), residual.contiguous(), packed, bias, "add")
+    return out
+
+
+class RmsNorm:
+    """Divide by the root of the mean square over the last dimension, then multiply by a weight.
+
+    On a CPU there is a fused layer norm but no fused root mean square norm. The two are the same
+    for (x, -x): its mean is zero and its variance is the mean square of x.
+    """
+
+    def __init__(self, eps: float, weight: Tensor | None) -> None:
+        """Keep the settings; ``weight`` is [D] of the input's dtype."""
+        self._eps = eps
+        self._weight = None if weight is None else weight.detach()
+        self._is_mirrored = weight is not None and weight.device.type == "cpu"
+        if self._is_mirrored and weight is not None:
+            self._weight = torch.cat((weight, weight)).detach()
+        self.__name__ = "rms_norm"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the normalised input, [..., D]."""
+        size = x.shape[-1]
+        if not self._is_mirrored:
+            return F.rms_norm(x, (size,), self._weight, self._eps)
+        mirrored = torch.cat((x, -x), dim=-1)
+        return torch.layer_norm(mirrored, (2 * size,), self._weight, None, self._eps)[..., :size]
 
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

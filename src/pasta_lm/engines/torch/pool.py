@@ -139,8 +139,8 @@ class Pool:
     def view(self, layer: int, run: Run, num_slots: int) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values of a run's first tokens, [G, K, D], without copying."""
         start = run.first_page * self.page_size
-        stop = start + num_slots
-        return self.keys[layer][:, start:stop], self.values[layer][:, start:stop]
+        keys, values = self.keys[layer], self.values[layer]
+        return keys.narrow(1, start, num_slots), values.narrow(1, start, num_slots)
 
     def check_integrity(self) -> None:
         """Assert that no two runs overlap and that all lie inside the pool."""

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
-from pasta_lm.engines.torch.kernels import Linear
+from pasta_lm.engines.torch.kernels import Linear, RmsNorm
 
 aten = torch.ops.aten
 Node = fx.Node
@@ -34,6 +33,7 @@ def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
     _fuse_rotary(graph)
     _fuse_norms(graph)
     _fuse_linears(graph)
+    _fuse_residuals(graph)
     _merge_equal(graph)
     graph.graph.eliminate_dead_code()
     graph.graph.lint()
@@ -146,11 +146,6 @@ def _rotary_parts(node: Node) -> tuple[Node, Node, Node] | None:
 # Root mean square norm: x * rsqrt(mean(x ** 2) + eps)
 
 
-def rms_norm(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-    """Return x / sqrt(mean(x ** 2) + eps) over the last dimension, times a weight."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
 def _fuse_norms(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         parts = _norm_parts(node)
@@ -159,9 +154,9 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
         x, eps = parts
         weight = _weight_of(node)
         last = node if weight is None else next(iter(node.users))
+        norm = RmsNorm(eps, None if weight is None else _attribute(graph, weight))
         with graph.graph.inserting_before(last):
-            args = (x, eps) if weight is None else (x, eps, weight)
-            fused = graph.graph.call_function(rms_norm, args)
+            fused = graph.graph.call_function(norm, (x,))
         last.replace_all_uses_with(fused)
         fused.meta["val"] = last.meta["val"]
     graph.graph.eliminate_dead_code()
@@ -221,6 +216,32 @@ def _fuse_linears(graph: fx.GraphModule) -> None:
             node.replace_all_uses_with(replacement)
             replacement.meta["val"] = node.meta["val"]
     graph.graph.eliminate_dead_code()
+
+
+def _fuse_residuals(graph: fx.GraphModule) -> None:
+    """Let a linear layer whose output is only added to something add it itself."""
+    for node in list(graph.graph.nodes):
+        if not _is(node, aten.add.Tensor) or len(node.args) != 2:
+            continue
+        for linear, residual in (node.args, node.args[::-1]):
+            fits = isinstance(linear, Node) and isinstance(linear.target, Linear)
+            if fits and len(linear.users) == 1 and _same_shape(residual, node):
+                with graph.graph.inserting_before(node):
+                    args = (*linear.args, residual)
+                    fused = graph.graph.call_function(linear.target, args)
+                node.replace_all_uses_with(fused)
+                fused.meta["val"] = node.meta["val"]
+                break
+    graph.graph.eliminate_dead_code()
+
+
+def _same_shape(first: Any, second: Node) -> bool:
+    metas = [n.meta.get("val") for n in (first, second) if isinstance(n, Node)]
+    return (
+        len(metas) == 2
+        and all(m is not None for m in metas)
+        and (metas[0].shape == metas[1].shape and metas[0].dtype == metas[1].dtype)
+    )
 
 
 def _linear_parts(node: Node) -> tuple[Node, Node, Node | None] | None:

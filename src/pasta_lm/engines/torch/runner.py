@@ -61,8 +61,9 @@ class CachedPass:
         self, call: LayerCall, part: RequestSlice, k_GQD: Tensor, v_GQD: Tensor
     ) -> tuple[Tensor, Tensor]:
         keys, values = self._pool.view(call.layer, part.run, part.num_entries)
-        keys[:, part.first_slot :] = k_GQD
-        values[:, part.first_slot :] = v_GQD
+        num_new = part.stop - part.start
+        keys.narrow(1, part.first_slot, num_new).copy_(k_GQD)
+        values.narrow(1, part.first_slot, num_new).copy_(v_GQD)
         return keys, values
 
     def _attend_turning(
