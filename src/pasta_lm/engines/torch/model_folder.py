@@ -18,6 +18,7 @@ from pasta_lm.engines.piece_table import check_piece_ids
 from pasta_lm.errors import ModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.tags import PIECES
 
 FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
@@ -42,24 +43,24 @@ def save_model_folder(
     tokenizer: PreTrainedTokenizerFast,
     path: Path,
     *,
-    piece_ids: Mapping[str, int],
     positions: PositionStrategy,
     limits: Limits,
 ) -> None:
     """Write all that is needed to decode with a model: weights, tokenizer, what it was taught.
 
     Raises:
-        VocabularyError: a tag piece has no token, or another than the tokenizer's.
+        VocabularyError: a tag piece has no token.
     """
+    ids = tokenizer.get_vocab()
+    piece_ids = {piece: ids[piece] for piece in PIECES if piece in ids}
     check_piece_ids(piece_ids)
-    _check_same(piece_ids, tokenizer.get_vocab())
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     config = {
         "language_version": LANGUAGE_VERSION,
         "positions": str(positions),
         "limits": asdict(limits),
-        "piece_ids": dict(piece_ids),
+        "piece_ids": piece_ids,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
