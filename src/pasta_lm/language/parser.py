@@ -160,8 +160,8 @@ class Parser:
         if lexeme.kind not in self._legal or lexeme.kind is LexemeKind.ASYNC_OPEN:
             wrong = self.fault(lexeme)
             if wrong is not None:
-                detail = lexeme.problems[0].detail if lexeme.problems else self._detail()
-                raise PastaSyntaxError(f"{wrong.code}: {wrong.message(detail)}", hint=wrong.hint)
+                message = wrong.message(self._detail(lexeme, wrong))
+                raise PastaSyntaxError(f"{wrong.code}: {message}", hint=wrong.hint)
         return self._step(lexeme)
 
     def close(self) -> list[Event]:
@@ -236,5 +236,9 @@ class Parser:
             return Fault.BLOCK_WITHOUT_TOPIC if lexeme.topic is None else None
         return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None
 
-    def _detail(self) -> str:
-        return f"{self._max_depth} at most"
+    def _detail(self, lexeme: Lexeme, wrong: Fault) -> str:
+        if lexeme.problems:
+            return lexeme.problems[0].detail
+        if wrong is Fault.NESTED:
+            return f"{self._max_depth} at most"
+        return "topic" if wrong is Fault.UNKNOWN_ATTRIBUTE else lexeme.kind.value

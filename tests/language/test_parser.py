@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.errors import PastaSyntaxError
+from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
+from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
+from pasta_lm.language.parser import TRANSITIONS, Form, Parser, State
+
+TEXT = Lexeme(LexemeKind.TEXT, "t")
+OPEN = Lexeme(LexemeKind.PROMISE_OPEN)
+CLOSE = Lexeme(LexemeKind.PROMISE_CLOSE, units=3)
+ASYNC = Lexeme(LexemeKind.ASYNC_OPEN)
+TOPICAL = Lexeme(LexemeKind.ASYNC_OPEN, topic="a")
+END = Lexeme(LexemeKind.ASYNC_CLOSE)
+SYNC = Lexeme(LexemeKind.SYNC)
+PIECES = [TEXT, OPEN, CLOSE, ASYNC, END, SYNC]
+
+
+def feed(parser: Parser, *lexemes: Lexeme) -> list[Event]:
+    return [event for lexeme in lexemes for event in parser.feed(lexeme)]
+
+
+def test_lexemes_of_token_ids_become_events() -> None:
+    parser = Parser(Form.WRITTEN)
+    halves = [Lexeme(LexemeKind.TEXT, "to"), Lexeme(LexemeKind.TEXT, "pic")]
+    assert feed(parser, TEXT, OPEN, *halves) == [Text("t")]
+    assert feed(parser, CLOSE, ASYNC, TEXT, END, SYNC) == [
+        Promise("topic", 3),
+        AsyncOpen(),
+        Text("t"),
+        AsyncClose(),
+        Sync(),
+    ]
+    assert parser.close() == []
+
+
+def test_lexemes_of_text_become_the_same_events() -> None:
+    lexer, parser = Lexer(), Parser()
+    source = 't<promise topic="topic" tokens="3"/><async>t</async><sync/>'
+    events = feed(parser, *lexer.feed(source), *lexer.close())
+    assert events == [
+        Text("t"),
+        Promise("topic", 3),
+        AsyncOpen(),
+        Text("t"),
+        AsyncClose(),
+        Sync(),
+    ]
+
+
+def test_the_annotators_blocks_carry_their_topics() -> None:
+    assert feed(Parser(Form.ANNOTATOR), TOPICAL, END) == [AsyncOpen("a"), AsyncClose()]
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("max_depth", [1, 2])
+def test_what_the_table_calls_legal_is_what_is_taken(form: Form, max_depth: int) -> None:
+    seen = set()
+    waiting = [Parser(form, max_depth)]
+    while waiting:
+        parser = waiting.pop()
+        if (parser.state, parser.depth) in seen:
+            continue
+        seen.add((parser.state, parser.depth))
+        for lexeme in PIECES:
+            if form is Form.ANNOTATOR and lexeme is ASYNC:
+                lexeme = TOPICAL
+            twin = parser.copy()
+            if lexeme.kind in parser.legal():
+                twin.feed(lexeme)
+                waiting.append(twin)
+                continue
+            with pytest.raises(PastaSyntaxError, match="PASTA0"):
+                twin.feed(lexeme)
+            assert (twin.state, twin.depth) == (parser.state, parser.depth)
+    reached = {state for state, _ in seen}
+    is_flat = form is Form.BLOCK and max_depth == 1
+    assert reached | ({State.TOPIC} if is_flat else set()) >= {
+        state for state, _ in TRANSITIONS[form]
+    }
+    assert max(depth for _, depth in seen) <= max_depth
+
+
+def test_a_promise_is_illegal_in_a_block_of_the_last_level() -> None:
+    assert LexemeKind.PROMISE_OPEN not in Parser(Form.BLOCK).legal()
+    assert LexemeKind.PROMISE_OPEN in Parser(Form.BLOCK, max_depth=2).legal()
+    with pytest.raises(PastaSyntaxError, match=r"nested deeper than allowed, 1 at most"):
+        Parser(Form.BLOCK).feed(OPEN)
+
+
+def test_a_sync_is_always_grammatical_in_main_and_never_in_a_block() -> None:
+    assert feed(Parser(Form.MAIN), SYNC, SYNC) == [Sync(), Sync()]
+    with pytest.raises(PastaSyntaxError, match="a sync inside a block"):
+        Parser(Form.BLOCK).feed(SYNC)
+
+
+def test_a_block_ends_once() -> None:
+    parser = Parser(Form.BLOCK)
+    assert feed(parser, TEXT, END) == [Text("t"), AsyncClose()]
+    assert parser.state is State.ENDED
+    assert parser.legal() == frozenset()
+    assert parser.close() == []
+    with pytest.raises(PastaSyntaxError, match="has ended before this"):
+        parser.feed(TEXT)
+
+
+def test_the_end_of_a_blocks_thread_ends_the_block() -> None:
+    parser = Parser(Form.BLOCK)
+    feed(parser, TEXT)
+    assert parser.close() == [AsyncClose()]
+
+
+@pytest.mark.parametrize(
+    ("lexemes", "message"),
+    [
+        ((OPEN,), "this tag is not finished: its topic is open"),
+        ((OPEN, TEXT, CLOSE), "a promise without its block"),
+        ((OPEN, TEXT, CLOSE, ASYNC), "this block is never closed"),
+    ],
+)
+def test_written_form_may_not_end_in_the_middle(lexemes: tuple[Lexeme, ...], message: str) -> None:
+    parser = Parser()
+    feed(parser, *lexemes)
+    with pytest.raises(PastaSyntaxError, match=message):
+        parser.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "before", "lexeme", "message"),
+    [
+        (Form.WRITTEN, (OPEN,), SYNC, "cannot be read"),
+        (Form.WRITTEN, (), CLOSE, "cannot be read"),
+        (Form.WRITTEN, (), ASYNC, "a block without a promise"),
+        (Form.WRITTEN, (), END, "no open block"),
+        (Form.WRITTEN, (OPEN, CLOSE), TEXT, "stands between a promise and its block"),
+        (Form.WRITTEN, (OPEN, CLOSE), SYNC, "stands between a promise and its block"),
+        (Form.WRITTEN, (OPEN, CLOSE), OPEN, "a promise without its block"),
+        (Form.WRITTEN, (OPEN, CLOSE), TOPICAL, "unknown attribute topic"),
+        (Form.MAIN, (), ASYNC, "a block in main form"),
+        (Form.BLOCK, (), ASYNC, "a block in main form"),
+        (Form.ANNOTATOR, (), OPEN, "a promise in annotator form"),
+        (Form.ANNOTATOR, (), ASYNC, "a block without a topic"),
+        (Form.ANNOTATOR, (TOPICAL,), TOPICAL, "nested deeper than allowed, 1 at most"),
+    ],
+)
+def test_an_illegal_lexeme_raises_and_says_why(
+    form: Form, before: tuple[Lexeme, ...], lexeme: Lexeme, message: str
+) -> None:
+    parser = Parser(form)
+    feed(parser, *before)
+    with pytest.raises(PastaSyntaxError, match=message):
+        parser.feed(lexeme)
+
+
+def test_a_tag_with_problems_is_never_taken() -> None:
+    (faulty,) = Lexer().feed("<sync>")
+    for form in Form:
+        with pytest.raises(PastaSyntaxError, match="there is no tag <sync>"):
+            Parser(form).feed(faulty)
+
+
+def test_a_copy_goes_its_own_way_from_the_middle_of_a_topic() -> None:
+    parser = Parser(Form.MAIN)
+    feed(parser, OPEN, TEXT)
+    twin = parser.copy()
+    assert feed(twin, TEXT, CLOSE) == [Promise("tt", 3)]
+    assert feed(parser, CLOSE) == [Promise("t", 3)]
+
+
+def test_what_is_legal_is_looked_up_not_made() -> None:
+    assert Parser(Form.MAIN).legal() is Parser(Form.MAIN).legal()

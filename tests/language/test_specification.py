@@ -1,0 +1,68 @@
+"""Hold docs/language.md to what the language does: its examples, its diagnostics, its states."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from pasta_lm.language.check import check, fix
+from pasta_lm.language.faults import Fault
+from pasta_lm.language.parser import TRANSITIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text("utf-8")
+ABBREVIATIONS = {
+    "P()": '<promise topic="a" tokens="1"/><async>b</async>',
+    "PASTA": "PASTA",
+    "P": '<promise topic="a" tokens="1"/>',
+    "LONG": "a" * 1100,
+    "CUT": "a" * 64,
+}
+ROWS = re.findall(r"^\| (PASTA\d+) \| (.*) \| (\w+) \| `(.*)` \| `(.*)` \|$", PAGE, re.MULTILINE)
+
+
+def spell_out(example: str, *, longest: int) -> str:
+    pattern = "|".join(map(re.escape, ABBREVIATIONS))
+    return re.sub(pattern, lambda match: ABBREVIATIONS[match.group()][:longest], example)
+
+
+@pytest.mark.parametrize(("code", "message", "form", "example", "fixed"), ROWS)
+def test_a_diagnostic_is_what_the_table_says(
+    code: str, message: str, form: str, example: str, fixed: str
+) -> None:
+    longest = 100 if "topic=" in example else 2000  # a topic that is too long fits into a tag
+    text = spell_out(example, longest=longest)
+    (diagnostic,) = check(text, form)
+    assert diagnostic.code == code
+    pattern = ".+".join(map(re.escape, message.split("\u2026")))
+    assert re.fullmatch(pattern, diagnostic.message)
+    assert diagnostic.severity == ("warning" if code.startswith("PASTA1") else "error")
+    assert fix(text, form) == spell_out(fixed, longest=longest)
+
+
+def test_every_fault_is_in_the_specification_and_has_a_code_of_its_own() -> None:
+    codes = [fault.code for fault in Fault]
+    assert len(set(codes)) == len(codes)
+    assert {row[0] for row in ROWS} == set(codes) - {Fault.AFTER_END.code}
+    assert Fault.AFTER_END.code in PAGE
+    assert all(fault.hint for fault in Fault)
+
+
+def test_the_states_in_the_specification_are_the_table() -> None:
+    rows = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
+    expected = [
+        (form.value, state.value, kind.value, after.value)
+        for form, table in TRANSITIONS.items()
+        for (state, kind), after in table.items()
+    ]
+    assert [row for row in rows if row in expected] == expected
+
+
+def test_the_examples_of_the_specification_print_what_it_says() -> None:
+    session = doctest.DocTestParser().get_doctest(PAGE, {}, "language.md", "language.md", 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner().run(session, out=report.append)
+    assert result.attempted >= 15
+    assert not result.failed, "".join(report)
