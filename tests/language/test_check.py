@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.language.check import Diagnostic, check, fix, render
+from pasta_lm.language.parser import Form
+from tests.language import laws
+
+PROMISE = '<promise topic="a" tokens="1"/>'
+
+
+def codes(text: str, form: str = "written", max_depth: int = 1) -> list[str]:
+    return [diagnostic.code for diagnostic in check(text, form, max_depth)]
+
+
+def test_a_valid_text_has_no_diagnostics_and_is_not_changed() -> None:
+    text = f"a & b {PROMISE}<async >c</async> <sync />&amp; <asynchronous>"
+    assert check(text) == []
+    assert fix(text) == text
+
+
+def test_a_diagnostic_knows_its_place_in_lines_and_in_characters() -> None:
+    text = "one\r\n\u00fcber </async> x"
+    assert check(text) == [
+        Diagnostic(
+            code="PASTA017",
+            severity="error",
+            line=2,
+            column=6,
+            message="there is no open block to close here",
+            hint="remove this tag",
+            offset=10,
+            length=8,
+        )
+    ]
+
+
+def test_all_problems_of_one_tag_are_reported_each_at_its_own_place() -> None:
+    text = '<promise topic="a b c d" tokens="x" topic="e" z="1"/>'
+    found = {fault.code: text[fault.offset :][: fault.length] for fault in check(text, "main")}
+    assert found == {
+        "PASTA010": 'topic="a b c d"',
+        "PASTA008": 'tokens="x"',
+        "PASTA007": 'topic="e"',
+        "PASTA005": 'z="1"',
+    }
+
+
+def test_one_mistake_is_one_fault() -> None:
+    assert codes("<promise topic='a'/><async>b</async>") == ["PASTA006"]
+    assert codes("<promise topic='a' tokens='1'><async>b</async>") == ["PASTA004"]
+    assert codes(f"{PROMISE}<async>b</async>{PROMISE}\n<async>c</async>") == ["PASTA014"]
+    assert codes("a<async>b</async>c") == ["PASTA012"]
+    assert codes("<async topic='a b c d'>b</async>", "annotator") == ["PASTA010"]
+
+
+def test_every_fault_is_reported_and_in_the_order_of_the_text() -> None:
+    text = f"</async>{PROMISE}<async>b<sync/>{PROMISE}<sync><promise"
+    assert codes(text) == [
+        *("PASTA017", "PASTA016", "PASTA018", "PASTA013", "PASTA015"),
+        *("PASTA004", "PASTA018", "PASTA001"),
+    ]
+
+
+def test_annotator_form_read_as_written_form_says_so_once_for_each_block() -> None:
+    assert codes('<async topic="a">b</async><async topic="c">d</async>') == ["PASTA012"] * 2
+
+
+def test_more_depth_is_a_setting() -> None:
+    text = f"{PROMISE}<async>b{PROMISE}<async>c</async></async>"
+    assert codes(text) == ["PASTA015"]
+    assert codes(text, max_depth=2) == []
+    assert fix(text) == f"{PROMISE}<async>bc</async>"
+    assert fix(text, max_depth=2) == text
+
+
+def test_blocks_nested_without_end_are_no_burden() -> None:
+    text = "<async topic='a'>" * 20_000
+    assert set(codes(text, "annotator")) == {"PASTA015", "PASTA016"}
+    assert fix(text, "annotator") == "<async topic='a'></async>"
+
+
+def test_the_inside_of_a_block_cannot_be_checked() -> None:
+    with pytest.raises(ValueError, match="decoded, not stored"):
+        check("a", Form.BLOCK)
+
+
+def test_a_sync_waits_for_every_block_since_the_last_one() -> None:
+    block = f"{PROMISE}<async>b</async>"
+    assert codes(f"{block}{block}<sync/>{block}<sync/>") == []
+    assert codes(f"{block}<sync/><sync/>") == ["PASTA101"]
+    assert codes(f"{PROMISE}<sync/><sync/>", "main") == ["PASTA101"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        ("a&lt<sync>;async>", "a&lt<sync/>;async>"),
+        ("a&lt</sync>;async>", "a&amp;lt;async>"),
+        ("<as</async>ync/>", "&lt;async/>"),
+        (f"<pro{PROMISE}mise> <async>b</async>", f"&lt;promise> {PROMISE}<async>b</async>"),
+        ("&lt;async> </async>&lt;sync", "&lt;async> &lt;sync"),
+    ],
+)
+def test_text_that_comes_together_does_not_become_a_tag(text: str, fixed: str) -> None:
+    assert fix(text) == fixed
+    assert laws.errors(fixed, Form.WRITTEN) == []
+
+
+def test_a_repair_leaves_all_other_tags_as_they_were_spelled() -> None:
+    text = "<promise tokens=1 topic='a' /><async >b</async\n> <sync /></async>"
+    assert fix(text) == text.removesuffix("</async>")
+
+
+def caret(text: str) -> list[str]:
+    (diagnostic,) = check(text)
+    return [line[4:] for line in render(diagnostic, text).splitlines()[1:3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("</async>", ["</async>", "^^^^^^^^"]),
+        ("a\n\tb\x07</async>\nc", [" b </async>", "   ^^^^^^^^"]),
+        ("x" * 40 + "</async>", ["..." + "x" * 30 + "</async>", " " * 33 + "^" * 8]),
+        ("</async>" + "x" * 40, ["</async>" + "x" * 37 + "...", "^" * 8]),
+        ("</async>" + "x" * 37, ["</async>" + "x" * 37, "^" * 8]),
+        ("a </async\n > b", ["a </async", "  ^^^^^^^"]),
+    ],
+)
+def test_carets_stand_under_the_tag_in_an_excerpt_of_its_line(
+    text: str, expected: list[str]
+) -> None:
+    assert caret(text) == expected
