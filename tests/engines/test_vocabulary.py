@@ -13,64 +13,15 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import VocabularyError
+from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
+from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
 
 ANNOTATED = Path(__file__).parents[3] / "shared/data/annotated/gemma-7b-it.jsonl.gz"
-CHAT = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}<s>model:"
-
-PLAIN = {name: Vocabulary(build()) for name, build in FAMILIES.items()}
-"""Without tags: the model was never taught them."""
-
-
-def taught(name: str, *, special: bool = True) -> Vocabulary:
-    tokenizer = FAMILIES[name]()
-    tokenizer.chat_template = CHAT
-    return Vocabulary(tokenizer, add_markers(tokenizer, PIECES, special=special))
-
-
-def trained_in(name: str) -> Vocabulary:
-    """Make tags out of words of the model's own vocabulary, as a training on tags would."""
-    tokenizer = FAMILIES[name]()
-    if "byte_level" in name:  # its regular expression would split every tag anyway
-        backend = tokenizer.backend_tokenizer
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    data = json.loads(tokenizer.backend_tokenizer.to_str())
-    model, first = data["model"], len(data["model"]["vocab"])
-    spelled = [piece.replace(" ", "\u0120" if "byte" in name else "\u2581") for piece in PIECES]
-    if model["type"] == "Unigram":
-        model["vocab"] += [[piece, -0.001] for piece in spelled]
-    else:
-        model["vocab"] |= {piece: first + place for place, piece in enumerate(spelled)}
-        for left, right in pairs_towards(SYNC):
-            for token in (left, right, left + right):
-                model["vocab"].setdefault(token, len(model["vocab"]))
-            model["merges"].insert(0, [left, right])
-    # A token after the tags, whose id must not move when they are gone.
-    data["added_tokens"].append(
-        {"id": len(model["vocab"]), "content": "<after>", "single_word": False, "lstrip": False}
-        | {"rstrip": False, "normalized": False, "special": False}
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(data)))
-    tokenizer.chat_template = CHAT
-    return Vocabulary(tokenizer, {p: first + place for place, p in enumerate(PIECES)})
-
-
-def pairs_towards(word: str) -> list[tuple[str, str]]:
-    """Return the merges that make a word, longest first."""
-    return [(word[:end], word[end]) for end in range(len(word) - 1, 0, -1)]
-
-
-TAUGHT = {name: taught(name) for name in FAMILIES}
-VOCABULARIES = {
-    **TAUGHT,
-    **{f"{name}, not special": taught(name, special=False) for name in FAMILIES},
-    **{f"{name}, trained in": trained_in(name) for name in FAMILIES},
-}
 
 any_text = st.lists(
     st.sampled_from(["<", ">", '"', "/", " ", "\n", "a", "<s>", "\u2581", *PIECES[:6]])
@@ -153,6 +104,21 @@ def test_truncation_and_padding_left_switched_on_change_nothing() -> None:
     assert Vocabulary(tokenizer).encode_prompt(TEXT[0]) == plain.encode_prompt(TEXT[0])
 
 
+def test_messages_that_cannot_be_written_are_refused() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = "{{ raise_exception('no system role') }}"
+    with pytest.raises(RequestError, match="no system role"):
+        Vocabulary(tokenizer).encode_prompt([{"role": "system", "content": "a"}])
+    with pytest.raises(RequestError, match="no text"):
+        PLAIN["byte_level"].encode_prompt([{"role": "user"}])
+
+
+@each_family
+def test_half_a_surrogate_pair_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        PLAIN[name].encode_prompt("a\ud800b")
+
+
 # --- round trips
 
 DOCUMENTS = [
@@ -220,6 +186,45 @@ def test_a_block_is_counted_with_the_tags_inside_it() -> None:
     assert vocabulary.count_tokens("&lt;sync/>") == len(vocabulary.encode_text(SYNC))
 
 
+def stages_like(family: str, **stages: object) -> Vocabulary:
+    data = json.loads(FAMILIES[family]().backend_tokenizer.to_str()) | stages
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(data)))
+    return Vocabulary(tokenizer, add_markers(tokenizer, PIECES))
+
+
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "split": False}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+WORDS = {"type": "Split", "pattern": {"Regex": r"\s?\p{L}+|\s"}, "behavior": "Isolated"}
+VARIANTS = {
+    "Llama 2, newer": stages_like(
+        "llama_2_like", normalizer=None, pre_tokenizer=METASPACE | {"prepend_scheme": "first"}
+    ),
+    "a space before every text": stages_like(
+        "byte_level", pre_tokenizer=BYTE_LEVEL | {"use_regex": True}
+    ),
+    "Llama 3": stages_like(
+        "whole_word_byte_level",
+        pre_tokenizer={
+            "type": "Sequence",
+            "pretokenizers": [
+                WORDS | {"invert": False},
+                BYTE_LEVEL | {"add_prefix_space": False, "use_regex": False},
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("vocabulary", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("text", [" a", "a ", "  ", "\n a\n\n", "a<s>", SYNC, *TEXT[:7]])
+def test_text_survives_what_tokenizers_do_around_their_model(
+    vocabulary: Vocabulary, text: str
+) -> None:
+    vocabulary.check_round_trip(text)
+    typed = vocabulary._tokenizer.backend_tokenizer.encode(text).ids
+    assert text == SYNC or vocabulary.encode_prompt(text) == typed
+
+
 LOSSY = {
     "lower case": normalizers.Lowercase(),
     "folded characters": normalizers.NFKC(),
@@ -243,93 +248,6 @@ def test_a_tokenizer_that_drops_line_breaks_is_refused() -> None:
     vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
     with pytest.raises(VocabularyError, match="changes text"):
         vocabulary.check_round_trip("a\nb")
-
-
-# --- one token at a time
-
-
-def stretch_text(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
-    """Return decode(context + ids) less decode(context), by the bytes of whole stretches."""
-    start = 0
-    for place, token_id in enumerate(context):
-        if not vocabulary.token_text(token_id):
-            start = place + 1
-    before = vocabulary.text(context[start:])
-    return vocabulary.text(context[start:] + ids)[len(before) :]
-
-
-@pytest.mark.parametrize("name", TAUGHT)
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_a_stream_gives_the_text_less_that_of_its_context(name: str, data: st.DataObject) -> None:
-    vocabulary = TAUGHT[name]
-    any_id = st.integers(0, vocabulary.num_tokens - 1)
-    partial = st.sampled_from([*split_characters(vocabulary)])
-    context = data.draw(st.lists(any_id | partial, max_size=8))
-    ids = data.draw(st.lists((any_id | partial).filter(vocabulary.token_text), max_size=12))
-    stream = vocabulary.text_stream(context)
-    deltas = [stream.feed(token_id) for token_id in ids]
-    assert "".join([*deltas, stream.close()]) == stretch_text(vocabulary, context, ids)
-
-
-def split_characters(vocabulary: Vocabulary) -> set[int]:
-    ids = vocabulary.encode_text("\u00e9\u4e2d\U0001f469 \u00ff\ud7ff\U0010ffff")
-    return {token_id for token_id in ids if "\ufffd" in vocabulary.token_text(token_id)}
-
-
-@each_family
-@settings(max_examples=100, deadline=None)
-@given(data=st.data())
-def test_text_agrees_with_the_decoder_of_transformers(name: str, data: st.DataObject) -> None:
-    vocabulary, tokenizer = PLAIN[name], FAMILIES[name]()
-    begin = vocabulary.encode_text("a")
-    ids = data.draw(st.lists(st.integers(0, vocabulary.num_tokens - 1), max_size=12))
-    whole = tokenizer.decode(
-        begin + ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    if "\ufffd" in whole and "byte_level" not in name:
-        return  # their byte fallback spoils the whole run of bytes; ours only what is not whole
-    assert "a" + vocabulary.text(ids) == whole.lstrip(" ")
-
-
-@each_family
-def test_a_character_comes_out_whole(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    text = "caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb!"
-    stream = vocabulary.text_stream(vocabulary.encode_prompt("Hello"))
-    deltas = [stream.feed(token_id) for token_id in vocabulary.encode_text(text)]
-    assert "".join(deltas) == text
-    assert stream.close() == ""
-    assert not any("\ufffd" in delta for delta in deltas)
-
-
-@each_family
-def test_what_never_becomes_a_character_comes_out_at_the_close(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    first, *_ = vocabulary.encode_text("\U0001f469")
-    stream = vocabulary.text_stream()
-    assert stream.feed(first) == ""
-    assert stream.close() == "\ufffd"
-    assert stream.close() == ""
-    assert [stream.feed(i) for i in vocabulary.encode_text("a")] == ["a"]
-
-
-@each_family
-def test_a_character_begun_in_the_context_belongs_to_it(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    *most, last = vocabulary.encode_text("\U0001f469")
-    [letter] = vocabulary.encode_text("a")
-    for ids, text in [([last, letter], "a"), ([letter], "a"), ([], "")]:
-        stream = vocabulary.text_stream(most)
-        assert "".join([*map(stream.feed, ids), stream.close()]) == text
-
-
-@each_family
-def test_tags_and_special_tokens_read_as_nothing(name: str) -> None:
-    for vocabulary in (TAUGHT[name], VOCABULARIES[f"{name}, not special"]):
-        assert {vocabulary.token_text(i) for i in vocabulary.piece_ids.values()} == {""}
-        assert vocabulary.text(list(vocabulary.prompt_prefix)) == ""
-        assert vocabulary.token_text(vocabulary.num_tokens + 7) == ""
 
 
 # --- pieces and masks

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -19,7 +19,7 @@ from pasta_lm.engines import encoded_document, tag_free
 from pasta_lm.engines.encoded_document import DocumentEncoder, EncodedDocument
 from pasta_lm.engines.piece_table import PieceTable
 from pasta_lm.engines.text_stream import TextStream, TokenBytes
-from pasta_lm.errors import VocabularyError
+from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.tags import PIECES
@@ -124,21 +124,28 @@ class Vocabulary:
         A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Messages are
         written by the chat template; without one, their contents make up a plain text, a
         paragraph each. Special tokens other than tags keep their meaning.
+
+        Raises:
+            RequestError: a text that is no Unicode, or messages that cannot be written.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
-        written = self._apply_chat_template([dict(message) for message in prompt])
-        if written is not None:
-            return self._prompts.encode(written)
-        return self.encode_prompt("\n\n".join(message["content"] for message in prompt))
+        messages = [dict(message) for message in prompt]
+        if getattr(self._tokenizer, "chat_template", None):
+            return self._prompts.encode(self._apply_chat_template(messages))
+        if not all(isinstance(message.get("content"), str) for message in messages):
+            raise RequestError("a message has no text as its content")
+        return self.encode_prompt("\n\n".join(message["content"] for message in messages))
 
-    def _apply_chat_template(self, messages: list[dict[str, str]]) -> str | None:
-        tokenizer: ChatTokenizer = self._tokenizer  # type: ignore[assignment]
-        if not getattr(tokenizer, "chat_template", None):
-            return None
-        return str(
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        )
+    def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
+        tokenizer = cast(ChatTokenizer, self._tokenizer)
+        try:
+            written = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as exc:  # a template is a program of the model's authors
+            raise RequestError(f"the chat template refuses the messages: {exc}") from exc
+        return str(written)
 
     def encode_document(self, document: Document) -> EncodedDocument:
         """Encode an answer, each stretch between two tags alone.
@@ -271,7 +278,10 @@ class _Encoder:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, no begin-of-text before it."""
-        encoding = self._copy.encode(text, add_special_tokens=False)
+        try:
+            encoding = self._copy.encode(text, add_special_tokens=False)
+        except TypeError as exc:
+            raise RequestError("a text holds half a surrogate pair: it is no Unicode") from exc
         return [self._original_ids[token_id] for token_id in encoding.ids]
 
     def prefix(self) -> tuple[int, ...]:
