@@ -63,7 +63,7 @@ class Benchmark:
         self._ratios: list[float] = []
         self._theirs_tokens_per_s: list[float] = []
 
-    def run(self, minutes: float, chunk: int = 10) -> None:
+    def run(self, minutes: float, chunk: int = 5) -> None:
         """Decode answers until they or the minutes are used up."""
         deadline = time.monotonic() + 60 * minutes
         report = None

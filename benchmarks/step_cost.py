@@ -1,0 +1,149 @@
+"""Measure what a step of T threads costs, and what a fork, a sync and a fed token cost beside it.
+
+    python benchmarks/step_cost.py SHAPE.json OUT.json [--dtype bfloat16]
+
+Random weights, forced text (kind: replayed). c(T) is the median time of a pass in which T threads
+of one response feed one token each, over a prompt of 100 tokens. Bookkeeping is measured without
+a model: the interpreter, the placement and the recorder alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from machine import describe_machine
+
+from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.engines.torch.loading import DTYPES, read_architecture
+from pasta_lm.engines.torch.random_model import random_model, train_tokenizer
+from pasta_lm.interpreter import Entries, Interpreter, Limits, Placement, PositionStrategy
+from pasta_lm.interpreter.interpreter import Resume
+from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
+
+PROMPT = list(range(5, 105))
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+NUM_STEADY = 24
+"""Passes in which all threads of a measurement are alive."""
+
+
+def wide_answer(engine: TorchEngine, num_threads: int) -> EncodedDocument:
+    """Return an answer whose main thread forks and ends, so that only blocks are decoded."""
+    vocabulary = engine.loaded.vocabulary
+    opening, closing = vocabulary.piece_id(PROMISE_OPEN), vocabulary.piece_id(closing_piece(6))
+    length = 3 * num_threads + NUM_STEADY + 8
+    block = tuple(10 + index % 200 for index in range(length))
+    return EncodedDocument(main=(opening, 20, closing) * num_threads, blocks=(block,) * num_threads)
+
+
+def decode(engine: TorchEngine, forced: EncodedDocument, *, forks: bool) -> Answer:
+    """Decode one answer alone."""
+    params = SamplingParams(max_tokens=8000)
+    request = Request(prompt=PROMPT, params=params, forced=forced, forks=forks)
+    return engine.generate([request])[0][0]
+
+
+def step_ms(engine: TorchEngine, num_threads: int) -> float:
+    """Return the median time of a pass of T threads, in milliseconds."""
+    if num_threads == 1:
+        line = EncodedDocument(main=tuple(10 + i % 200 for i in range(NUM_STEADY + 40)), blocks=())
+        ends, first = decode(engine, line, forks=False).trace.step_s, 8
+    else:
+        ends = decode(engine, wide_answer(engine, num_threads), forks=True).trace.step_s
+        first = 3 * num_threads + 4
+    steady = ends[first : first + NUM_STEADY]
+    return 1e3 * median(after - before for before, after in zip(steady, steady[1:], strict=False))
+
+
+def bookkeeping_us(num_rounds: int = 300) -> dict[str, float]:
+    """Return microseconds for a fed token, a fork and a sync in the interpreter and placement."""
+    spent = {"fed_token": 0.0, "fork": 0.0, "sync": 0.0}
+    for _ in range(num_rounds):
+        entries = Entries.of_prompt(PROMPT)
+        machine = Interpreter(Limits(), entries.new_owner)
+        placement = Placement(entries, PositionStrategy.PREDICT, machine.main)
+        spent["fed_token"] += _timed(_token, machine, placement)
+        spent["fork"] += _timed(_fork, machine, placement)
+        spent["sync"] += _timed(_sync, machine, placement)
+    return {name: 1e6 * total / num_rounds for name, total in spent.items()}
+
+
+def _timed(
+    action: Callable[[Interpreter, Placement], None], machine: Interpreter, placement: Placement
+) -> float:
+    began = time.perf_counter()
+    action(machine, placement)
+    return time.perf_counter() - began
+
+
+def _token(machine: Interpreter, placement: Placement) -> None:
+    machine.advance(machine.main, Lexeme(LexemeKind.TEXT, "word"))
+    placement.feed(machine.main, 7)
+
+
+def _fork(machine: Interpreter, placement: Placement) -> None:
+    """Decode a promise of one topic token, then place its end and the new thread's first token."""
+    main = machine.main
+    for lexeme in (
+        Lexeme(LexemeKind.PROMISE_OPEN),
+        Lexeme(LexemeKind.TEXT, "topic"),
+        Lexeme(LexemeKind.PROMISE_CLOSE, units=2),
+    ):
+        machine.advance(main, lexeme)
+    placement.feed(main, 7, promised=main.children[-1])
+    placement.feed(main.children[-1], 8)
+
+
+def _sync(machine: Interpreter, placement: Placement) -> None:
+    main, child = machine.main, machine.main.children[-1]
+    machine.advance(main, Lexeme(LexemeKind.SYNC))
+    commands = machine.advance(child, Lexeme(LexemeKind.ASYNC_CLOSE))
+    placement.feed(child, 9)
+    resume = next(command for command in commands if isinstance(command, Resume))
+    placement.feed_sync(main, 10, resume.joined)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shape", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = train_tokenizer(["a few words are enough to make a tokenizer of bytes"])
+    loaded = random_model(
+        read_architecture(args.shape), tokenizer, name=args.shape.stem,
+        dtype=DTYPES[args.dtype], device=args.device,
+    )  # fmt: skip
+    engine = TorchEngine(loaded)
+    step_ms(engine, 2)  # the first passes allocate
+    rounds = [{width: step_ms(engine, width) for width in WIDTHS} for _ in range(args.rounds)]
+    curve = {width: median(r[width] for r in rounds) for width in WIDTHS}
+    result = {
+        "kind": "replayed",
+        "weights": "random-weights",
+        "model": loaded.name,
+        "dtype": args.dtype,
+        "device": args.device,
+        "step_ms": curve,
+        "relative_to_one": {width: ms / curve[1] for width, ms in curve.items()},
+        "bookkeeping_us": bookkeeping_us(),
+        "machine": describe_machine(),
+    }
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
