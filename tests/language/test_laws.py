@@ -34,7 +34,7 @@ documents = st.builds(Document, st.lists(items | flat_blocks, max_size=6).map(tu
 deep_documents = st.builds(Document, st.lists(items | nested_blocks, max_size=6).map(tuple))
 
 
-@settings(max_examples=700)
+@settings(max_examples=500)
 @given(texts)
 @example("&amp;" * 3 + "lt;async>")
 @example("&lt;promise &amp;lt;/async")
@@ -43,7 +43,7 @@ def test_every_text_obeys_the_laws_of_the_language(text: str) -> None:
     laws.assert_laws(text)
 
 
-@settings(max_examples=500)
+@settings(max_examples=400)
 @given(texts, st.randoms(use_true_random=False))
 def test_any_cut_gives_the_same_lexemes(text: str, chance: random.Random) -> None:
     places = sorted(chance.choices(range(len(text) + 1), k=4))
@@ -52,14 +52,14 @@ def test_any_cut_gives_the_same_lexemes(text: str, chance: random.Random) -> Non
     assert laws.lex(pieces) == laws.lex([text])
 
 
-@settings(max_examples=300)
+@settings(max_examples=250)
 @given(st.text() | st.text("&amp;lt;<async"))
 def test_a_topic_is_escaped_reversibly_and_never_ends_its_quotes(topic: str) -> None:
     assert unescape_topic(escape_topic(topic)) == topic
     assert '"' not in escape_topic(topic)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(deep_documents)
 def test_what_is_written_reads_back_as_what_it_was(document: Document) -> None:
     assert parse(document.written(), max_depth=2) == document

@@ -195,9 +195,9 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 HARD = {
     "brackets": "<",
-    "an endless tag": '<promise topic="' + "a" * 100_000,
+    "an endless tag": '<promise topic="' + "a" * 50_000,
     "broken tags": '<promise topic="',
-    "an endless entity": "&" + "amp;" * 25_000,
+    "an endless entity": "&" + "amp;" * 12_500,
     "ampersands": "&",
     "half entities": "&amp;lt;asyn",
     "open quotes": "<async ' >",
@@ -208,10 +208,10 @@ HARD = {
 
 
 @pytest.mark.usefixtures("_counted")
-@pytest.mark.parametrize("size", [1, 7, 100, 100_000])
+@pytest.mark.parametrize("size", [1, 100, 100_000])
 @pytest.mark.parametrize("unit", HARD.values(), ids=HARD.keys())
 def test_the_work_is_linear_in_the_text_whatever_the_cuts(unit: str, size: int) -> None:
-    text = (unit * (30_000 // len(unit) + 1))[:100_000]
+    text = (unit * (30_000 // len(unit) + 1))[:50_000]
     lexer = Lexer()
     longest = 0
     Counted.total = 0
