@@ -225,7 +225,8 @@ def _fuse_residuals(graph: fx.GraphModule) -> None:
             continue
         for linear, residual in (node.args, node.args[::-1]):
             fits = isinstance(linear, Node) and isinstance(linear.target, Linear)
-            if fits and len(linear.users) == 1 and _same_shape(residual, node):
+            is_free = fits and len(linear.args) == 1 and len(linear.users) == 1
+            if is_free and _same_shape(residual, node):
                 with graph.graph.inserting_before(node):
                     args = (*linear.args, residual)
                     fused = graph.graph.call_function(linear.target, args)

@@ -1,0 +1,128 @@
+"""A captured pass is the model's own pass, with fewer and larger operations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.torch import kernels
+from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.capture import capture, plain_logits
+from pasta_lm.engines.torch.kernels import Linear, RmsNorm
+from pasta_lm.engines.torch.rotation import KeyRecorder
+from tests.models import ARCHITECTURES, build, loaded
+
+
+def random_pass(num_tokens: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = torch.randint(vocab_size, (num_tokens,), generator=torch.Generator().manual_seed(3))
+    return tokens, 2 * torch.arange(num_tokens) + 3, torch.arange(num_tokens)
+
+
+UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no list of operations
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+def test_every_architecture_is_captured_and_gives_its_own_logits(name: str) -> None:
+    model = loaded(name)
+    captured = model.captured
+    assert captured is not None, "it fell back to its modules"
+    for num_tokens in (1, 3, 17, 60, 61, 70):  # 61 stood for "as many as there are" in the trace
+        inputs = random_pass(num_tokens, 200)
+        with torch.inference_mode():
+            found = captured.logits(*inputs, KeyRecorder())
+            expected = plain_logits(model.model, *inputs, KeyRecorder())
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3"])
+def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
+    register()
+    model = build(name).to(torch.bfloat16)
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    inputs = random_pass(9, 200)
+    with torch.inference_mode():
+        found = captured.logits(*inputs, KeyRecorder())
+        expected = plain_logits(model, *inputs, KeyRecorder())
+    assert found.dtype == torch.bfloat16
+    scale = expected.float().abs().max()
+    assert (found.float() - expected.float()).abs().max() < 0.06 * scale
+
+
+def test_the_captured_pass_is_short() -> None:
+    captured = loaded("llama").captured
+    assert captured is not None
+    targets = [node.target for node in captured._graph.graph.nodes]
+    kinds = [type(target) for target in targets]
+    # Queries, keys and values are one product, gate and up another: four a layer, and the head.
+    assert kinds.count(Linear) == 3 * 4 + 1
+    assert kinds.count(RmsNorm) == 3 * 2 + 1
+    assert torch.ops.aten.mm.default not in targets
+    assert torch.ops.aten.rsqrt.default not in targets
+
+
+def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+
+    def explode(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("pasta_lm.engines.torch.capture._trace", explode)
+    assert capture(model) is None
+
+
+def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    monkeypatch.setattr("pasta_lm.engines.torch.rewrite.sign_sin", lambda sin: sin)
+    assert capture(model) is None
+
+
+@pytest.mark.parametrize("least_packed", [1, 10**9])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_every_kernel_multiplies(
+    num_rows: int,
+    has_bias: bool,
+    has_residual: bool,
+    least_packed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "LEAST_PACKED_ELEMENTS", least_packed)
+    torch.manual_seed(num_rows)
+    weights = [torch.randn(24, 32), torch.randn(8, 32)]
+    biases = [torch.randn(24), None] if has_bias else [None, None]
+    x, residual = torch.randn(1, num_rows, 32), torch.randn(1, num_rows, 32)
+    expected = x @ torch.cat(weights).t()
+    if has_bias:
+        expected[..., :24] += biases[0]
+    if has_residual:
+        expected += residual
+    found = Linear(weights, biases)(x, residual if has_residual else None)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "has_bfloat16", lambda: False)
+    torch.manual_seed(0)
+    weight, x = torch.randn(24, 32).bfloat16(), torch.randn(1, 3, 32).bfloat16()
+    expected = (x.double() @ weight.double().t()).bfloat16()
+    found = Linear([weight], [None])(x)
+    assert found.dtype == torch.bfloat16
+    assert (found == expected).float().mean() > 0.98  # a sum in float32 may fall on a tie
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_the_norm_is_the_root_mean_square_norm(has_weight: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = 3 * torch.randn(1, 5, 48) + 1, torch.randn(48)
+    expected = x * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + 1e-6)
+    found = RmsNorm(1e-6, weight if has_weight else None)(x)
+    expected = expected * weight if has_weight else expected
+    torch.testing.assert_close(found, expected.float(), atol=1e-5, rtol=1e-5)
