@@ -99,6 +99,19 @@ class EntryTensors:
             largest_distance=max(entry.position for entry in fed), turn=turn,
         )  # fmt: skip
 
+    def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
+        """Return where a pass of placed entries must end: behind the next sync that moves keys.
+
+        Args:
+            first_slot: Where the pass begins.
+            stop_slot: Where it would end otherwise.
+        """
+        for slot in range(first_slot, stop_slot):
+            epoch = self._entries[slot].epoch
+            if epoch.moved and id(epoch) not in self._epochs:
+                return slot + 1
+        return stop_slot
+
     def _extend(self, stop: int) -> None:
         if stop > len(self._owners):
             size = max(stop, 2 * len(self._owners))
@@ -139,21 +152,6 @@ class EntryTensors:
             for slot, position in entry.epoch.moved.items():
                 offsets[slot] = position - stands[slot]
         return Turn(num_before, offsets.to(self._device))
-
-
-def chunk_stop(entries: Entries, first_slot: int, stop_slot: int) -> int:
-    """Return where a pass that recomputes entries must end: behind the next sync that moves keys.
-
-    Args:
-        entries: The request's entries.
-        first_slot: Where the pass begins.
-        stop_slot: Where it would end otherwise.
-    """
-    for slot in range(max(first_slot, 1), stop_slot):
-        entry = entries[slot]
-        if entry.epoch.moved and max(entry.epoch.moved, default=0) == slot - 1:
-            return slot + 1
-    return stop_slot
 
 
 def _grown(tensor: Tensor, size: int) -> Tensor:

@@ -20,7 +20,6 @@ from pasta_lm.engines.torch.batch import (
     Batch,
     EntryTensors,
     RequestSlice,
-    chunk_stop,
     join_slices,
 )
 from pasta_lm.engines.torch.loading import LoadedModel
@@ -248,7 +247,7 @@ class TorchEngine:
         if room <= 0 or not self.scheduler.reserve_pages(ticket, len(running.entries)):
             return
         first, stop = ticket.num_computed, min(ticket.num_computed + room, len(running.entries))
-        self._add(plan, running, first, chunk_stop(running.entries, first, stop))
+        self._add(plan, running, first, running.tensors.chunk_stop(first, stop))
         if ticket.num_computed == len(running.entries) and not running.has_decoded:
             for response in running.responses:
                 plan.wanted.append(plan.num_tokens - 1)
