@@ -1,0 +1,104 @@
+"""Name the verbs of ``pasta``, and hold every way out of it in one place.
+
+Only typer is imported here: ``pasta --help`` must answer at once. What a verb needs, it imports
+when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Never
+
+import typer
+
+from pasta_lm import __version__
+from pasta_lm.cli import check, doctor, play, replay, run, view
+from pasta_lm.cli.flags import option
+from pasta_lm.errors import MissingExtraError, PastaError
+
+MAX_ERROR_LINES = 4
+EXTRA_OF = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch")
+
+app = typer.Typer(
+    name="pasta",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(run.run)
+app.command()(play.play)
+app.command()(check.check)
+app.command()(replay.replay)
+app.command()(view.view)
+app.command()(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pasta-lm {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def pasta(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        option(
+            "--debug",
+            help="Show the traceback of an error; after a verb too.",
+        ),
+    ] = False,
+) -> None:
+    """Language models that mark what is independent in their own answers, decoded in parallel.
+
+    Every flag has an environment twin: --max-tokens is PASTA_MAX_TOKENS.
+    """
+
+
+def main() -> None:
+    """Run the command line that was typed."""
+    arguments, is_debug = _find_debug(sys.argv[1:])
+    try:
+        app(arguments, prog_name="pasta")
+    except Exception as error:
+        if is_debug:
+            raise
+        _fail(_known(error))
+
+
+def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """Take ``--debug`` out of the arguments: it means the same before and after the verb."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [argument for argument in arguments[:end] if argument != "--debug"]
+    from_environment = os.environ.get("PASTA_DEBUG", "").lower() not in ("", "0", "false", "no")
+    return kept + arguments[end:], len(kept) < end or from_environment
+
+
+def _known(error: Exception) -> PastaError:
+    """Return what an error is for the person who typed the command."""
+    if isinstance(error, PastaError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRA_OF:
+            return MissingExtraError(f"this (module {package})", EXTRA_OF[package])
+    first_line = str(error).strip().partition("\n")[0]
+    return PastaError(
+        f"unexpected {type(error).__name__}: {first_line}",
+        hint="this is a bug or a broken installation; --debug shows where it happened",
+    )
+
+
+def _fail(error: PastaError) -> Never:
+    hint = [] if error.hint is None else [f"    hint: {error.hint}".partition("\n")[0]]
+    lines = error.message.splitlines()[: MAX_ERROR_LINES - len(hint)] + hint
+    typer.echo("pasta: " + "\n".join(lines), err=True)
+    sys.exit(error.exit_code)

@@ -1,0 +1,80 @@
+"""Flags that several verbs share; each has its environment twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from pasta_lm.errors import UsageError
+
+
+def option(name: str, *more: str, help: str, metavar: str | None = None, **checks: float) -> Any:
+    """Return what makes a parameter of a verb a flag, with its environment twin.
+
+    Args:
+        name: The flag; ``--max-tokens`` is ``PASTA_MAX_TOKENS`` in the environment.
+        more: Other spellings.
+        help: What it means.
+        metavar: What stands for its value.
+        checks: ``min`` or ``max`` of a number.
+    """
+    twin = "PASTA_" + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(
+        name, *more, envvar=twin, show_envvar=False, help=help, metavar=metavar, **checks
+    )
+
+
+Model = Annotated[
+    str | None,
+    option(
+        "--model",
+        metavar="DIR|HF_ID",
+        help="A folder that save_pretrained wrote, or a hub id.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    option(
+        "--dtype",
+        metavar="DTYPE",
+        help="float32, bfloat16 or float16; float32 on a CPU, else as saved.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    option(
+        "--device",
+        metavar="DEVICE",
+        help="cpu or cuda; a GPU if there is one.",
+    ),
+]
+MaxThreads = Annotated[
+    int | None,
+    option(
+        "--max-threads",
+        metavar="N",
+        help="Threads that decode in the same step; all if not given.",
+    ),
+]
+Positions = Annotated[
+    str | None,
+    option(
+        "--positions",
+        metavar="STRATEGY",
+        help="Where main goes on after a promise: predict, continue or rotate.",
+    ),
+]
+Json = Annotated[bool, option("--json", help="Print one JSON object.")]
+
+
+def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of the choices, before anything slow happens.
+
+    Raises:
+        UsageError: naming what exists.
+    """
+    names = list(choices)
+    if value is not None and value not in names:
+        raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")

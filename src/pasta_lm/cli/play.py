@@ -1,0 +1,66 @@
+"""Show a written answer being decoded by several threads at once: no model, no network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pasta_lm.cli.flags import option, require_one_of
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.scripted import ScriptedEngine
+
+DURATION_S = 6.0
+
+
+def play(
+    example: Annotated[
+        str,
+        option("--example", metavar="NAME", help="dinner or sunday."),
+    ] = "dinner",
+    speed: Annotated[
+        float,
+        option("--speed", metavar="X", min=0.01, help="2 is twice as fast."),
+    ] = 1.0,
+) -> None:
+    """Watch several threads decode a written answer.
+
+    It needs no model, no network and no torch: threads, placement and trace are real, the tokens
+    are read from a script."""
+    import sys
+
+    from rich.text import Text
+
+    from pasta_lm.cli.picture import picture, summary
+    from pasta_lm.cli.scenes import SCENES
+    from pasta_lm.cli.terminal import can_animate, console, glyphs
+    from pasta_lm.engines.scripted import ScriptedEngine
+    from pasta_lm.language import parse
+
+    require_one_of("--example", example, SCENES)
+    scene = SCENES[example]
+    engine = ScriptedEngine(parse(scene.answer, "annotator"))
+    out = console(sys.stdout)
+    answer = engine.answer(scene.prompt)
+    out.print(f"> {scene.prompt}\n", style="bold")
+    if can_animate():
+        _animate(engine, scene.prompt, DURATION_S / speed / (answer.trace.forward_passes + 1))
+    out.print(picture(answer.trace, out.width, glyphs(out)))
+    out.print()
+    for line in Text(answer.text).wrap(out, out.width):
+        out.print(line.plain.rstrip())
+    typer.echo(f"\npasta: {summary(answer.trace)}", err=True)
+
+
+def _animate(engine: ScriptedEngine, prompt: str, pause_s: float) -> None:
+    import sys
+    import time
+
+    from pasta_lm.cli.lanes import live_lanes
+    from pasta_lm.cli.terminal import console
+
+    with live_lanes(console(sys.stderr)) as show:
+        for events in engine.steps(engine.request(prompt)):
+            show(events)
+            time.sleep(pause_s)

@@ -1,0 +1,171 @@
+"""Answer a prompt with a model, threads filling in as they are decoded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pasta_lm.cli.flags import (
+    Device,
+    Dtype,
+    Json,
+    MaxThreads,
+    Model,
+    Positions,
+    option,
+    require_one_of,
+)
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.request import Answer, SamplingParams
+    from pasta_lm.strategies.model import Pasta
+
+
+def run(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if absent."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        option("--file", "-f", metavar="FILE", help="Or read it here."),
+    ] = None,
+    model: Model = None,
+    strategy: Annotated[
+        str,
+        option("--strategy", metavar="NAME", help="pasta or sequential."),
+    ] = "pasta",
+    max_tokens: Annotated[
+        int,
+        option(
+            "--max-tokens",
+            metavar="N",
+            help="Tokens of all threads together.",
+        ),
+    ] = 1024,
+    max_threads: MaxThreads = None,
+    temperature: Annotated[
+        float,
+        option("--temperature", metavar="T", help="0 is greedy."),
+    ] = 0.0,
+    top_p: Annotated[
+        float,
+        option(
+            "--top-p",
+            metavar="P",
+            help="Sample from the likeliest tokens that make up this share.",
+        ),
+    ] = 1.0,
+    seed: Annotated[
+        int,
+        option("--seed", metavar="N", help="Same seed, same answer."),
+    ] = 0,
+    n: Annotated[int, option("--n", metavar="N", help="How many answers.")] = 1,
+    positions: Positions = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    json: Json = False,
+    trace: Annotated[
+        Path | None,
+        option("--trace", metavar="FILE", help="Write the trace here; see view."),
+    ] = None,
+) -> None:
+    """Answer a prompt with a model.
+
+    In a terminal the threads fill in as they are decoded; piped, the answer stands alone."""
+    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.errors import UsageError
+    from pasta_lm.interpreter.positions import PositionStrategy
+    from pasta_lm.strategies.model import STRATEGIES, Pasta
+
+    require_one_of("--strategy", strategy, STRATEGIES)
+    asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
+    require_one_of("--positions", positions, asked)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        max_threads=max_threads,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        n=n,
+    )
+    if trace is not None and n > 1:
+        raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
+    asked_for = _prompt(prompt, file)
+    silence_libraries()
+    loaded = Pasta.from_pretrained(model or "builtin", dtype=dtype, device=device)
+    answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)
+    if trace is not None:
+        from pasta_lm.cli.reading import write_text
+
+        write_text(trace, answers[0].trace.to_json())
+    _print(answers, as_json=json)
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    """Return the prompt from the one place that has it.
+
+    Raises:
+        UsageError: no place has it, or two have.
+    """
+    from pasta_lm.cli.reading import STDIN, read_text
+    from pasta_lm.errors import UsageError
+
+    if prompt is not None and file is not None:
+        raise UsageError("a prompt and --file were given", hint="give one of the two")
+    if file is not None:
+        return read_text(str(file))
+    if prompt is not None:
+        return prompt
+    if sys.stdin.isatty():
+        raise UsageError("there is no prompt", hint='pasta run "Three ways to sleep better"')
+    return read_text(STDIN)
+
+
+def _answer(
+    model: Pasta,
+    prompt: str,
+    params: SamplingParams,
+    strategy: str,
+    positions: str | None,
+    *,
+    is_shown: bool,
+) -> list[Answer]:
+    """Return the answers; a single one is shown while it is decoded, if someone watches."""
+    from pasta_lm.cli.lanes import live_lanes
+    from pasta_lm.cli.terminal import can_animate, console
+    from pasta_lm.engines.request import Finished
+
+    if params.n > 1 or not is_shown or not can_animate():
+        return model.samples(prompt, params, strategy=strategy, positions=positions)
+    answers: list[Answer] = []
+    with live_lanes(console(sys.stderr)) as show:
+        for event in model.stream(prompt, params, strategy=strategy, positions=positions):
+            show([event])
+            if isinstance(event, Finished):
+                answers.append(event.answer)
+    return answers
+
+
+def _print(answers: list[Answer], *, as_json: bool) -> None:
+    from json import dumps
+
+    from pasta_lm.cli.picture import picture, summary
+    from pasta_lm.cli.terminal import can_animate, console, glyphs
+
+    if as_json:
+        objects = [answer.to_dict() for answer in answers]
+        whole = objects[0] if len(objects) == 1 else {"choices": objects}
+        typer.echo(dumps(whole, ensure_ascii=False))
+    else:
+        typer.echo("\n\n".join(answer.text for answer in answers))
+    err = console(sys.stderr)
+    for answer in answers:
+        if can_animate() and not as_json and len(answer.trace.threads) > 1:
+            err.print()
+            err.print(picture(answer.trace, err.width, glyphs(err)))
+        typer.echo(f"pasta: {summary(answer.trace)}", err=True)

@@ -1,0 +1,60 @@
+"""Show what happened in one response: its trace as a picture, or for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pasta_lm.cli.flags import option
+
+if TYPE_CHECKING:
+    from pasta_lm.interpreter.trace import Trace
+
+
+def view(
+    file: Annotated[
+        str, typer.Argument(metavar="TRACE.json", help="A trace that `pasta run --trace` wrote.")
+    ],
+    perfetto: Annotated[
+        Path | None,
+        option(
+            "--perfetto",
+            metavar="OUT.json",
+            help="Write it for ui.perfetto.dev instead.",
+        ),
+    ] = None,
+) -> None:
+    """Show a trace: who decoded when, who waited."""
+    import sys
+
+    from pasta_lm.cli.picture import picture, summary
+    from pasta_lm.cli.reading import read_text, write_text
+    from pasta_lm.cli.terminal import console, glyphs
+    from pasta_lm.interpreter.perfetto import to_perfetto
+    from pasta_lm.interpreter.trace import Trace
+
+    trace = Trace.from_json(read_text(file))
+    if perfetto is not None:
+        write_text(perfetto, to_perfetto(trace))
+        typer.echo(f"pasta: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
+        return
+    out = console(sys.stdout)
+    for name, value in _facts(trace):
+        out.print(f"{name:<10}{value}", soft_wrap=True)
+    out.print()
+    out.print(picture(trace, out.width, glyphs(out)))
+    out.print(f"\n{summary(trace)}", soft_wrap=True)
+
+
+def _facts(trace: Trace) -> list[tuple[str, str]]:
+    content = f"{trace.num_content_tokens} content tokens"
+    prompt = f"{trace.num_prompt_tokens} in the prompt"
+    return [
+        ("model", f"{trace.model} ({trace.engine}, {trace.kind.value})"),
+        ("strategy", f"{trace.strategy}, positions {trace.positions}"),
+        ("tokens", f"{trace.num_tokens} in all, {content}, {prompt}"),
+        ("passes", f"{trace.forward_passes} after the prefill ({trace.prefill_s:.3f} s)"),
+        ("ended by", f"{trace.finish_reason}, {trace.num_illegal} illegal tags"),
+    ]
