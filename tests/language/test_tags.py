@@ -62,3 +62,17 @@ def test_there_are_68_pieces_and_none_begins_another() -> None:
 def test_a_promise_is_its_pieces_with_the_topic_between() -> None:
     expected = tags.PROMISE_OPEN + "a" + tags.closing_piece(7)
     assert tags.promise_tag("a", 7) == expected == '<promise topic="a" tokens="7"/>'
+
+
+@pytest.mark.parametrize(
+    ("decoded", "kept"),
+    [
+        ("red hats", "red hats"),
+        (" red  hats ", " red  hats "),
+        ("four words are many", "four words are"),
+        ("x" * 70, "x" * 64),
+        (f"{'y' * 40} {'z' * 40}", f"{'y' * 40} {'z' * 23}"),
+    ],
+)
+def test_a_decoded_topic_is_cut_to_what_a_topic_may_be(decoded: str, kept: str) -> None:
+    assert tags.bounded_topic(decoded) == kept

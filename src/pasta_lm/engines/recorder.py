@@ -28,7 +28,9 @@ class Recorder:
             return
         parent = thread.parent
         promised = None if thread.units is None else TOKENS_PER_UNIT * thread.units
-        record = ThreadRecord(thread.id, parent and parent.id, thread.topic, promised)
+        record = ThreadRecord(
+            thread.id, None if parent is None else parent.id, thread.topic, promised
+        )
         self.trace.threads.append(record)
 
     def decoded(

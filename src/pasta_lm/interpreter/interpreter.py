@@ -276,8 +276,7 @@ class Interpreter:
         thread.finish_reason = reason
         commands: list[Command] = [End(thread, reason)]
         parent = thread.parent
-        is_awaited = parent is not None and parent.state is ThreadState.WAITING
-        if is_awaited and not any(child.is_alive for child in parent.unjoined):
+        if parent is not None and parent.is_awaiting_nobody:
             parent.state = ThreadState.RUNNING
             commands.append(self._join(parent))
         commands += self._start_deferred()

@@ -92,6 +92,12 @@ class Thread:
         return self.state is not ThreadState.ENDED
 
     @property
+    def is_awaiting_nobody(self) -> bool:
+        """Tell whether it waits at a sync though all that it waited for have ended."""
+        is_waiting = self.state is ThreadState.WAITING
+        return is_waiting and not any(child.is_alive for child in self.unjoined)
+
+    @property
     def in_topic(self) -> bool:
         """Tell whether it is inside a promise."""
         return self.num_topic_tokens is not None
@@ -116,8 +122,6 @@ class Thread:
                 case Sync():
                     items.append(part)
                 case _:
-                    if items and isinstance(items[-1], Text):
-                        part = items.pop().text + part  # type: ignore[union-attr]
                     items.append(Text(part))
         return tuple(items)
 

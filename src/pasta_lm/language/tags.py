@@ -102,6 +102,14 @@ def unescape_topic(topic: str) -> str:
     return _TOPIC_IS_ESCAPED.sub(_character, topic) if "&" in topic else topic
 
 
+def bounded_topic(topic: str) -> str:
+    """Return a topic that a model decoded, cut to the words and characters that one may have."""
+    words = topic.split()
+    if len(words) <= MAX_TOPIC_WORDS and len(topic) <= MAX_TOPIC_CHARACTERS:
+        return topic
+    return " ".join(words[:MAX_TOPIC_WORDS])[:MAX_TOPIC_CHARACTERS].rstrip()
+
+
 def _entity(match: re.Match[str]) -> str:
     return _ENTITIES[match.group()]
 

@@ -142,8 +142,8 @@ def _trace(model: PreTrainedModel) -> CapturedModel:
 def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int) -> float:
     """Return how far the captured pass is from the model's, relative to the largest logit."""
     generator = torch.Generator().manual_seed(num_tokens)
-    vocab_size = model.get_input_embeddings().weight.shape[0]
-    tokens = torch.randint(vocab_size, (num_tokens,), generator=generator).to(model.device)
+    weight: Any = model.get_input_embeddings().weight
+    tokens = torch.randint(weight.shape[0], (num_tokens,), generator=generator).to(model.device)
     positions = torch.arange(num_tokens, device=model.device) + 5
     wanted = torch.arange(0, num_tokens, 2, device=model.device)
     with torch.inference_mode():

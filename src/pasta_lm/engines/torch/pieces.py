@@ -69,7 +69,7 @@ def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> 
 
 def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
     """Return what has a row for each token: both embeddings and the output's bias, once each."""
-    output = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    output = model.get_output_embeddings()
     modules = [model.get_input_embeddings(), output]
     parameters = {
         id(parameter): parameter

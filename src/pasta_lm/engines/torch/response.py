@@ -41,7 +41,13 @@ from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
-from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, TOKENS_PER_UNIT, unescape_topic
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    TOKENS_PER_UNIT,
+    bounded_topic,
+    unescape_topic,
+)
 
 
 class Special(Enum):
@@ -222,7 +228,7 @@ class Response:
             self._carry_out(self.interpreter.stop(thread), t_s)
 
     def _promise(self, lane: Lane, child: Thread) -> None:
-        child.topic = unescape_topic(child.topic or "")  # ids spell the escaped form
+        child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
         lane.promised = child
         if self.request.forced is not None and child.id <= len(self.request.forced.blocks):
             child.block_length = len(self.request.forced.blocks[child.id - 1]) + 2

@@ -123,7 +123,7 @@ def _fuse_rotary(graph: fx.GraphModule) -> None:
     graph.graph.eliminate_dead_code()
 
 
-def _rotary_parts(node: Node) -> tuple[Node, Node, Node] | None:
+def _rotary_parts(node: Any) -> tuple[Node, Node, Node] | None:
     if not _is(node, aten.add.Tensor) or not all(_is(a, aten.mul.Tensor) for a in node.args[:2]):
         return None
     straight, turned = node.args[:2]
@@ -162,7 +162,7 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
     graph.graph.eliminate_dead_code()
 
 
-def _norm_parts(node: Node) -> tuple[Node, float] | None:
+def _norm_parts(node: Any) -> tuple[Node, float] | None:
     if not _is(node, aten.mul.Tensor) or not _is(node.args[1], aten.rsqrt.default):
         return None
     x, shifted = node.args[0], node.args[1].args[0]
@@ -177,7 +177,7 @@ def _norm_parts(node: Node) -> tuple[Node, float] | None:
     return x, shifted.args[1]
 
 
-def _weight_of(node: Node) -> Node | None:
+def _weight_of(node: Any) -> Node | None:
     """Return the weight that a normalised tensor is multiplied with at once, if of its dtype."""
     users = list(node.users)
     if len(users) != 1 or not _is(users[0], aten.mul.Tensor):
@@ -237,15 +237,13 @@ def _fuse_residuals(graph: fx.GraphModule) -> None:
 
 
 def _same_shape(first: Any, second: Node) -> bool:
-    metas = [n.meta.get("val") for n in (first, second) if isinstance(n, Node)]
-    return (
-        len(metas) == 2
-        and all(m is not None for m in metas)
-        and (metas[0].shape == metas[1].shape and metas[0].dtype == metas[1].dtype)
-    )
+    if not isinstance(first, Node) or "val" not in first.meta or "val" not in second.meta:
+        return False
+    here, there = first.meta["val"], second.meta["val"]
+    return bool(here.shape == there.shape and here.dtype == there.dtype)
 
 
-def _linear_parts(node: Node) -> tuple[Node, Node, Node | None] | None:
+def _linear_parts(node: Any) -> tuple[Node, Node, Node | None] | None:
     """Return input, weight and bias if a node is the end of a linear layer over [1, N, D]."""
     if node.target not in (aten._unsafe_view.default, aten.view.default):
         return None

@@ -112,9 +112,9 @@ def flattened_difference(model: PreTrainedModel) -> float:
     device = next(model.parameters()).device
     lengths = _lengths(model.config)
     generator = torch.Generator().manual_seed(0)
-    vocab_size = model.get_input_embeddings().weight.shape[0]
+    weight: Any = model.get_input_embeddings().weight
     sequences = [
-        torch.randint(vocab_size, (length,), generator=generator).to(device) for length in lengths
+        torch.randint(len(weight), (length,), generator=generator).to(device) for length in lengths
     ]
     segments = SegmentsPass(lengths, device)
     with torch.inference_mode():
@@ -194,11 +194,13 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
             setattr(small, name, _shortened(kinds, num_layers))
     small.dtype = torch.float32
     try:
-        return AutoModelForCausalLM.from_config(small, attn_implementation="eager").eval()
+        twin: PreTrainedModel = AutoModelForCausalLM.from_config(small, attn_implementation="eager")
+        twin.eval()
     except Exception as exc:
         raise UnsupportedModelError(
             f"{type(config).__name__} could not be made small for the self-test: {exc}"
         ) from exc
+    return twin
 
 
 def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:

@@ -1,0 +1,151 @@
+"""Given answers are decoded exactly, both ways, and what cannot be read or decoded is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.errors import InputError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language import parse
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
+from pasta_lm.strategies.replay import Pair, ReplayReport, figures, replay
+from tests.models import loaded
+
+TWO = (
+    'Two. <async topic="left">one two three</async> '
+    '<async topic="right">four five</async><sync/>End.'
+)
+ONE = "Nothing to share here."
+
+
+def answer(annotated: str, name: str = "a") -> AnnotatedAnswer:
+    return AnnotatedAnswer(name, "A question?", parse(annotated, "annotator"))
+
+
+def test_both_runs_decode_exactly_the_text() -> None:
+    model = loaded("llama")
+    engine = TorchEngine(model, pool_tokens=512, captures=False)
+    document = parse(TWO, "annotator").with_lengths(model.vocabulary.count_tokens)
+    prompt = model.vocabulary.encode_prompt("A question?")
+    params = SamplingParams(max_tokens=200)
+    one = sequential.replay(prompt, document, model.vocabulary, params)
+    many = pasta.replay(prompt, document, model.vocabulary, params)
+    (alone,), (together,) = engine.generate([one, many])
+    assert alone.text == together.text == document.plain_text
+    assert together.document == document
+    assert len(alone.trace.threads) == 1
+    assert len(together.trace.threads) == 3
+    assert together.trace.kind == "replayed"
+
+
+def test_a_report_counts_what_was_decoded() -> None:
+    seen: list[tuple[int, int]] = []
+    report = replay(
+        [answer(TWO, "two"), answer(ONE, "one")],
+        loaded("llama"),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(1, 2), (2, 2)]
+    told = report.to_dict()
+    assert told["kind"] == "replayed"
+    assert told["weights"] == "random-weights"
+    assert told["num_documents"] == 2
+    assert told["multi_block"]["num_documents"] == 1
+    assert [pair.num_blocks for pair in report.pairs] == [2, 0]
+    line = report.pairs[1]
+    assert line.critical_path == line.sequential_tokens == line.content_tokens
+
+
+@pytest.mark.parametrize("positions", list(PositionStrategy))
+def test_every_position_strategy_can_be_replayed(positions: PositionStrategy) -> None:
+    report = replay([answer(TWO)], loaded("qwen2"), positions=positions)
+    assert len(report.pairs) == 1
+    assert not report.skipped
+
+
+def test_fewer_threads_at_once_change_the_steps_and_nothing_else() -> None:
+    free, bound = (replay([answer(TWO)], loaded("llama"), max_threads=n) for n in (None, 1))
+    assert free.pairs[0].critical_path == bound.pairs[0].critical_path
+    assert free.pairs[0].content_tokens == bound.pairs[0].content_tokens
+
+
+def test_an_answer_beyond_the_context_is_skipped_by_name_and_the_rest_runs() -> None:
+    endless = answer("word " * 3000, "endless")
+    report = replay([endless, answer(ONE, "short")], loaded("llama"))
+    assert [name for name, _ in report.skipped] == ["endless"]
+    assert [pair.id for pair in report.pairs] == ["short"]
+
+
+def test_figures_are_geometric_means_and_their_ratio() -> None:
+    pairs = [
+        Pair("a", 2, 100, 50, 90, 3, 10.0, 6.0),
+        Pair("b", 0, 100, 100, 100, 1, 10.0, 10.0),
+    ]
+    found = figures(pairs)
+    assert found["theoretical_speedup"] == pytest.approx(2**0.5)
+    assert found["realised_speedup"] == pytest.approx(geometric_mean([10 / 6, 1.0]))
+    assert found["efficiency"] == pytest.approx(geometric_mean([10 / 12, 1.0]))
+    assert found["sequential_tokens_per_s"] == pytest.approx(190 / 20)
+    assert found["parallel_tokens_per_s"] == pytest.approx(190 / 16)
+    assert found["num_threads_mean"] == 2
+
+
+def test_no_answers_give_no_figures() -> None:
+    report = ReplayReport("m", "cpu", "float32", False, "predict")
+    assert report.to_dict()["efficiency"] is None
+    assert report.to_dict()["weights"] == "given"
+
+
+ROWS = [
+    {"id": "w", "messages": [{"role": "user", "content": "Q"}], "response": "plain"},
+    {"id": 7, "instruction": "I", "annotated": TWO},
+    {"prompt": "P", "annotated": ONE},
+]
+
+
+@pytest.mark.parametrize("is_zipped", [False, True])
+def test_rows_are_read_in_either_form(tmp_path: Path, is_zipped: bool) -> None:
+    data = "\n".join(json.dumps(row) for row in ROWS).encode()
+    path = tmp_path / ("a.jsonl.gz" if is_zipped else "a.jsonl")
+    path.write_bytes(gzip.compress(data) if is_zipped else data)
+    found = read_annotated(path)
+    assert [(a.id, a.prompt) for a in found.answers] == [("w", "Q"), ("7", "I"), ("3", "P")]
+    assert found.problems == []
+    assert len(read_annotated(path, limit=2).answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{broken", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"id": 1}', "no 'response'"),
+        ('{"response": ""}', "empty"),
+        ('{"response": "<async>no promise</async>"}', "PASTA"),
+    ],
+)
+def test_a_broken_line_is_named_by_its_number_and_the_rest_is_read(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{json.dumps(ROWS[0])}\n\n{line}\n{json.dumps(ROWS[1])}\n")
+    found = read_annotated(path)
+    assert len(found.answers) == 2
+    assert [problem.line for problem in found.problems] == [3]
+    assert reason in found.problems[0].reason
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_annotated(tmp_path / "absent.jsonl")
+    (tmp_path / "fake.jsonl.gz").write_bytes(b"not gzip")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_annotated(tmp_path / "fake.jsonl.gz")
