@@ -32,7 +32,8 @@ def check(
     """Check an annotated text, or repair it.
 
     Exits with 3 if the text breaks the grammar of PASTA-LANG; every fault has a code, a place and
-    a hint. With --fix the repaired text goes to standard output and what was wrong to standard error.
+    a hint. With --fix the repaired text goes to standard output, what was wrong to standard
+    error, and the exit code is 0.
     """
     from pasta_lm.cli.reading import read_text
     from pasta_lm.errors import UsageError

@@ -32,7 +32,8 @@ def doctor(
     """Check the installation, with a self-test.
 
     Lists versions, devices and extras, and compares a tiny random model in one flattened pass with
-    its own attention."""
+    its own attention.
+    """
     from json import dumps
 
     from pasta_lm.cli.quiet import silence_libraries

@@ -10,7 +10,9 @@ import typer
 from pasta_lm.errors import UsageError
 
 
-def option(name: str, *more: str, help: str, metavar: str | None = None, **checks: float) -> Any:
+def option(
+    name: str, *more: str, help: str, metavar: str | None = None, min: float | None = None
+) -> Any:
     """Return what makes a parameter of a verb a flag, with its environment twin.
 
     Args:
@@ -18,11 +20,11 @@ def option(name: str, *more: str, help: str, metavar: str | None = None, **check
         more: Other spellings.
         help: What it means.
         metavar: What stands for its value.
-        checks: ``min`` or ``max`` of a number.
+        min: The least that a number may be.
     """
     twin = "PASTA_" + name.removeprefix("--").replace("-", "_").upper()
     return typer.Option(
-        name, *more, envvar=twin, show_envvar=False, help=help, metavar=metavar, **checks
+        name, *more, envvar=twin, show_envvar=False, help=help, metavar=metavar, min=min
     )
 
 

@@ -27,7 +27,8 @@ def play(
     """Watch several threads decode a written answer.
 
     It needs no model, no network and no torch: threads, placement and trace are real, the tokens
-    are read from a script."""
+    are read from a script.
+    """
     import sys
 
     from rich.text import Text

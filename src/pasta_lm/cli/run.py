@@ -75,7 +75,8 @@ def run(
 ) -> None:
     """Answer a prompt with a model.
 
-    In a terminal the threads fill in as they are decoded; piped, the answer stands alone."""
+    In a terminal the threads fill in as they are decoded; piped, the answer stands alone.
+    """
     from pasta_lm.cli.quiet import silence_libraries
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
