@@ -41,7 +41,7 @@ class PastaConfig:
 def save_model_folder(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    path: Path,
+    path: Path | str,
     *,
     positions: PositionStrategy,
     limits: Limits,
@@ -54,6 +54,7 @@ def save_model_folder(
     ids = tokenizer.get_vocab()
     piece_ids = {piece: ids[piece] for piece in PIECES if piece in ids}
     check_piece_ids(piece_ids)
+    path = Path(path)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     config = {
