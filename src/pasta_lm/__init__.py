@@ -9,20 +9,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.engines.request import (
+        Answer,
+        Finished,
+        SamplingParams,
+        Synced,
+        TextDelta,
+        ThreadEnded,
+        ThreadStarted,
+    )
+    from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.errors import PastaError
     from pasta_lm.language import Document, parse
     from pasta_lm.strategies.model import Pasta
 
 __version__ = "0.1.0"
 
-__all__ = ["Document", "Pasta", "PastaError", "SamplingParams", "__version__", "parse"]
+__all__ = [
+    "Answer",
+    "Document",
+    "Finished",
+    "Pasta",
+    "PastaError",
+    "SamplingParams",
+    "ScriptedEngine",
+    "Synced",
+    "TextDelta",
+    "ThreadEnded",
+    "ThreadStarted",
+    "__version__",
+    "parse",
+]
 
 LAZY = {
+    "Answer": "pasta_lm.engines.request",
     "Document": "pasta_lm.language",
+    "Finished": "pasta_lm.engines.request",
     "Pasta": "pasta_lm.strategies.model",
     "PastaError": "pasta_lm.errors",
     "SamplingParams": "pasta_lm.engines.request",
+    "ScriptedEngine": "pasta_lm.engines.scripted",
+    "Synced": "pasta_lm.engines.request",
+    "TextDelta": "pasta_lm.engines.request",
+    "ThreadEnded": "pasta_lm.engines.request",
+    "ThreadStarted": "pasta_lm.engines.request",
     "parse": "pasta_lm.language",
 }
 
