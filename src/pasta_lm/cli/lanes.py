@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pasta_lm.cli.terminal import glyphs, thread_name, thread_style
+from pasta_lm.cli.terminal import glyphs, harmless, thread_name, thread_style
 from pasta_lm.engines.request import (
     StreamEvent,
     Synced,
@@ -81,7 +81,7 @@ class Lanes:
             case ThreadStarted():
                 self._start(event)
             case TextDelta(thread=thread, text=text):
-                self._lanes[thread].text.append(text)
+                self._lanes[thread].text.append(harmless(text))
                 self._lanes[thread].num_pieces += 1
             case Synced(thread=thread, joined=joined):
                 self._lanes[thread].text.append(f"[sync {' '.join(map(str, joined))}]", "bold")
@@ -150,11 +150,10 @@ def _heading(lane: Lane, width: int) -> Text:
 
 
 def _tail(console: Console, text: Text, width: int, num_lines: int) -> Text:
-    """Return the last lines of a text as they wrap."""
-    lines = text.copy().wrap(console, width)
-    while lines and not lines[0].plain.strip():
-        lines.pop(0)
-    return Text("\n").join(list(lines)[-num_lines:])
+    """Return the last lines of a text as they wrap; empty ones would only take up room."""
+    recent = text[-3 * width * num_lines :]  # to wrap all of it again would cost more and more
+    lines = [line for line in recent.wrap(console, width) if line.plain.strip()]
+    return Text("\n").join(lines[-num_lines:])
 
 
 class Show(Protocol):

@@ -75,10 +75,10 @@ def _axis(num_steps: int, columns: int) -> str:
 
 def summary(trace: Trace) -> str:
     """Return one line: time, critical path, parallelism, and how they came about."""
-    in_all = f"critical path of {trace.critical_path} tokens, {trace.num_tokens} in all"
+    in_all = f"critical path {trace.critical_path} of {trace.num_tokens} tokens"
     is_parallel = len(trace.threads) > 1
     gain = f"parallelism {trace.parallelism:.2f}" if is_parallel else "one thread"
     if trace.kind is Kind.SIMULATED:
-        return f"simulated (no model, so no wall clock): {in_all}, {gain}"
+        return f"simulated, no wall clock: {in_all}, {gain}"
     kind = "" if trace.kind is Kind.GENERATED else f" ({trace.kind.value})"
     return f"{trace.wall_s:.2f} s, {in_all}, {gain}{kind}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,13 +100,26 @@ def run(
         raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
     asked_for = _prompt(prompt, file)
     silence_libraries()
-    loaded = Pasta.from_pretrained(model or "builtin", dtype=dtype, device=device)
+    with _loading(model):
+        loaded = Pasta.from_pretrained(model or "builtin", dtype=dtype, device=device)
     answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)
     if trace is not None:
         from pasta_lm.cli.reading import write_text
 
         write_text(trace, answers[0].trace.to_json())
     _print(answers, as_json=json)
+
+
+@contextmanager
+def _loading(model: str | None) -> Iterator[None]:
+    """Say that a model is being loaded, where someone watches."""
+    from pasta_lm.cli.terminal import can_animate, console
+
+    if model is None or not can_animate():
+        yield
+        return
+    with console(sys.stderr).status(f"loading {model}"):
+        yield
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
@@ -156,14 +171,15 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
     from json import dumps
 
     from pasta_lm.cli.picture import picture, summary
-    from pasta_lm.cli.terminal import can_animate, console, glyphs
+    from pasta_lm.cli.terminal import can_animate, console, glyphs, harmless
 
     if as_json:
         objects = [answer.to_dict() for answer in answers]
         whole = objects[0] if len(objects) == 1 else {"choices": objects}
         typer.echo(dumps(whole, ensure_ascii=False))
     else:
-        typer.echo("\n\n".join(answer.text for answer in answers))
+        text = "\n\n".join(answer.text for answer in answers)
+        typer.echo(harmless(text) if sys.stdout.isatty() else text)
     err = console(sys.stderr)
     for answer in answers:
         if can_animate() and not as_json and len(answer.trace.threads) > 1:

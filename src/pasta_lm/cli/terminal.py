@@ -56,6 +56,11 @@ def thread_style(thread: int) -> str:
     return THREAD_STYLES[(thread - 1) % len(THREAD_STYLES)] if thread else ""
 
 
+def harmless(text: str) -> str:
+    """Return text without characters that would move a terminal's cursor or change its state."""
+    return "".join(one if one.isprintable() or one in "\n\t" else " " for one in text)
+
+
 def thread_name(thread: int, topic: str | None) -> str:
     """Return how a thread is called in pictures; its number is readable without colour."""
-    return "main" if topic is None else f"{thread} {' '.join(topic.split())}"
+    return "main" if topic is None else f"{thread} {harmless(' '.join(topic.split()))}"

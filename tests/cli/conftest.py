@@ -1,0 +1,119 @@
+"""A command line to type, and tiny random models to name on it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from pasta_lm.cli import main
+from pasta_lm.engines.torch.model_folder import save_model_folder
+from pasta_lm.engines.torch.pieces import add_pieces
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from tests.small_tokenizers import byte_level
+
+TAG_SCALE = 7.0  # random weights fork only if tags are likelier than words
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+}
+
+
+class Terminal(io.StringIO):
+    """A standard input at which a person sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Pasta = Callable[..., Result]
+
+
+@pytest.fixture
+def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pasta:
+    """Return what types a command line; everything is piped, nothing is a terminal."""
+    # What it asks of the libraries would outlive the test, and comes too late for this process.
+    monkeypatch.setattr("pasta_lm.cli.quiet.silence_libraries", lambda: None)
+    disable_progress_bar()
+
+    def typed(*arguments: object, stdin: str | None = "", **environment: str) -> Result:
+        piped = io.TextIOWrapper(io.BytesIO((stdin or "").encode()))
+        monkeypatch.setattr(sys, "argv", ["pasta", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", Terminal() if stdin is None else piped)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        code = 0
+        try:
+            main()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        return Result(code, *capsys.readouterr())
+
+    return typed
+
+
+def _model() -> tuple[LlamaForCausalLM, Any]:
+    tokenizer = byte_level()
+    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval(), tokenizer
+
+
+@pytest.fixture(scope="session")
+def taught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model with tag pieces, which forks at random."""
+    folder = tmp_path_factory.mktemp("models") / "taught"
+    model, tokenizer = _model()
+    pieces = add_pieces(model, tokenizer)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[sorted(pieces.values())] *= TAG_SCALE
+    positions, limits = PositionStrategy.PREDICT, Limits()
+    save_model_folder(model, tokenizer, folder, positions=positions, limits=limits)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def untaught_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model without tag pieces."""
+    folder = tmp_path_factory.mktemp("models") / "untaught"
+    model, tokenizer = _model()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def architecture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file that describes a tiny model."""
+    file = tmp_path_factory.mktemp("architectures") / "tiny.json"
+    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 300, **SIZES}))
+    return file

@@ -1,0 +1,109 @@
+"""The command line as a whole: help, exit codes, environment twins, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from pasta_lm import __version__
+from pasta_lm.cli import app
+from pasta_lm.errors import PastaError
+from tests.cli.conftest import Pasta
+
+VERBS = ("run", "play", "check", "replay", "view", "doctor")
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+FLAGS = [
+    (verb, param)
+    for verb, command in COMMANDS.items()
+    for param in command.params
+    if param.param_type_name == "option" and param.name != "help"
+]
+
+
+def test_the_verbs_are_those_that_exist() -> None:
+    assert tuple(COMMANDS) == VERBS
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_is_short_and_fits_the_terminal(pasta: Pasta, verb: str) -> None:
+    result = pasta(*verb.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert "..." not in result.out.replace("[ARGS]...", "")
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("verb", "flag"), FLAGS, ids=lambda value: getattr(value, "name", value))
+def test_a_flag_has_its_environment_twin(verb: str, flag: object) -> None:
+    long = next(name for name in flag.opts if name.startswith("--"))  # type: ignore[attr-defined]
+    twin = "PASTA_" + long.removeprefix("--").replace("-", "_").upper()
+    assert flag.envvar == twin  # type: ignore[attr-defined]
+
+
+def test_a_flag_wins_over_its_twin(pasta: Pasta) -> None:
+    assert pasta("play", PASTA_EXAMPLE="sunday").out.startswith("> Plan a rainy Sunday")
+    assert pasta("play", "--example", "dinner", PASTA_EXAMPLE="sunday").out.startswith("> How do")
+
+
+def test_the_version_is_the_package_s(pasta: Pasta) -> None:
+    assert pasta("--version").out == f"pasta-lm {__version__}\n"
+
+
+def test_no_verb_shows_the_help(pasta: Pasta) -> None:
+    result = pasta()
+    assert result.code == 2
+    assert "Commands:" in result.err
+
+
+def test_an_unknown_verb_or_flag_is_a_usage_error_with_a_suggestion(pasta: Pasta) -> None:
+    verb, flag = pasta("chek"), pasta("play", "--sped", "2")
+    assert (verb.code, flag.code) == (2, 2)
+    assert "check" in verb.err
+    assert "--speed" in flag.err
+    assert len(flag.err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (PastaError("a\nb\nc\nd\ne", hint="do\nthis"), 1, "pasta: a\nb\nc\n    hint: do\n"),
+        (PastaError("alone"), 1, "pasta: alone\n"),
+        (ModuleNotFoundError("no", name="torch.nn"), 2, "pip install 'pasta-lm[torch]'"),
+        (RuntimeError("first\nsecond"), 1, "unexpected RuntimeError: first\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_has_at_most_four_lines_and_its_exit_code(
+    pasta: Pasta, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, shown: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pasta_lm.cli.reading.read_text", fail)
+    result = pasta("check", "file")
+    assert result.code == code
+    assert shown in result.err
+    assert len(result.err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "view", "no"), ("view", "no", "--debug")])
+def test_only_debug_shows_a_traceback(pasta: Pasta, arguments: tuple[str, ...]) -> None:
+    assert pasta("view", "no").code == 3
+    with pytest.raises(PastaError):
+        pasta(*arguments)
+    with pytest.raises(PastaError):
+        pasta("view", "no", PASTA_DEBUG="1")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['pasta', '--help']\n"
+        "from pasta_lm.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'rich', 'pasta_lm.interpreter'}\n"
+        "sys.exit(' '.join(heavy & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,149 @@
+"""``pasta play``, and the lanes that it and ``run`` show in a terminal."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from pasta_lm.cli.lanes import Lanes, live_lanes
+from pasta_lm.cli.picture import picture, summary
+from pasta_lm.cli.scenes import SCENES
+from pasta_lm.cli.terminal import ASCII, Glyphs, console, harmless
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.interpreter.trace import Trace
+from pasta_lm.language import check, parse
+from tests.cli.conftest import Pasta
+
+ENGINE = ScriptedEngine(
+    parse(
+        'Go. <promise topic="one" tokens="1"/><async>1 1 1 1</async> and '
+        '<promise topic="two" tokens="1"/><async>2 2</async><sync/> End.'
+    )
+)
+
+
+def drawn(drawing: object, width: int = 80, height: int = 24) -> str:
+    where = Console(file=io.StringIO(), width=width, height=height, no_color=True)
+    with where.capture() as capture:
+        where.print(drawing)
+    return capture.get()
+
+
+def lanes_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: object) -> Lanes:
+    lanes = Lanes()
+    request = engine.request("p", SamplingParams(**params))  # type: ignore[arg-type]
+    for _, events in zip(range(num_steps), engine.steps(request), strict=False):
+        for event in events:
+            lanes.take(event)
+    return lanes
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_is_valid_and_worth_showing(pasta: Pasta, name: str) -> None:
+    scene = SCENES[name]
+    document = parse(scene.answer, "annotator")
+    assert not check(scene.answer, "annotator")
+    assert document.num_syncs == 1
+    assert all(len(block.plain_text.split()) >= 5 for block in document.blocks)
+    result = pasta("play", "--example", name)
+    assert result.code == 0
+    assert result.out.startswith(f"> {scene.prompt}\n\nmain ")
+    assert document.plain_text.split() == result.out.split("tokens\n\n")[1].split()
+
+
+def test_piped_it_has_no_colour_no_animation_and_claims_no_speedup(pasta: Pasta) -> None:
+    result = pasta("play")
+    assert "\x1b" not in result.out + result.err
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert result.err == "\npasta: simulated, no wall clock: critical path 119 of 224 tokens, " + (
+        "parallelism 1.66\n"
+    )
+
+
+def test_it_needs_neither_torch_nor_tokenizers() -> None:
+    code = (
+        "import sys; sys.argv = ['pasta', 'play']\n"
+        "sys.modules |= dict.fromkeys(['torch', 'transformers', 'tokenizers'])\n"
+        "from pasta_lm.cli import main; main()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [("--example", "lunch"), ("--speed", "0")])
+def test_what_it_cannot_play_is_a_usage_error(pasta: Pasta, arguments: tuple[str, ...]) -> None:
+    assert pasta("play", *arguments).code == 2
+
+
+def test_a_picture_has_a_lane_for_each_thread_and_a_column_for_each_step() -> None:
+    assert str(picture(ENGINE.answer().trace, 60, ASCII)).splitlines() == [
+        "main   ====v====v..^=        12",
+        "1 one      ======      6 of ~10",
+        "2 two           ====   4 of ~10",
+        "step   0         10      tokens",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_picture_fits_its_width(width: int) -> None:
+    for scene in SCENES.values():
+        trace = ScriptedEngine(parse(scene.answer, "annotator")).answer().trace
+        lines = str(picture(trace, width, Glyphs())).splitlines()
+        assert max(map(len, lines)) <= width
+        assert len(set(map(len, lines))) == 1
+
+
+def test_a_summary_says_how_its_figures_came_about() -> None:
+    trace = Trace.from_json(ENGINE.answer().trace.to_json().replace("simulated", "random-weights"))
+    trace.wall_s = 0.214
+    expected = "0.21 s, critical path 14 of 22 tokens, parallelism 0.79 (random-weights)"
+    assert summary(trace) == expected
+
+
+def test_lanes_show_main_on_top_and_threads_side_by_side() -> None:
+    rows = [line.rstrip() for line in drawn(lanes_after(11), width=60).splitlines()]
+    assert rows[:2] == ["main", "Go. [1 one] and [2 two]"]
+    assert rows[3] == "1 one                    done  2 two                1 of ~10"
+    assert rows[5] == "1 1 1 1                        2"
+
+
+def test_lanes_say_what_a_sync_joined() -> None:
+    assert "[2 two][sync 1 2] End." in drawn(lanes_after(99))
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 8), (80, 24), (120, 10)])
+def test_many_lanes_fit_the_terminal(width: int, height: int) -> None:
+    blocks = "".join(f'<async topic="part {n}">{"word " * 30}</async>' for n in range(40))
+    engine = ScriptedEngine(parse(blocks, "annotator"))
+    for num_steps in (1, 20, 100, 200):
+        lines = drawn(lanes_after(num_steps, engine, max_tokens=5000), width, height).splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines), default=0) <= width
+    assert "more" in lines[-1]
+
+
+def test_live_lanes_leave_nothing_behind() -> None:
+    where = Console(file=io.StringIO(), force_terminal=True, width=60, height=20)
+    with live_lanes(where) as show:
+        for events in ENGINE.steps(ENGINE.request("p")):
+            show(events)
+    assert isinstance(where.file, io.StringIO)
+    written = where.file.getvalue()
+    assert "1 one" in written
+    assert written.endswith("\x1b[2K") or written.endswith("\x1b[?25h")
+
+
+def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert not console(stream).no_color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console(stream).no_color
+
+
+def test_what_a_model_wrote_cannot_move_the_cursor() -> None:
+    assert harmless("a\x1b[2Jb\r\n\tc\u009b") == "a [2Jb \n\tc "

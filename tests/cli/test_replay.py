@@ -1,0 +1,99 @@
+"""``pasta replay``: annotated answers through a real engine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Pasta
+
+RESPONSE = (
+    'Two. <promise topic="a" tokens="1"/><async>One two three four five.</async> '
+    '<promise topic="b" tokens="1"/><async>Six seven eight nine ten.</async><sync/> Done.'
+)
+ROW = {"id": "x", "messages": [{"role": "user", "content": "Count."}], "response": RESPONSE}
+FIGURES = {"num_threads_mean", "theoretical_speedup", "realised_speedup", "efficiency"}
+FIGURES |= {"parallelism", "sequential_tokens_per_s", "parallel_tokens_per_s"}
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    file = tmp_path / "answers.jsonl"
+    plain = {**ROW, "id": "y", "response": "No block at all."}
+    file.write_text(f"{json.dumps(ROW)}\n{json.dumps(plain)}\n")
+    return file
+
+
+def test_json_has_the_documented_figures(pasta: Pasta, answers: Path, taught_folder: Path) -> None:
+    result = pasta("replay", answers, "--model", taught_folder, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert FIGURES | {"kind", "num_documents", "device", "model", "multi_block"} <= set(result.json)
+    assert result.json["kind"] == "replayed"
+    assert (result.json["num_documents"], result.json["multi_block"]["num_documents"]) == (2, 1)
+
+
+def test_the_table_names_kind_weights_and_hardware(
+    pasta: Pasta, answers: Path, architecture: Path
+) -> None:
+    result = pasta("replay", answers, "--random", architecture)
+    assert (result.code, result.err) == (0, "")
+    assert "replayed, random weights: tiny, float32 on cpu, positions predict" in result.out
+    assert "realised speedup" in result.out
+    assert "\x1b" not in result.out
+
+
+def test_a_gzipped_file_is_read_up_to_the_limit(
+    pasta: Pasta, answers: Path, taught_folder: Path
+) -> None:
+    packed = answers.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(answers.read_bytes()))
+    result = pasta("replay", packed, "--model", taught_folder, "--limit", 1, "--json")
+    assert result.json["num_documents"] == 1
+
+
+def test_broken_lines_are_named_and_the_rest_is_decoded(
+    pasta: Pasta, answers: Path, taught_folder: Path
+) -> None:
+    answers.write_text(f'{json.dumps(ROW)}\n{{"broken\n\n{{"response": "<sync"}}\n')
+    result = pasta("replay", answers, "--model", taught_folder, "--json")
+    assert result.code == 3
+    assert result.json["num_documents"] >= 1
+    assert result.err.startswith(f"{answers}:2: not JSON")
+
+
+@pytest.mark.parametrize("positions", ["predict", "continue", "oracle", "rotate"])
+def test_every_position_strategy_can_be_replayed(
+    pasta: Pasta, answers: Path, taught_folder: Path, positions: str
+) -> None:
+    flags = ("--positions", positions, "--max-threads", 2, "--json")
+    result = pasta("replay", answers, "--model", taught_folder, *flags)
+    assert (result.code, result.json["positions"]) == (0, positions)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ((), 2),
+        (("--model", "a", "--random", "b"), 2),
+        (("--model", "a", "--tokenizer", "b"), 2),
+        (("--model", "./nowhere"), 2),
+        (("--random", "./nowhere.json"), 3),
+        (("--random", "a.json", "--positions", "guess"), 2),
+        (("--random", "a.json", "--limit", "0"), 2),
+    ],
+)
+def test_what_cannot_be_replayed_has_its_exit_code(
+    pasta: Pasta, answers: Path, flags: tuple[str, ...], code: int
+) -> None:
+    result = pasta("replay", answers, *flags)
+    assert (result.code, result.out) == (code, "")
+    assert len(result.err.splitlines()) <= 4
+
+
+def test_a_file_without_an_answer_is_invalid_input(pasta: Pasta, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert pasta("replay", tmp_path / "empty.jsonl", "--model", "any").code == 3
+    assert pasta("replay", tmp_path / "nowhere.jsonl", "--model", "any").code == 3

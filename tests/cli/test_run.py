@@ -1,0 +1,151 @@
+"""``pasta run`` and ``pasta doctor``, with tiny random models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Pasta
+
+FEW = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
+
+
+def test_piped_it_prints_the_answer_alone_and_one_line_of_figures(
+    pasta: Pasta, taught_folder: Path
+) -> None:
+    as_json = pasta("run", "hello", "--model", taught_folder, *FEW, "--json").json
+    result = pasta("run", "hello", "--model", taught_folder, *FEW)
+    assert result.code == 0
+    assert result.out == as_json["text"] + "\n"
+    (line,) = result.err.splitlines()
+    assert line.startswith("pasta: ")
+    assert "critical path" in line
+    assert "\x1b" not in result.err
+
+
+def test_json_has_the_documented_keys(pasta: Pasta, taught_folder: Path) -> None:
+    answer = pasta("run", "hello", "--model", taught_folder, *FEW, "--json").json
+    documented = {"model", "engine", "strategy", "finish_reason", "text", "program", "threads"}
+    documented |= {"usage", "critical_path_tokens", "forward_passes", "parallelism", "wall_s"}
+    assert documented <= answer.keys()
+    thread = {"id", "parent", "topic", "promised_tokens", "num_tokens", "start_step", "end_step"}
+    assert thread | {"finish_reason"} == answer["threads"][0].keys()
+    assert answer["usage"].keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    assert answer["strategy"] == "pasta"
+
+
+def test_several_answers_are_choices(pasta: Pasta, taught_folder: Path) -> None:
+    result = pasta("run", "hello", "--model", taught_folder, *FEW, "--n", 2, "--json")
+    assert list(result.json) == ["choices"]
+    assert len(result.json["choices"]) == 2
+    assert len(result.err.splitlines()) == 2
+
+
+def test_the_prompt_comes_from_one_of_three_places(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "prompt.txt").write_text("hello")
+    rest = ("--model", taught_folder, *FEW)
+    typed = pasta("run", "hello", *rest).out
+    assert pasta("run", *rest, stdin="hello").out == typed
+    assert pasta("run", "-f", tmp_path / "prompt.txt", *rest).out == typed
+    assert pasta("run", "hello", "-f", tmp_path / "prompt.txt", *rest).code == 2
+
+
+def test_without_a_prompt_a_terminal_is_told_how_to_give_one(pasta: Pasta) -> None:
+    result = pasta("run", stdin=None)
+    assert result.code == 2
+    assert 'pasta run "' in result.err
+
+
+def test_the_libraries_under_a_model_are_silent(taught_folder: Path) -> None:
+    command = [sys.executable, "-m", "pasta_lm", "run", "hello", "--model", taught_folder]
+    command += ["--max-tokens", "3"]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stderr.startswith("pasta: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_trace_can_be_viewed(pasta: Pasta, taught_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    pasta("run", "hello", "--model", taught_folder, *FEW, "--trace", file)
+    assert json.loads(file.read_text())["strategy"] == "pasta"
+    assert pasta("view", file).code == 0
+    many = pasta("run", "hello", "--model", taught_folder, "--n", 2, "--trace", file)
+    assert many.code == 2
+
+
+def test_sequential_never_forks(pasta: Pasta, taught_folder: Path) -> None:
+    flags = ("--model", taught_folder, *FEW, "--strategy", "sequential")
+    answer = pasta("run", "hello", *flags, "--json").json
+    assert answer["strategy"] == "sequential"
+    assert len(answer["threads"]) == 1
+
+
+def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
+    pasta: Pasta, untaught_folder: Path
+) -> None:
+    result = pasta("run", "hello", "--model", untaught_folder, "--max-tokens", 5)
+    first, figures = result.err.splitlines()
+    assert "not taught PASTA-LANG" in first
+    assert figures.endswith("one thread")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        ((), 2, "--model"),
+        (("--model", "./nowhere"), 2, "no config.json"),
+        (("--strategy", "apar"), 2, "one of pasta, sequential"),
+        (("--positions", "oracle"), 2, "one of predict, continue, rotate"),
+        (("--temperature", "-1"), 2, "at least 0"),
+        (("--max-tokens", "0"), 2, "at least 1"),
+        (("--max-tokens", "many"), 2, "--max-tokens"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_a_model_is_loaded(
+    pasta: Pasta, arguments: tuple[str, ...], code: int, shown: str
+) -> None:
+    result = pasta("run", "hello", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert shown in result.err
+    assert len(result.err.splitlines()) <= 4
+
+
+def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder: Path) -> None:
+    result = pasta("run", "word " * 3000, "--model", taught_folder)
+    assert result.code == 3
+    assert "context" in result.err
+
+
+def test_doctor_says_what_is_there_and_what_to_install(pasta: Pasta) -> None:
+    result = pasta("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert "self-test       exact: " in result.out
+    assert "name a model with --model" in result.out
+
+
+def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
+    facts = pasta("doctor", "--model", taught_folder, "--json").json
+    assert facts["self_test"]["is_exact"] is True
+    assert facts["builtin_model"] is None
+    assert facts["model"]["has_tag_pieces"] is True
+    assert facts["model"]["can_rotate"] is True
+    assert facts["extras"].keys() == {"torch", "train", "evaluate", "serve"}
+
+
+def test_doctor_names_the_extra_that_is_missing(
+    pasta: Pasta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.cli.doctor._version", lambda package: None)
+    monkeypatch.delitem(sys.modules, "pasta_lm.engines.torch.diagnosis", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delattr("pasta_lm.engines.torch.diagnosis", raising=False)
+    result = pasta("doctor")
+    assert result.code == 0
+    assert "pip install 'pasta-lm[torch]'" in result.out
+    assert "not known without torch" in result.out
