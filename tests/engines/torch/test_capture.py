@@ -63,6 +63,21 @@ def test_the_captured_pass_is_short() -> None:
     assert torch.ops.aten.rsqrt.default not in targets
 
 
+def test_a_large_model_runs_captured_on_its_weights_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register()
+    monkeypatch.setattr("pasta_lm.engines.torch.rewrite.MOST_COPIED_ELEMENTS", 10)
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    assert len(kernels_) == 3 * 7 + 1
+    shared = {parameter.data_ptr() for parameter in model.parameters()}
+    assert all(kernel._weight.data_ptr() in shared for kernel in kernels_)
+
+
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
     model = build("llama")

@@ -23,7 +23,7 @@ LEAST_PACKED_ELEMENTS = 300_000
 MOST_TRANSPOSED_ROWS = 16
 """Above it the default product is the fastest that there is without packing."""
 MOST_COPIED_ELEMENTS = 700_000_000
-"""A weight is copied only while all copied weights together stay below this."""
+"""Models with more elements in linear layers run on the weights as they are: copies cost memory."""
 
 # Legend: R rows, I inputs, O outputs.
 
@@ -34,16 +34,23 @@ class Linear:
     Args:
         weights: [O, I] each.
         biases: [O] each, or None.
+        may_copy: Whether the weights may be copied into better layouts.
     """
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor | None],
+        *,
+        may_copy: bool = True,
+    ) -> None:
         self._weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         self._weight = self._weight.detach()
         self._bias = _joined(weights, biases)
         self._transposed: Tensor | None = None
         self._packed: Tensor | None = None
         self._emulates_bfloat16 = False
-        if self._weight.device.type == "cpu" and self._weight.numel() < MOST_COPIED_ELEMENTS:
+        if self._weight.device.type == "cpu" and may_copy:
             self._prepare_for_cpu()
         self.__name__ = "linear"  # what a printed graph calls it
 

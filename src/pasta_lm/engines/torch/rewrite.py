@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pasta_lm.engines.torch.kernels import Linear, RmsNorm
+from pasta_lm.engines.torch.kernels import MOST_COPIED_ELEMENTS, Linear, RmsNorm
 
 aten = torch.ops.aten
 Node = fx.Node
+_Layer = tuple[Node, Node, Node, Node | None]
+"""Where a linear layer ends, its input, its weight, its bias."""
 
 
 def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
@@ -194,28 +196,35 @@ def _weight_of(node: Any) -> Node | None:
 
 def _fuse_linears(graph: fx.GraphModule) -> None:
     """Put one kernel in place of each linear layer; layers of the same input become one."""
-    by_input: dict[Node, list[tuple[Node, Node, Node | None]]] = {}
-    for node in graph.graph.nodes:
-        found = _linear_parts(node)
-        if found is not None:
-            by_input.setdefault(found[0], []).append((node, found[1], found[2]))
-    for source, layers in by_input.items():
-        weights = [_attribute(graph, weight) for _, weight, _ in layers]
-        biases = [None if bias is None else _attribute(graph, bias) for _, _, bias in layers]
-        kernel = Linear(weights, biases)
-        with graph.graph.inserting_before(layers[0][0]):
-            out = graph.graph.call_function(kernel, (source,))
-        start = 0
-        for (node, _, _), weight in zip(layers, weights, strict=True):
-            replacement = out
-            if len(layers) > 1:
-                with graph.graph.inserting_before(layers[0][0]):
-                    args = (out, 2, start, start + len(weight))
-                    replacement = graph.graph.call_function(aten.slice.Tensor, args)
-            start += len(weight)
-            node.replace_all_uses_with(replacement)
-            replacement.meta["val"] = node.meta["val"]
+    layers = [(node, *parts) for node in graph.graph.nodes if (parts := _linear_parts(node))]
+    sizes = {weight: _attribute(graph, weight).numel() for _, _, weight, _ in layers}
+    may_copy = sum(sizes.values()) <= MOST_COPIED_ELEMENTS
+    groups: dict[Node, list[_Layer]] = {}
+    for node, source, weight, bias in layers:
+        # Side by side their weights are a copy; without one each layer stays alone.
+        groups.setdefault(source if may_copy else node, []).append((node, source, weight, bias))
+    for group in groups.values():
+        weights = [_attribute(graph, weight) for _, _, weight, _ in group]
+        biases = [None if bias is None else _attribute(graph, bias) for _, _, _, bias in group]
+        _replace_linears(graph, group, Linear(weights, biases, may_copy=may_copy))
     graph.graph.eliminate_dead_code()
+
+
+def _replace_linears(graph: fx.GraphModule, group: list[_Layer], kernel: Linear) -> None:
+    first, source, _, _ = group[0]
+    with graph.graph.inserting_before(first):
+        out = graph.graph.call_function(kernel, (source,))
+    start = 0
+    for node, _, _, _ in group:
+        stop = start + node.meta["val"].shape[-1]
+        replacement = out
+        if len(group) > 1:
+            with graph.graph.inserting_before(first):
+                part = (out, 2, start, stop)
+                replacement = graph.graph.call_function(aten.slice.Tensor, part)
+        start = stop
+        node.replace_all_uses_with(replacement)
+        replacement.meta["val"] = node.meta["val"]
 
 
 def _fuse_residuals(graph: fx.GraphModule) -> None:
