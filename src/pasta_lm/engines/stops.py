@@ -23,10 +23,12 @@ class StopWatch:
         if not self._stops or self.has_matched:
             return "" if self.has_matched else text
         text = self._held + text
-        found = [index for stop in self._stops if (index := text.find(stop)) >= 0]
-        if found:
+        places = [(text.find(stop), len(stop)) for stop in self._stops]
+        # The first to be complete, as if the text had come one character at a time.
+        found = min(((at + size, at) for at, size in places if at >= 0), default=None)
+        if found is not None:
             self.has_matched, self._held = True, ""
-            return text[: min(found)]
+            return text[: found[1]]
         num_held = next(n for n in range(self._longest - 1, -1, -1) if self._may_begin(text, n))
         cut = len(text) - num_held
         self._held = text[cut:]
