@@ -79,6 +79,8 @@ class Legal(NamedTuple):
     units: int
     """The largest legal promise."""
     in_topic: bool = False
+    needs_text: bool = False
+    """Only text with a character other than space: a topic may not end without one."""
 
 
 class Interpreter:
@@ -138,7 +140,9 @@ class Interpreter:
         if thread.has_topic_text:
             kinds.add(LexemeKind.PROMISE_CLOSE)
         units = self.limits.largest_units(thread.position)
-        return Legal(frozenset(kinds), False, max(1, units), in_topic=True)
+        is_last = thread.num_topic_tokens >= self.limits.max_topic_tokens - 1
+        needs_text = is_last and not thread.has_topic_text
+        return Legal(frozenset(kinds), False, max(1, units), in_topic=True, needs_text=needs_text)
 
     def _may_promise(self, thread: Thread) -> bool:
         if len(self.threads) > self.limits.max_blocks:
@@ -151,14 +155,14 @@ class Interpreter:
     def forced(self, thread: Thread) -> Lexeme | None:
         """Return the token that a limit forces on this thread next, or None.
 
-        A block ends one token before its own limit, or before the model's last position.
+        A block ends one token before its own limit, or so that a sync can still stand behind it.
         """
         if thread.is_main:
             return None
         bound = self.limits.max_tokens_per_thread
         last = self.limits.max_position
         is_full = bound is not None and thread.num_tokens >= bound - 1
-        is_last = last is not None and thread.position >= last
+        is_last = last is not None and thread.position >= last - 1
         return ASYNC_CLOSE if is_full or is_last else None
 
     def _is_beyond_last_position(self, thread: Thread) -> bool:
@@ -175,25 +179,22 @@ class Interpreter:
         whole characters.
         """
         assert thread.state is ThreadState.RUNNING
+        is_forced = self.forced(thread) is not None
         thread.num_tokens += 1
         self.num_tokens += 1
-        if lexeme.kind is LexemeKind.TEXT and not thread.in_topic:
-            commands: list[Command] = []
-        else:
-            commands = self._tag(thread, lexeme)
-        if thread.is_main and thread.is_alive and self._is_beyond_last_position(thread):
-            commands += self._end(thread, FinishReason.LENGTH)
-        if not self.is_finished and self.num_tokens >= self.limits.max_tokens:
-            commands += self._cut()
-        return commands
+        commands: list[Command] = []
+        if thread.is_main and self._is_beyond_last_position(thread):
+            commands = self._end(thread, FinishReason.LENGTH)  # never fed, so a tag has no effect
+        elif lexeme.kind is not LexemeKind.TEXT or thread.in_topic:
+            commands = self._tag(thread, lexeme, is_forced)
+        return commands + self._cut_if_full()
 
     def write(self, thread: Thread, text: str) -> None:
         """Append decoded text to a thread's content."""
         thread.write(text)
 
-    def _tag(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
-        closed_by_limit = lexeme.kind is LexemeKind.ASYNC_CLOSE and self.forced(thread) is not None
-        if lexeme.kind is LexemeKind.PROMISE_CLOSE and not thread.has_topic_text:
+    def _tag(self, thread: Thread, lexeme: Lexeme, is_forced: bool) -> list[Command]:
+        if lexeme.kind is LexemeKind.PROMISE_CLOSE and not self._may_close(thread):
             self.num_illegal += 1
             return []
         try:
@@ -213,11 +214,15 @@ class Interpreter:
                 case Promise():
                     commands += self._fork(thread, event)
                 case AsyncClose():
-                    reason = FinishReason.LENGTH if closed_by_limit else FinishReason.STOP
+                    reason = FinishReason.LENGTH if is_forced else FinishReason.STOP
                     commands += self._end(thread, reason)
                 case Sync():
                     commands += self._sync(thread)
         return commands
+
+    def _may_close(self, thread: Thread) -> bool:
+        """Tell whether the topic is one, and whether its block would have a place to stand."""
+        return thread.has_topic_text and self.limits.largest_units(thread.position) >= 1
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
         parent.num_topic_tokens = None
@@ -256,7 +261,7 @@ class Interpreter:
 
     def _sync(self, thread: Thread) -> list[Command]:
         thread.content.append(Sync())
-        if any(child.is_alive for child in thread.unjoined):
+        if any(child.is_pending for child in thread.unjoined):
             thread.state = ThreadState.WAITING
             return [Wait(thread), *self._start_deferred()]
         return [self._join(thread)]
@@ -269,16 +274,15 @@ class Interpreter:
 
     def end_of_text(self, thread: Thread) -> list[Command]:
         """Take an end-of-text: it ends main, and (remote engines, no mask) the block it is in."""
-        return self._end(thread, FinishReason.STOP)
+        return self._end(thread, FinishReason.STOP) + self._cut_if_full()
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:
         thread.state = ThreadState.ENDED
         thread.finish_reason = reason
         commands: list[Command] = [End(thread, reason)]
-        parent = thread.parent
-        if parent is not None and parent.is_awaiting_nobody:
-            parent.state = ThreadState.RUNNING
-            commands.append(self._join(parent))
+        if self.main.is_awaiting_nobody:
+            self.main.state = ThreadState.RUNNING
+            commands.append(self._join(self.main))
         commands += self._start_deferred()
         return commands + self._finish_if_done()
 
@@ -294,8 +298,10 @@ class Interpreter:
         self.finish_reason = reason
         return [Finish(reason)]
 
-    def _cut(self) -> list[Command]:
-        """End everything: the response has all the tokens that it may have."""
+    def _cut_if_full(self) -> list[Command]:
+        """End everything if the response has all the tokens that it may have."""
+        if self.is_finished or self.num_tokens < self.limits.max_tokens:
+            return []
         return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
 
     def abort(self) -> list[Command]:
@@ -328,7 +334,7 @@ class Interpreter:
                 other.finish_reason = FinishReason.ABORT
                 commands.append(End(other, FinishReason.ABORT))
         if thread.is_alive:
-            return commands + self._end(thread, FinishReason.STOP)
+            return commands + self._end(thread, FinishReason.STOP) + self._cut_if_full()
         return commands + self._finish_if_done()
 
     # The answer

@@ -95,7 +95,12 @@ class Thread:
     def is_awaiting_nobody(self) -> bool:
         """Tell whether it waits at a sync though all that it waited for have ended."""
         is_waiting = self.state is ThreadState.WAITING
-        return is_waiting and not any(child.is_alive for child in self.unjoined)
+        return is_waiting and not any(child.is_pending for child in self.unjoined)
+
+    @property
+    def is_pending(self) -> bool:
+        """Tell whether it, or a thread that it forked, may still decode."""
+        return self.is_alive or any(child.is_pending for child in self.children)
 
     @property
     def in_topic(self) -> bool:

@@ -208,10 +208,11 @@ class Response:
         if lexeme is not None:
             self._flush(lane)
             text, role = "", Role.TAG
-        elif thread.in_topic:
-            text, role = self._vocabulary.token_text(token), Role.TOPIC
         else:
-            text, role = lane.stream.feed(token), Role.CONTENT
+            text = lane.stream.feed(token)
+            role = Role.TOPIC if thread.in_topic else Role.CONTENT
+        if lane.stops.has_matched:
+            lexeme = None  # a stop before a tag: it is never fed, so it has no effect
         step = self._step
         self.recorder.decoded(thread, token, text, role, step=step, t_s=t_s, is_forced=is_forced)
         lane.next_token = token
@@ -223,21 +224,29 @@ class Response:
             self._promise(lane, thread.children[-1])
         if role is Role.CONTENT:
             self._emit(lane, lane.stops.feed(text))
+        if lane.stops.has_matched:
+            commands += self.interpreter.stop(thread)
         self._carry_out(commands, t_s)
-        if lane.stops.has_matched and not self.is_finished:
-            self._carry_out(self.interpreter.stop(thread), t_s)
 
     def _promise(self, lane: Lane, child: Thread) -> None:
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
         lane.promised = child
-        if self.request.forced is not None and child.id <= len(self.request.forced.blocks):
-            child.block_length = len(self.request.forced.blocks[child.id - 1]) + 2
+        if self.request.forced is not None:
+            child.block_length = len(self._forced_block(child)) + 2
         if self._counts_seen:
             self._seen_at_promise[child.id] = set(lane.seen)
+
+    def _forced_block(self, child: Thread) -> tuple[int, ...]:
+        """Return the ids of a block of the given answer; none for a promise that has no block."""
+        assert self.request.forced is not None
+        blocks = self.request.forced.blocks
+        return blocks[child.id - 1] if child.id <= len(blocks) else ()
 
     def _flush(self, lane: Lane) -> None:
         """Write what is held back; a tag or an end follows, so nothing can complete it."""
         left = lane.stream.close()
+        if lane.thread.in_topic:
+            return  # what is left of a topic is no character
         self._emit(lane, lane.stops.feed(left) + lane.stops.flush())
 
     def _emit(self, lane: Lane, text: str) -> None:
@@ -268,8 +277,7 @@ class Response:
         lane.next_token = self._vocabulary.piece_id(ASYNC_OPEN)
         lane.seen = self._seen_at_promise.pop(child.id, set())
         if self.request.forced is not None:
-            blocks = self.request.forced.blocks
-            lane.forced = iter(blocks[child.id - 1] if child.id <= len(blocks) else ())
+            lane.forced = iter(self._forced_block(child))
         self.lanes.append(lane)
         assert child.parent is not None
         parent, units = child.parent.id, child.units or 0

@@ -85,6 +85,9 @@ class TokenMasks:
             allowed[: vocabulary.num_tokens] = True
             if legal.in_topic:
                 allowed[list(vocabulary.topic_forbidden)] = False
+            if legal.needs_text:
+                spaces = frozenset(range(vocabulary.num_tokens)) - vocabulary.non_space
+                allowed[list(spaces)] = False
         allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
         for token_id in vocabulary.piece_ids.values():
             allowed[token_id] = self._is_legal_piece(token_id, legal)
@@ -139,10 +142,11 @@ def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
 def _draw(scores_V: Tensor, choice: Choice) -> int:
     """Return the inverse CDF of the candidates in descending order of logit, ties by id."""
     params = choice.params
-    scores, ids = (scores_V / params.temperature).sort(descending=True, stable=True)
+    scores, ids = scores_V.sort(descending=True, stable=True)
     if params.top_k is not None:
         scores = scores[: params.top_k]
-    weights = torch.softmax(scores.double(), dim=0)
+    # The largest first becomes 0: a temperature near 0 then makes no infinity of it.
+    weights = torch.softmax((scores.double() - scores[0]) / params.temperature, dim=0)
     cumulated = weights.cumsum(0)
     # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
     num_kept = int((cumulated - weights < params.top_p).sum())
