@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from pasta_lm.engines.encoded_document import EncodedDocument
@@ -65,11 +66,11 @@ class SamplingParams:
             UsageError: a value that means nothing.
         """
         rules = {
-            "temperature": (self.temperature >= 0, "at least 0"),
+            "temperature": (0 <= self.temperature < inf, "at least 0, and finite"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
             "n": (self.n >= 1, "at least 1"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
+            "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
         }
         for name, (is_fine, rule) in rules.items():

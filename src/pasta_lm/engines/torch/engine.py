@@ -131,7 +131,8 @@ class TorchEngine:
         """Queue a request and return its number.
 
         Raises:
-            RequestError: the prompt is empty, longer than the context, or larger than the pool.
+            RequestError: the prompt is empty, longer than the context, larger than the pool or
+                of tokens that the model does not have; 'oracle' positions without an answer.
             UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
         """
         self._check(request)
@@ -158,7 +159,14 @@ class TorchEngine:
                 f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
                 hint="shorten the prompt",
             )
-        if request.forks and request.positions is PositionStrategy.ROTATE:
+        _check_tokens(request, self.loaded.num_tokens)
+        if request.positions is PositionStrategy.ORACLE and request.forced is None:
+            raise RequestError(
+                "positions 'oracle' need the length of every block, which only a given answer has",
+                hint="use positions 'predict', 'continue' or 'rotate'",
+            )
+        may_fork = request.forks or request.forced is not None
+        if may_fork and request.positions is PositionStrategy.ROTATE:
             self._runner.rotations = self.loaded.rotations
 
     def _response(self, request: Request, entries: Entries, sample: int) -> Response:
@@ -172,6 +180,10 @@ class TorchEngine:
             num_prompt_tokens=len(request.prompt),
         )
         limits = request.params.limits(loaded.max_position)
+        if request.positions is PositionStrategy.ROTATE and loaded.max_position is not None:
+            # A sync moves all tokens to one line: together they must fit the context.
+            room = max(1, loaded.max_position + 1 - len(request.prompt))
+            limits = replace(limits, max_tokens=min(limits.max_tokens, room))
         return Response(request, sample, entries, loaded.vocabulary, loaded.eos_ids, limits, trace)
 
     def abort(self, number: int) -> list[StreamEvent]:
@@ -187,9 +199,12 @@ class TorchEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order."""
-        numbers = [self.submit(request) for request in requests]
-        answers: dict[int, dict[int, Answer]] = {number: {} for number in numbers}
+        numbers: list[int] = []
+        answers: dict[int, dict[int, Answer]] = {}
         try:
+            for request in requests:
+                numbers.append(self.submit(request))
+                answers[numbers[-1]] = {}
             while any(number in self._requests for number in numbers):
                 for number, event in self.step():
                     if isinstance(event, Finished) and number in answers:
@@ -326,3 +341,15 @@ class TorchEngine:
             self.scheduler.release(running.ticket)
             del self._requests[running.number]
         return events
+
+
+def _check_tokens(request: Request, num_tokens: int) -> None:
+    ids = set(request.prompt)
+    if request.forced is not None:
+        ids.update(request.forced.main, *request.forced.blocks)
+    if min(ids) < 0 or max(ids) >= num_tokens:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise RequestError(
+            f"there is no token {wrong}: the model has {num_tokens} tokens",
+            hint="encode text with the vocabulary of the same model",
+        )

@@ -74,6 +74,12 @@ class LoadedModel:
         return weight.shape[0]
 
     @cached_property
+    def num_tokens(self) -> int:
+        """Return the rows of the input matrix: one more than the largest id that can be fed."""
+        weight: Any = self.model.get_input_embeddings().weight
+        return len(weight)
+
+    @cached_property
     def max_position(self) -> int | None:
         """Return the last position that the model may be given, or None."""
         text = self.model.config.get_text_config()
