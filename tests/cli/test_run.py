@@ -62,6 +62,7 @@ def test_without_a_prompt_a_terminal_is_told_how_to_give_one(pasta: Pasta) -> No
     assert 'pasta run "' in result.err
 
 
+@pytest.mark.slow
 def test_the_libraries_under_a_model_are_silent(taught_folder: Path) -> None:
     command = [sys.executable, "-m", "pasta_lm", "run", "hello", "--model", taught_folder]
     command += ["--max-tokens", "3"]
@@ -114,6 +115,15 @@ def test_a_wrong_setting_is_refused_before_a_model_is_loaded(
     assert (result.code, result.out) == (code, "")
     assert shown in result.err
     assert len(result.err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("flags", [("--device", "abacus"), ("--dtype", "int8")])
+def test_a_device_or_dtype_that_is_not_there_is_a_usage_error(
+    pasta: Pasta, taught_folder: Path, flags: tuple[str, ...]
+) -> None:
+    result = pasta("run", "hello", "--model", taught_folder, *flags)
+    assert result.code == 2
+    assert "hint: " in result.err
 
 
 def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder: Path) -> None:

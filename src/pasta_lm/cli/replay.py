@@ -122,12 +122,11 @@ def _load(
     device: str | None,
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
-    from pasta_lm.engines.torch.loading import DTYPES, load, read_architecture
+    from pasta_lm.engines.torch.loading import DTYPES, load, read_architecture, usable_device
 
     if random is None:
         assert model is not None
         return load(model, dtype=dtype, device=device)
-    from pasta_lm.engines.torch.diagnosis import best_device
     from pasta_lm.engines.torch.random_model import load_tokenizer, random_model, train_tokenizer
 
     require_one_of("--dtype", dtype, DTYPES)
@@ -141,7 +140,7 @@ def _load(
         pieces,
         name=random.stem,
         dtype=DTYPES[dtype or "float32"],
-        device=device or best_device(),
+        device=str(usable_device(device)),
     )
 
 

@@ -50,11 +50,6 @@ def devices() -> list[str]:
     return names
 
 
-def best_device() -> str:
-    """Return where a model goes if nobody says: a GPU if there is one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def self_test() -> SelfTest:
     """Run two sequences of a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()

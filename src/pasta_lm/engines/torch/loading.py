@@ -131,11 +131,12 @@ def load(
         device: None: a GPU if there is one.
 
     Raises:
+        UsageError: an unknown dtype, or a device that is not there.
         ModelNotFoundError: nothing is there.
         UnsupportedModelError: the engine would not be exact for it.
         VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = usable_device(device)
     wanted = _dtype(dtype, place)
     model, tokenizer = _from_pretrained(source, wanted)
     check_exact(model)
@@ -149,6 +150,24 @@ def load(
         eos_ids(model, tokenizer),
         positions=PositionStrategy.PREDICT if config is None else config.positions,
     )
+
+
+def usable_device(name: str | None) -> torch.device:
+    """Return a device that this machine has: a GPU if there is one and none is named.
+
+    Raises:
+        UsageError: torch knows no such device, or it is not there.
+    """
+    wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=wanted).device
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as exc:  # not built for it; a name of nothing; no such GPU
+        found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        hint = f"this machine has {', '.join(['cpu', *found])}"
+        raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
 
 
 def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
