@@ -183,24 +183,28 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
     Raises:
         UnsupportedModelError: the configuration cannot be made small.
     """
-    small = copy.deepcopy(config.get_text_config())
-    for name, size in _TINY.items():
-        if getattr(small, name, None) is not None:
-            setattr(small, name, size)
-    num_layers = _TINY["num_hidden_layers"]
-    for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
-        kinds = getattr(small, name, None)
-        if kinds is not None:
-            setattr(small, name, _shortened(kinds, num_layers))
-    small.dtype = torch.float32
     try:
+        small = _small(config.get_text_config())
         twin: PreTrainedModel = AutoModelForCausalLM.from_config(small, attn_implementation="eager")
         twin.eval()
-    except Exception as exc:
+    except Exception as exc:  # a foreign configuration may refuse anything
         raise UnsupportedModelError(
             f"{type(config).__name__} could not be made small for the self-test: {exc}"
         ) from exc
     return twin
+
+
+def _small(config: PreTrainedConfig) -> PreTrainedConfig:
+    small = copy.deepcopy(config)
+    for name, size in _TINY.items():
+        if getattr(small, name, None) is not None:
+            setattr(small, name, size)
+    for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
+        kinds = getattr(small, name, None)
+        if isinstance(kinds, list):
+            setattr(small, name, _shortened(kinds, _TINY["num_hidden_layers"]))
+    small.dtype = torch.float32
+    return small
 
 
 def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:
