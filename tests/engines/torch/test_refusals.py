@@ -132,7 +132,8 @@ def test_longrope_ends_where_its_other_factors_would_begin() -> None:
         "long_factor": [4.0] * 6,
         "original_max_position_embeddings": 64,
     }
-    model = load("phi3", build("phi3", rope_parameters=rope, original_max_position_embeddings=64))
+    changes = {"rope_parameters": rope, "original_max_position_embeddings": 64, "head_dim": 12}
+    model = load("phi3", build("phi3", **changes))
     assert model.max_position == 63
     engine = TorchEngine(model, pool_tokens=256, captures=False)
     with pytest.raises(RequestError, match="65 tokens, the model's context is 64"):
