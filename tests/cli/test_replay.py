@@ -40,7 +40,7 @@ def test_the_table_names_kind_weights_and_hardware(
 ) -> None:
     result = pasta("replay", answers, "--random", architecture)
     assert (result.code, result.err) == (0, "")
-    assert "replayed, random weights: tiny, float32 on cpu, positions predict" in result.out
+    assert "replayed, random weights: tiny, float32 on cpu (" in result.out
     assert "realised speedup" in result.out
     assert "\x1b" not in result.out
 

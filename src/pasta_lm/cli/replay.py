@@ -179,14 +179,19 @@ def _print(report: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _figure(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:.2f}{unit}"
+    if value is None:
+        return "-"
+    return f"{value:.2f}{unit}" if value < 100 else f"{value:.0f}{unit}"
 
 
 def _setting(report: dict[str, Any]) -> str:
     """Return what every figure needs beside it: its kind, the weights, the hardware."""
     weights = "random weights" if report["weights"] == "random-weights" else "given weights"
     skipped = f"; {report['num_skipped']} answers did not fit" if report["num_skipped"] else ""
+    from pasta_lm.engines.torch.diagnosis import devices
+
+    device = next((one for one in devices() if one.startswith(report["device"])), report["device"])
     return (
-        f"{report['kind']}, {weights}: {report['model']}, {report['dtype']} on {report['device']}, "
+        f"{report['kind']}, {weights}: {report['model']}, {report['dtype']} on {device}, "
         f"positions {report['positions']}{skipped}"
     )

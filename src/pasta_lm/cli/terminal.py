@@ -63,4 +63,4 @@ def harmless(text: str) -> str:
 
 def thread_name(thread: int, topic: str | None) -> str:
     """Return how a thread is called in pictures; its number is readable without colour."""
-    return "main" if topic is None else f"{thread} {harmless(' '.join(topic.split()))}"
+    return "main" if topic is None else f"{thread} {' '.join(harmless(topic).split())}"

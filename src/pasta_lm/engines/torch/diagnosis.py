@@ -44,7 +44,8 @@ class ModelReport:
 
 def devices() -> list[str]:
     """Return where a model can be, by name; the CPU always."""
-    names = [f"cpu ({torch.get_num_threads()} threads)"]
+    num_threads = torch.get_num_threads()
+    names = [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})"]
     for index in range(torch.cuda.device_count()):
         names.append(f"cuda:{index} ({torch.cuda.get_device_name(index)})")
     return names
