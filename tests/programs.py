@@ -1,8 +1,4 @@
-"""Random answers as token ids, and where each of their tokens must stand, said a second time.
-
-``reference`` works out positions and visibility of an answer from its written form alone: no
-slots, no steps, no threads. What the interpreter and the placement make while decoding must agree.
-"""
+"""Random answers as token ids: promises, syncs, empty blocks, long blocks, blocks left pending."""
 
 from __future__ import annotations
 
@@ -14,15 +10,9 @@ from typing import NamedTuple
 
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.interpreter import PositionStrategy
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    PROMISE_OPEN,
-    SYNC,
-    TOKENS_PER_UNIT,
-    closing_piece,
-)
+from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
+from tests.reference import Shape
 
 
 @dataclass(frozen=True)
@@ -31,6 +21,12 @@ class Program:
 
     prompt: tuple[int, ...]
     answer: EncodedDocument
+
+    def shape(self, vocabulary: Vocabulary) -> Shape:
+        """Return what its layout depends on."""
+        text = Lexeme(LexemeKind.TEXT)
+        main = [vocabulary.id_to_lexeme(token) or text for token in self.answer.main]
+        return Shape(len(self.prompt), main, [len(words) for words in self.answer.blocks])
 
 
 class Words(NamedTuple):
@@ -72,92 +68,3 @@ def random_program(
             num_unjoined = 0
     prompt = tuple(rng.choices(words.text, k=rng.choice([1, 2, 3, 5, 9, 17, 24])))
     return Program(prompt, EncodedDocument(tuple(main), tuple(blocks)))
-
-
-class Place(NamedTuple):
-    """One token of the written form."""
-
-    token: int
-    thread: int
-    """0 is main, k the block of the k-th promise; the prompt is -1."""
-    index: int
-    """Which token of its thread it is."""
-    position: int
-    sees: frozenset[int]
-    """Places of the written form that it sees, itself included."""
-
-
-class Block(NamedTuple):
-    """One block of the written form: where it begins and what surrounds it."""
-
-    thread: int
-    places: range
-
-
-def reference(program: Program, vocabulary: Vocabulary, strategy: PositionStrategy) -> list[Place]:
-    """Return the whole answer in the written form, prompt first, by the rules of the language.
-
-    With ``rotate`` a token stands where it is fed, before any later sync moves it.
-    """
-    lexeme = vocabulary.id_to_lexeme
-    written = [Place(t, -1, i, i, frozenset(range(i + 1))) for i, t in enumerate(program.prompt)]
-    visible = set(range(len(written)))  # what main sees
-    hidden: list[int] = []  # blocks that no sync has joined
-    next_position = len(written)
-    num_blocks = 0
-    for index, token in enumerate(program.answer.main):
-        kind = lexeme(token)
-        if token == vocabulary.piece_id(SYNC):
-            visible.update(hidden)
-            hidden.clear()
-            next_position = _at_sync(strategy, next_position, [written[i] for i in visible])
-        visible.add(len(written))
-        written.append(Place(token, 0, index, next_position, frozenset(visible)))
-        if kind is None or kind.units is None:
-            next_position += 1
-            continue
-        words = program.answer.blocks[num_blocks]
-        num_blocks += 1
-        first, last = vocabulary.piece_id(ASYNC_OPEN), vocabulary.piece_id(ASYNC_CLOSE)
-        end, before = written[-1].position, frozenset(visible)
-        inside: list[int] = []
-        for offset, word in enumerate((first, *words, last)):
-            inside.append(len(written))
-            sees = before | frozenset(inside)
-            written.append(Place(word, num_blocks, offset, end + 1 + offset, sees))
-        hidden += inside
-        gap = {
-            PositionStrategy.CONTINUE: 0,
-            PositionStrategy.ORACLE: len(words) + 2,
-        }.get(strategy, TOKENS_PER_UNIT * kind.units)
-        next_position = end + 1 + gap
-    return written
-
-
-def _at_sync(strategy: PositionStrategy, running: int, visible: Sequence[Place]) -> int:
-    if strategy is PositionStrategy.ROTATE:
-        return len(visible)
-    if strategy is PositionStrategy.CONTINUE:
-        return max(place.position for place in visible) + 1
-    return running
-
-
-def critical_path(program: Program, vocabulary: Vocabulary) -> int:
-    """Return the length of the longest chain of tokens that must be fed one after another.
-
-    The last token of main, and the ``</async>`` of blocks that nothing joins, may never be fed:
-    what is decoded last is not counted.
-    """
-    depth = longest = num_blocks = 0
-    pending: list[int] = []  # depth of each unjoined block's last content token
-    for token in program.answer.main:
-        depth += 1
-        if token == vocabulary.piece_id(SYNC):
-            depth = max([depth, *(end + 1 for end in pending)])
-            pending.clear()
-        lexeme = vocabulary.id_to_lexeme(token)
-        if lexeme is not None and lexeme.units is not None:
-            pending.append(depth + len(program.answer.blocks[num_blocks]))
-            num_blocks += 1
-        longest = max(longest, depth)
-    return max([longest, *pending])

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.interpreter import (
+    Command,
+    End,
+    Finish,
+    FinishReason,
+    Fork,
+    Interpreter,
+    Limits,
+    Resume,
+    Thread,
+    Wait,
+)
+from pasta_lm.interpreter.interpreter import ASYNC_OPEN
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync, Text
+from tests.lockstep import CLOSED, lexeme_of
+
+
+def spelled(commands: list[Command]) -> str:
+    """Write commands so that a table of them can be read."""
+    parts = []
+    for command in commands:
+        match command:
+            case Fork(child, parent):
+                parts.append(f"fork {child.id} of {parent.id}")
+            case Wait(thread):
+                parts.append(f"wait {thread.id}")
+            case Resume(thread, joined):
+                parts.append(f"resume {thread.id} with {[t.id for t in joined]}")
+            case End(thread, reason):
+                parts.append(f"end {thread.id} {reason}")
+            case Finish(reason):
+                parts.append(f"finish {reason}")
+    return ", ".join(parts)
+
+
+def decode(interpreter: Interpreter, script: str) -> list[str]:
+    """Let threads decode: ``0:A 1:b 0:.`` is A in main, b in thread 1, an end-of-text in main."""
+    answers = []
+    for step in script.split():
+        number, _, word = step.partition(":")
+        thread = interpreter.threads[int(number)]
+        if word == ".":
+            answers.append(spelled(interpreter.end_of_text(thread)))
+            continue
+        lexeme = lexeme_of(word)
+        if not thread.in_topic:
+            interpreter.write(thread, lexeme.text)
+        answers.append(spelled(interpreter.advance(thread, lexeme)))
+    return answers
+
+
+PROMISE = "0:<p 0:t 0:>1"
+FORKED = ["", "", "fork 1 of 0"]
+
+
+@pytest.mark.parametrize(
+    ("script", "commands"),
+    [
+        ("0:A 0:B", ["", ""]),
+        ("0:.", ["end 0 stop, finish stop"]),
+        (PROMISE, FORKED),
+        (f"{PROMISE} 1:a 1:{CLOSED} 0:.", [*FORKED, "", "end 1 stop", "end 0 stop, finish stop"]),
+        # main ends first: the answer ends with its last block
+        (f"{PROMISE} 0:. 1:{CLOSED}", [*FORKED, "end 0 stop", "end 1 stop, finish stop"]),
+        # a sync is held while a block decodes, and fed with the last </async>
+        (f"{PROMISE} 0:| 1:{CLOSED}", [*FORKED, "wait 0", "end 1 stop, resume 0 with [1]"]),
+        # ... or at once when all have ended
+        (f"{PROMISE} 1:{CLOSED} 0:|", [*FORKED, "end 1 stop", "resume 0 with [1]"]),
+        # a sync joins what is unjoined, nothing twice
+        ("0:| 0:|", ["resume 0 with []", "resume 0 with []"]),
+        (f"{PROMISE} 1:. 0:| 0:|", [*FORKED, "end 1 stop", "resume 0 with [1]", "resume 0 with []"]),
+        # a remote engine's end-of-text closes the block that it is in
+        (f"{PROMISE} 1:a 1:.", [*FORKED, "", "end 1 stop"]),
+    ],
+)  # fmt: skip
+def test_what_a_thread_decodes_gives_commands(script: str, commands: list[str]) -> None:
+    assert decode(Interpreter(Limits()), script) == commands
+
+
+def test_a_sync_waits_for_every_block_and_for_the_blocks_inside_them() -> None:
+    interpreter = Interpreter(Limits(max_depth=2))
+    decode(interpreter, "0:<p 0:t 0:>1 1:<p 1:u 1:>1 0:|")
+    assert decode(interpreter, f"1:{CLOSED}") == ["end 1 stop"], "thread 2 still decodes"
+    assert decode(interpreter, f"2:{CLOSED}") == ["end 2 stop, resume 0 with [1, 2]"]
+
+
+def test_a_sync_waits_for_the_inner_block_also_when_the_outer_one_has_ended() -> None:
+    interpreter = Interpreter(Limits(max_depth=2))
+    decode(interpreter, f"0:<p 0:t 0:>1 1:<p 1:u 1:>1 1:{CLOSED}")
+    assert decode(interpreter, "0:|") == ["wait 0"]
+    assert decode(interpreter, f"2:{CLOSED}") == ["end 2 stop, resume 0 with [1, 2]"]
+
+
+@pytest.mark.parametrize(
+    ("script", "num_illegal", "num_blocks"),
+    [
+        (f"0:{CLOSED}", 1, 0),  # main is no block
+        (f"{PROMISE} 1:| 1:a", 1, 1),  # a sync belongs to main
+        (f"{PROMISE} 1:<p 1:u 1:>1", 2, 1),  # no promise inside a block: opening and closing
+        ("0:>1", 1, 0),  # nothing is open
+        ("0:<p 0:<p 0:t 0:>1", 1, 1),  # a topic is open
+        ("0:<p 0:| 0:t 0:>1", 1, 1),
+        ("0:<p 0:>1", 1, 0),  # a topic has a character
+        ("0:<p 0:>1 0:t 0:>1", 1, 1),
+    ],
+)
+def test_an_illegal_tag_has_no_effect_and_is_counted(
+    script: str, num_illegal: int, num_blocks: int
+) -> None:
+    interpreter = Interpreter(Limits())
+    decode(interpreter, script)
+    assert interpreter.num_illegal == num_illegal
+    assert len(interpreter.threads) == 1 + num_blocks
+
+
+def test_an_async_open_that_a_model_emits_is_illegal_everywhere() -> None:
+    interpreter = Interpreter(Limits())
+    decode(interpreter, PROMISE)
+    for thread in interpreter.threads:
+        assert interpreter.advance(thread, ASYNC_OPEN) == []
+    assert interpreter.num_illegal == 2
+
+
+def test_the_document_is_the_answer_as_far_as_it_was_decoded() -> None:
+    interpreter = Interpreter(Limits())
+    decode(interpreter, "0:A 0:<p 0:t 0:>2 0:B 1:x 1:y")
+    assert interpreter.document() == parse('A<promise topic="t" tokens="2"/><async>xy</async>B')
+    decode(interpreter, f"1:{CLOSED} 0:| 0:<p 0:un")
+    assert interpreter.document() == Document(
+        (Text("A"), Block("t", 2, (Text("xy"),)), Text("B"), Sync())
+    ), "a topic that was never closed is no promise"
+
+
+def test_an_abort_ends_everything_once() -> None:
+    interpreter = Interpreter(Limits(max_threads=2))
+    decode(interpreter, f"{PROMISE} 0:<p 0:u 0:>1")
+    assert spelled(interpreter.abort()) == "end 0 abort, end 1 abort, end 2 abort, finish abort"
+    assert interpreter.abort() == []
+    assert interpreter.finish_reason is FinishReason.ABORT
+
+
+# Stops: main is "A [1] B [2] C", the earliest match in reading order cuts.
+
+TWO = "0:A 0:<p 0:t 0:>1 1:x 0:B 0:<p 0:u 0:>1 2:y 0:C"
+
+
+@pytest.fixture
+def two() -> Interpreter:
+    interpreter = Interpreter(Limits())
+    decode(interpreter, TWO)
+    return interpreter
+
+
+def texts(interpreter: Interpreter) -> str:
+    return interpreter.document().plain_text
+
+
+def stop(interpreter: Interpreter, number: int) -> str:
+    return spelled(interpreter.stop(interpreter.threads[number]))
+
+
+def test_a_stop_in_main_lets_all_its_blocks_finish(two: Interpreter) -> None:
+    assert stop(two, 0) == "end 0 stop"
+    decode(two, f"1:x 1:{CLOSED}")
+    assert decode(two, f"2:{CLOSED}") == ["end 2 stop, finish stop"]
+    assert texts(two) == "AxxByC"
+
+
+def test_a_stop_in_a_block_aborts_what_stands_later_and_cuts_there(two: Interpreter) -> None:
+    assert stop(two, 1) == "end 0 abort, end 2 abort, end 1 stop, finish stop"
+    assert texts(two) == "Ax"
+
+
+def test_a_stop_in_a_later_block_lets_the_earlier_one_finish(two: Interpreter) -> None:
+    assert stop(two, 2) == "end 0 abort, end 2 stop"
+    assert decode(two, f"1:z 1:{CLOSED}") == ["", "end 1 stop, finish stop"]
+    assert texts(two) == "AxzBy"
+
+
+def test_of_two_stops_the_earlier_in_reading_order_wins(two: Interpreter) -> None:
+    stop(two, 2)
+    assert stop(two, 1) == "end 1 stop, finish stop"
+    assert texts(two) == "Ax"
+
+
+def test_a_stop_later_in_reading_order_than_another_changes_nothing(two: Interpreter) -> None:
+    stop(two, 0)
+    decode(two, f"2:{CLOSED}")
+    assert stop(two, 1) == "end 1 stop, finish stop"
+    assert stop(two, 2) == "", "the answer is cut before it"
+    assert texts(two) == "Ax"
+
+
+def test_a_stop_ends_a_main_that_waits(two: Interpreter) -> None:
+    decode(two, f"0:| 2:{CLOSED}")
+    assert stop(two, 1) == "end 0 abort, end 1 stop, finish stop"
+
+
+def test_runnable_threads_come_in_order_of_birth(two: Interpreter) -> None:
+    def running() -> list[int]:
+        return [thread.id for thread in two.runnable()]
+
+    assert running() == [0, 1, 2]
+    decode(two, "0:|")
+    assert running() == [1, 2]
+    decode(two, f"1:{CLOSED} 2:{CLOSED}")
+    assert running() == [0]
+
+
+def test_reading_order_of_next_tokens_puts_blocks_before_main(two: Interpreter) -> None:
+    def key(thread: Thread) -> tuple[float, ...]:
+        return thread.reading_key
+
+    assert [thread.id for thread in sorted(two.threads, key=key)] == [1, 2, 0]

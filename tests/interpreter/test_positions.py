@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.positions import (
+    Epoch,
+    key_position,
+    position_after_promise,
+    position_of_sync,
+)
+from tests.lockstep import Lockstep
+
+PREDICT, CONTINUE, ORACLE, ROTATE = PositionStrategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "next_main"),
+    [(PREDICT, 7 + 30 + 1), (CONTINUE, 7 + 1), (ORACLE, 7 + 12 + 1), (ROTATE, 7 + 30 + 1)],
+)
+def test_main_goes_on_behind_the_gap_that_its_promise_left(
+    strategy: PositionStrategy, next_main: int
+) -> None:
+    assert position_after_promise(strategy, 7, 3, block_length=12) == next_main
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sync"), [(PREDICT, 40), (CONTINUE, 54), (ORACLE, 40), (ROTATE, 54)]
+)
+def test_a_sync_stands_where_its_strategy_says(strategy: PositionStrategy, sync: int) -> None:
+    assert position_of_sync(strategy, 40, [0, 1, 53, 7]) == sync
+
+
+def test_oracle_without_a_length_says_where_it_may_be_used() -> None:
+    with pytest.raises(ValueError, match="replay and training only"):
+        position_after_promise(ORACLE, 7, 3)
+
+
+def test_a_key_stands_where_its_sync_moved_it_and_else_where_it_was_fed() -> None:
+    epoch = Epoch(1, {4: 11})
+    assert key_position(4, 99, epoch) == 11
+    assert key_position(5, 99, epoch) == 99
+    assert key_position(4, 99, Epoch()) == 99
+
+
+ANSWER = "A <p t >2 B <p u >1 C | D <p v >1 | E"
+BLOCKS = ["a b c", "", "d"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "main"),
+    [
+        #           A <p t >2   B  <p   u  >1   C   |   D  <p   v  >1   |   E
+        (PREDICT, [3, 4, 5, 6, 27, 28, 29, 30, 41, 42, 43, 44, 45, 46, 57, 58]),
+        # The first block ends at 11, behind main; the third at 19, ahead of it.
+        (CONTINUE, [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 21, 22]),
+        (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
+        # Prompt 3, main 9, blocks 5 and 2: the sync is the 20th token, and so on.
+        (ROTATE, [3, 4, 5, 6, 27, 28, 29, 30, 41, 19, 20, 21, 22, 23, 27, 28]),
+    ],
+)
+def test_positions_of_main(strategy: PositionStrategy, main: list[int]) -> None:
+    answer = Lockstep(ANSWER, BLOCKS, num_prompt=3, strategy=strategy).run()
+    assert [fed.placed.position for fed in answer.fed if fed.thread == 0] == main
+
+
+@pytest.mark.parametrize("strategy", PositionStrategy)
+def test_a_block_stands_right_behind_its_promise(strategy: PositionStrategy) -> None:
+    answer = Lockstep(ANSWER, BLOCKS, strategy=strategy).run()
+    for thread in answer.interpreter.threads[1:]:
+        assert thread.fork_point is not None
+        positions = [fed.placed.position for fed in answer.fed if fed.thread == thread.id]
+        first = thread.fork_point.position + 1
+        assert positions == list(range(first, first + len(positions)))
+
+
+def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> None:
+    answer = Lockstep(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
+    last = len(answer.entries) - 1  # E
+    moved = {slot: answer.entries.position_seen(last, slot) for slot in range(last + 1)}
+    words = ["p", "p", "p", *(fed.word for fed in answer.fed)]
+    reading = " ".join(words[slot] for slot in sorted(moved, key=lambda slot: moved[slot]))
+    assert reading == (
+        "p p p A <p t >2 <async> a b c </async> B <p u >1 <async> </async> C | "
+        "D <p v >1 <async> d </async> | E"
+    )
+    assert sorted(moved.values()) == list(range(len(words)))
+
+
+def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
+    answer = Lockstep("<p t >1 B | C", ["a b"], num_prompt=1, strategy=ROTATE).run()
+    slot = {fed.word: fed.placed.slot for fed in answer.fed}
+    entries = answer.entries
+    assert entries.position_seen(slot["B"], slot["B"]) == 14
+    assert entries.position_seen(slot["C"], slot["B"]) == 8
+    assert entries.position_seen(slot["C"], slot["a"]) == entries[slot["a"]].position == 5
+
+
+def test_blocks_forked_after_a_sync_live_in_its_epoch() -> None:
+    answer = Lockstep("<p t >3 | <p u >3 | C", ["a", "b"], num_prompt=1, strategy=ROTATE).run()
+    first, second = (fed.placed for fed in answer.fed if fed.word in "ab")
+    assert (first.position, second.position) == (5, 12)
+    assert [fed.placed.position for fed in answer.fed if fed.word == "C"] == [15]

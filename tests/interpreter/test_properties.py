@@ -1,0 +1,132 @@
+"""Random answers through interpreter and placement, without a model."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.interpreter import FinishReason, Limits, PositionStrategy
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.events import Sync, Text
+from tests.lockstep import CLOSED, OPEN, Lockstep, lexeme_of
+from tests.reference import critical_path, reference
+
+words = st.lists(st.sampled_from("abcdef"), max_size=8).map(" ".join)
+promises = st.builds("<p {} >{}".format, st.sampled_from("tuv"), st.integers(1, 4))
+parts = st.one_of(words, promises, st.just("|"))
+
+
+@st.composite
+def answers(draw: st.DrawFn, max_parts: int = 8) -> tuple[str, list[str]]:
+    main = " ".join(draw(st.lists(parts, max_size=max_parts)))
+    num_blocks = main.count("<p")
+    return main, draw(st.lists(words, min_size=num_blocks, max_size=num_blocks))
+
+
+positions = st.sampled_from(PositionStrategy)
+bounds = st.none() | st.integers(1, 4)
+
+
+def document_of(main: str, blocks: list[str]) -> Document:
+    """Return what a reader gets of an answer spelled in words."""
+    items: list[Item] = []
+    inside = iter(blocks)
+    topic = ""
+    for word in main.split():
+        lexeme = lexeme_of(word)
+        if lexeme.units is not None:
+            text = next(inside).replace(" ", "")
+            items.append(Block(topic, lexeme.units, (Text(text),)))
+        elif word == "|":
+            items.append(Sync())
+        elif word in "tuv":
+            topic = word
+        elif word != "<p":
+            items.append(Text(word))
+    return Document(tuple(items))
+
+
+@given(answers(), positions, bounds, st.integers(1, 5))
+def test_every_token_stands_and_sees_as_the_written_form_says(
+    answer: tuple[str, list[str]], strategy: PositionStrategy, bound: int | None, num_prompt: int
+) -> None:
+    run = Lockstep(*answer, num_prompt, strategy, Limits(max_threads=bound)).run()
+    expected = reference(run.shape, strategy)
+    found = run.places()
+    assert found == {name: expected[name] for name in found}
+
+
+@given(answers(), positions)
+def test_the_critical_path_is_the_number_of_passes(
+    answer: tuple[str, list[str]], strategy: PositionStrategy
+) -> None:
+    run = Lockstep(*answer, strategy=strategy).run()
+    assert run.num_passes == run.placement.critical_path == critical_path(run.shape)
+
+
+@given(answers(), bounds)
+def test_deferral_changes_the_number_of_passes_and_no_depth(
+    answer: tuple[str, list[str]], bound: int | None
+) -> None:
+    free = Lockstep(*answer).run()
+    bounded = Lockstep(*answer, limits=Limits(max_threads=bound)).run()
+    assert bounded.num_passes >= free.num_passes
+    depths = [
+        {(f.thread, f.placed.position): f.placed.depth for f in r.fed} for r in (free, bounded)
+    ]
+    for name in depths[0].keys() & depths[1].keys():
+        assert depths[0][name] == depths[1][name]
+
+
+@given(answers(), positions, bounds)
+def test_every_token_is_fed_once_and_in_order(
+    answer: tuple[str, list[str]], strategy: PositionStrategy, bound: int | None
+) -> None:
+    main, blocks = answer
+    run = Lockstep(main, blocks, 2, strategy, Limits(max_threads=bound)).run()
+    lanes: dict[int, list[str]] = {thread.id: [] for thread in run.interpreter.threads}
+    for fed in run.fed:
+        lanes[fed.thread].append(fed.word)
+    assert lanes.pop(0) == main.split()
+    for number, lane in lanes.items():
+        whole = [OPEN, *blocks[number - 1].split(), CLOSED]
+        assert lane in (whole, whole[:-1])  # a last </async> is decoded and never fed
+    steps = [(fed.step, fed.thread) for fed in run.fed]
+    assert len(steps) == len(set(steps)), "a thread feeds one token a pass"
+
+
+@given(answers(), bounds)
+def test_the_document_is_what_was_decoded(answer: tuple[str, list[str]], bound: int | None) -> None:
+    main, blocks = answer
+    run = Lockstep(main, blocks, limits=Limits(max_threads=bound)).run()
+    assert run.interpreter.document() == document_of(main, blocks)
+    assert run.interpreter.finish_reason is FinishReason.STOP
+    assert run.interpreter.num_illegal == 0
+    num_decoded = len(main.split()) + sum(len(block.split()) + 2 for block in blocks)
+    assert run.interpreter.num_tokens == num_decoded
+
+
+@given(answers(), bounds, st.integers(1, 40))
+def test_a_response_never_has_more_tokens_than_it_may_have(
+    answer: tuple[str, list[str]], bound: int | None, room: int
+) -> None:
+    limits = Limits(max_threads=bound, max_tokens=room)
+    run = Lockstep(*answer, limits=limits).run()
+    whole = Lockstep(*answer, limits=Limits(max_threads=bound)).run()
+    num_tokens = run.interpreter.num_tokens
+    assert num_tokens <= room
+    assert len(run.fed) <= num_tokens
+    was_cut = run.interpreter.finish_reason is FinishReason.LENGTH
+    assert num_tokens == (room if was_cut else whole.interpreter.num_tokens)
+    assert was_cut or run.fed == whole.fed
+
+
+@given(answers(), positions, st.integers(8, 60))
+def test_nothing_is_fed_beyond_the_last_position(
+    answer: tuple[str, list[str]], strategy: PositionStrategy, last: int
+) -> None:
+    limits = Limits(max_position=last)
+    if strategy is PositionStrategy.ROTATE:  # one line of all tokens: the engine bounds it so
+        limits = Limits(max_position=last, max_tokens=last + 1 - 3)
+    run = Lockstep(*answer, num_prompt=3, strategy=strategy, limits=limits).run()
+    assert max((fed.placed.position for fed in run.fed), default=0) <= last

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pasta_lm.errors import InputError
+from pasta_lm.interpreter import Kind, Role, Trace
+from pasta_lm.interpreter.perfetto import to_perfetto
+from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """Return ``A [t: b] | C``, as an engine could have recorded it."""
+    tokens = [
+        TokenRecord(0, 5, "A", Role.CONTENT, -1, 0.1, False, 0, 3, 3, 1),
+        TokenRecord(0, 6, "t", Role.TOPIC, 0, 0.2, False, 1, 4, 4, 2),
+        TokenRecord(0, 7, "", Role.TAG, 1, 0.3, False, 2, 5, 5, 3),
+        TokenRecord(1, 8, "", Role.TAG, 1, 0.3, True, 2, 6, 6, 3),
+        TokenRecord(1, 9, "b\u00e9\n\U0001f600", Role.CONTENT, 2, 0.4, False, 3, 7, 7, 4),
+        TokenRecord(1, 4, "", Role.TAG, 3, 0.5, False, 4, 8, 8, 5),
+        TokenRecord(0, 3, "", Role.TAG, 2, 0.4, False, 4, 9, 16, 5),
+        TokenRecord(0, 5, "C", Role.CONTENT, 4, 0.6),  # decoded last, never fed
+    ]
+    threads = [
+        ThreadRecord(0, None, None, None, 5, 0, 4, "stop"),
+        ThreadRecord(1, 0, 'a "topic"', 10, 3, 2, 4, "stop"),
+    ]
+    return Trace(
+        kind=Kind.REPLAYED,
+        model="tiny",
+        engine="torch",
+        strategy="pasta",
+        positions="predict",
+        num_prompt_tokens=3,
+        finish_reason="stop",
+        forward_passes=5,
+        critical_path=5,
+        num_illegal=2,
+        prefill_s=0.1,
+        wall_s=0.6,
+        step_s=[0.2, 0.3, 0.4, 0.5, 0.6],
+        threads=threads,
+        tokens=tokens,
+        syncs=[SyncRecord(0, [1], 4, 16)],
+    )
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_trace_survives_being_written(trace: Trace, indent: int | None) -> None:
+    assert Trace.from_json(trace.to_json(indent)) == trace
+
+
+def test_a_trace_without_tokens_survives_being_written() -> None:
+    empty = Trace(kind=Kind.SIMULATED)
+    assert Trace.from_json(empty.to_json()) == empty
+    assert (empty.parallelism, empty.theoretical_speedup(9)) == (0.0, 1.0)
+
+
+def test_the_derived_figures_are_in_the_file_for_readers_without_this_code(trace: Trace) -> None:
+    data = json.loads(trace.to_json())
+    assert data["parallelism"] == trace.parallelism == 3 / 5
+    assert data["num_content_tokens"] == 3
+    assert data["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
+    assert data["kind"] == "replayed"
+
+
+def test_content_tokens_are_neither_tags_nor_topics(trace: Trace) -> None:
+    assert trace.num_content_tokens == 3
+    assert trace.num_tokens == 8
+    assert trace.theoretical_speedup(10) == 2.0
+    assert [token.text for token in trace.lane(1)] == ["", "b\u00e9\n\U0001f600", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "the trace is not JSON"),
+        ("[1, 2]", r"not a trace of version 1 \(found version: None\)"),
+        ('{"version": 99}', "found version: 99"),
+        ('{"version": 1}', "the trace is damaged: 'kind'"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_fault(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Trace.from_json(text)
+
+
+@pytest.mark.parametrize("damage", ["kind", "tokens", "threads", "syncs", "step_s"])
+def test_a_damaged_trace_is_refused(trace: Trace, damage: str) -> None:
+    data = json.loads(trace.to_json())
+    data[damage] = [{"wrong": 1}] if isinstance(data[damage], list) else "wrong"
+    if damage == "step_s":
+        del data[damage]
+    with pytest.raises(InputError, match="the trace is damaged"):
+        Trace.from_json(json.dumps(data))
+
+
+# Perfetto
+
+
+def test_perfetto_gets_a_slice_for_every_fed_token(trace: Trace) -> None:
+    data = json.loads(to_perfetto(trace))
+    slices = [event for event in data["traceEvents"] if event["ph"] == "X"]
+    assert len(slices) == 7
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in slices)
+    for thread in (0, 1):
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == thread)
+        for (_, end), (start, _) in zip(own, own[1:], strict=False):
+            assert end <= start + 1e-6, "a thread feeds one token at a time"
+
+
+def test_perfetto_gets_a_named_track_for_every_thread(trace: Trace) -> None:
+    data = json.loads(to_perfetto(trace))
+    names = {e["tid"]: e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"}
+    assert names == {0: "main", 1: '1 a "topic"'}
+
+
+def test_every_arrow_has_a_beginning_an_end_and_goes_forward(trace: Trace) -> None:
+    events = json.loads(to_perfetto(trace))["traceEvents"]
+    arrows: dict[tuple[str, object], dict[str, dict[str, float]]] = {}
+    for event in events:
+        if event["ph"] in "sf":
+            arrows.setdefault((event["cat"], event["id"]), {})[event["ph"]] = event
+    assert {category for category, _ in arrows} == {"fork", "sync"}
+    for ends in arrows.values():
+        assert set(ends) == {"s", "f"}
+        assert ends["s"]["ts"] <= ends["f"]["ts"]
+        assert ends["s"]["tid"] != ends["f"]["tid"]
+        assert ends["f"]["bp"] == "e"
+
+
+def test_every_event_has_what_the_format_asks_for(trace: Trace) -> None:
+    for event in json.loads(to_perfetto(trace))["traceEvents"]:
+        assert event["ph"] in "MXsf"
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        assert {"pid", "tid"} <= event.keys()
+        assert event["ph"] == "M" or isinstance(event["ts"], float)
+        assert event["ph"] != "X" or isinstance(event["dur"], float)
+
+
+def test_an_unfinished_trace_can_be_shown(trace: Trace) -> None:
+    trace.syncs[0].step = None
+    trace.step_s.clear()
+    assert json.loads(to_perfetto(trace))["traceEvents"]

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.interpreter import Entries, Limits, PositionStrategy, Row
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
+from tests.lockstep import Lockstep
+
+
+def drawn(entries: Entries) -> list[str]:
+    """Draw who sees whom: one line a query, one column a key, both in order of slot."""
+    slots = range(len(entries))
+    return ["".join(".x"[entries.is_visible(query, key)] for key in slots) for query in slots]
+
+
+def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
+    #                                                              slots: prompt 0, main A 1, ...
+    answer = Lockstep("A <p t >1 B | C", ["a"], num_prompt=1).run()
+    assert [f"{fed.thread}:{fed.word}" for fed in answer.fed] == [
+        *["0:A", "0:<p", "0:t", "0:>1", "1:<async>", "0:B", "1:a", "1:</async>", "0:|", "0:C"]
+    ]
+    assert drawn(answer.entries) == [
+        # p A < t > [ B a ] | C
+        "x..........",  # the prompt
+        "xx.........",  # A
+        "xxx........",  # <p
+        "xxxx.......",  # t
+        "xxxxx......",  # >1
+        "xxxxxx.....",  # <async> sees main up to its promise
+        "xxxxx.x....",  # B does not see <async>
+        "xxxxxx.x...",  # a does not see B
+        "xxxxxx.xx..",  # </async> does not either
+        "xxxxxxxxxx.",  # the sync sees all
+        "xxxxxxxxxxx",  # and so does what follows
+    ]
+
+
+def test_siblings_do_not_see_each_other() -> None:
+    answer = Lockstep("<p t >1 <p u >1", ["a b c d", "e"], num_prompt=1).run()
+    owners = {t.id: t.owner for t in answer.interpreter.threads}
+    for query, entry in enumerate(answer.entries.items):
+        others = [s for s, e in enumerate(answer.entries.items) if e.owner not in (0, owners[0])]
+        for key in others:
+            is_own = answer.entries[key].owner == entry.owner and key <= query
+            assert answer.entries.is_visible(query, key) == is_own
+
+
+def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_before_it() -> None:
+    answer = Lockstep("<p t >1 | <p u >1 <p v >1", ["a", "b", "c"], num_prompt=1).run()
+    main, first, second, third = (t.owner for t in answer.interpreter.threads)
+    last = max(s for s, e in enumerate(answer.entries.items) if e.owner == third)
+    seen = [
+        e.owner for s, e in enumerate(answer.entries.items) if answer.entries.is_visible(last, s)
+    ]
+    assert seen.count(first) == 3  # joined: <async> a </async>
+    assert second not in seen
+    assert seen.count(main) == 3 + 1 + 3 + 3  # three promises and the sync
+
+
+def test_a_deferred_block_sees_what_it_would_have_seen_at_once() -> None:
+    given = ("<p t >1 X Y <p u >1 Z | W", ["a b", "c d"])
+    at_once, deferred = (Lockstep(*given, limits=Limits(max_threads=n)).run() for n in (None, 1))
+    assert deferred.num_passes > at_once.num_passes
+    assert deferred.places() == at_once.places()
+
+
+def test_samples_of_one_prompt_share_it_and_nothing_else() -> None:
+    rows = Row.of_main(1), Row.of_main(2)
+    for own, other, row in ((1, 2, rows[0]), (2, 1, rows[1])):
+        assert row.sees(query_slot=9, entry_slot=0, entry_owner=PROMPT_OWNER)
+        assert row.sees(query_slot=9, entry_slot=9, entry_owner=own)
+        assert not row.sees(query_slot=9, entry_slot=8, entry_owner=other)
+
+
+@pytest.mark.parametrize(
+    ("query", "entry", "owner", "is_seen"),
+    [
+        (7, 7, 2, True),  # itself
+        (7, 8, 2, False),  # later than itself
+        (7, 4, 1, True),  # below its parent's cutoff
+        (7, 5, 1, False),  # at its parent's cutoff
+        (7, 0, 0, True),  # the prompt
+        (7, 3, 9, False),  # an owner that its row does not name
+    ],
+)
+def test_a_query_sees_what_is_not_later_and_below_the_cutoff(
+    query: int, entry: int, owner: int, is_seen: bool
+) -> None:
+    row = Row.of_main(1).fork(parent=1, child=2, promise_end_slot=4)
+    assert row.sees(query_slot=query, entry_slot=entry, entry_owner=owner) == is_seen
+
+
+def test_a_fork_copies_the_row_and_a_sync_raises_only_what_it_joins() -> None:
+    main = Row.of_main(1)
+    assert main.fork(parent=1, child=2, promise_end_slot=6).cutoffs == {
+        PROMPT_OWNER: UNBOUNDED,
+        1: 7,
+        2: UNBOUNDED,
+    }
+    joined = main.sync([2, 3])
+    assert joined.cutoffs == {**main.cutoffs, 2: UNBOUNDED, 3: UNBOUNDED}
+    assert main.cutoff(2) == 0, "rows are values: the old one is what it was"
+
+
+def test_a_sync_that_joins_nothing_changes_nothing() -> None:
+    answer = Lockstep("A | B", num_prompt=1).run()
+    assert drawn(answer.entries) == ["x...", "xx..", "xxx.", "xxxx"]
+    assert [entry.position for entry in answer.entries.items] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", PositionStrategy)
+def test_visibility_does_not_depend_on_the_position_strategy(strategy: PositionStrategy) -> None:
+    given = ("A <p t >2 <p u >1 B | C <p v >1", ["a b", "", "c"])
+    predicted = Lockstep(*given).run()
+    assert drawn(Lockstep(*given, strategy=strategy).run().entries) == drawn(predicted.entries)
