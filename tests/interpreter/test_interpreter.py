@@ -56,6 +56,7 @@ def decode(interpreter: Interpreter, script: str) -> list[str]:
 
 PROMISE = "0:<p 0:t 0:>1"
 FORKED = ["", "", "fork 1 of 0"]
+JOINED = ["resume 0 with [1]"]
 
 
 @pytest.mark.parametrize(
@@ -70,10 +71,10 @@ FORKED = ["", "", "fork 1 of 0"]
         # a sync is held while a block decodes, and fed with the last </async>
         (f"{PROMISE} 0:| 1:{CLOSED}", [*FORKED, "wait 0", "end 1 stop, resume 0 with [1]"]),
         # ... or at once when all have ended
-        (f"{PROMISE} 1:{CLOSED} 0:|", [*FORKED, "end 1 stop", "resume 0 with [1]"]),
+        (f"{PROMISE} 1:{CLOSED} 0:|", [*FORKED, "end 1 stop", *JOINED]),
         # a sync joins what is unjoined, nothing twice
         ("0:| 0:|", ["resume 0 with []", "resume 0 with []"]),
-        (f"{PROMISE} 1:. 0:| 0:|", [*FORKED, "end 1 stop", "resume 0 with [1]", "resume 0 with []"]),
+        (f"{PROMISE} 1:. 0:| 0:|", [*FORKED, "end 1 stop", *JOINED, "resume 0 with []"]),
         # a remote engine's end-of-text closes the block that it is in
         (f"{PROMISE} 1:a 1:.", [*FORKED, "", "end 1 stop"]),
     ],
