@@ -17,7 +17,7 @@ from pasta_lm.language import parse
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, figures, replay
-from tests.models import loaded
+from tests.models import build, load, loaded
 
 TWO = (
     'Two. <async topic="left">one two three</async> '
@@ -78,10 +78,20 @@ def test_fewer_threads_at_once_change_the_steps_and_nothing_else() -> None:
 
 
 def test_an_answer_beyond_the_context_is_skipped_by_name_and_the_rest_runs() -> None:
-    endless = answer("word " * 3000, "endless")
-    report = replay([endless, answer(ONE, "short")], loaded("llama"))
+    model = load("llama", build("llama", max_position_embeddings=48))
+    endless = answer("word " * 100, "endless")
+    report = replay([endless, answer("Short.", "short")], model)
     assert [name for name, _ in report.skipped] == ["endless"]
     assert [pair.id for pair in report.pairs] == ["short"]
+
+
+def test_an_interrupted_replay_reports_what_was_done() -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    report = replay([answer(ONE, "done"), answer(TWO, "not")], loaded("llama"), progress=interrupt)
+    assert report.was_interrupted
+    assert [pair.id for pair in report.pairs] == ["done"]
 
 
 def test_figures_are_geometric_means_and_their_ratio() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.replay import Progress
 
 INVALID = 3
+INTERRUPTED = 130
 FIGURES = (
     ("num_threads_mean", "threads, mean", ""),
     ("theoretical_speedup", "theoretical speedup", "x"),
@@ -107,7 +108,12 @@ def replay(
         report = decode(
             answers, loaded, positions=strategy, max_threads=max_threads, progress=progress
         )
-    _print(report.to_dict(), as_json=json)
+    _print({**report.to_dict(), "num_invalid_lines": len(problems)}, as_json=json)
+    for name, reason in report.skipped:
+        typer.echo(f"pasta: answer {name} was left out: {reason}", err=True)
+    if report.was_interrupted:
+        typer.echo("pasta: interrupted; the figures are of the answers that were done", err=True)
+        raise typer.Exit(INTERRUPTED)
     if problems:
         raise typer.Exit(INVALID)
 

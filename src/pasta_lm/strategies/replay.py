@@ -66,6 +66,8 @@ class ReplayReport:
     pairs: list[Pair] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """Id and reason of answers that the model's context or the pool cannot hold."""
+    was_interrupted: bool = False
+    """Whether Ctrl-C ended it before the last answer; the figures are of those that were done."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta replay --json`` prints."""
@@ -128,6 +130,9 @@ def replay(
         max_threads: Threads that decode in the same pass; None: all.
         progress: Told after each answer.
 
+    Returns:
+        The report; after Ctrl-C that of the answers that were done.
+
     Raises:
         VocabularyError: the model has no tag pieces.
     """
@@ -144,13 +149,16 @@ def replay(
     largest = max((_need(request) for pair in requests for request in pair), default=1)
     engine = TorchEngine(loaded, pool_tokens=largest)
     _warm_up(engine, requests)
-    for index, (answer, pair) in enumerate(zip(answers, requests, strict=True), start=1):
-        try:
-            report.pairs.append(_decode(answer, engine, *pair))
-        except RequestError as exc:
-            report.skipped.append((answer.id, exc.message))
-        if progress is not None:
-            progress(index, len(answers))
+    try:
+        for index, (answer, pair) in enumerate(zip(answers, requests, strict=True), start=1):
+            try:
+                report.pairs.append(_decode(answer, engine, *pair))
+            except RequestError as exc:
+                report.skipped.append((answer.id, exc.message))
+            if progress is not None:
+                progress(index, len(answers))
+    except KeyboardInterrupt:
+        report.was_interrupted = True
     return report
 
 
