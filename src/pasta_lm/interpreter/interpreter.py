@@ -5,7 +5,7 @@ many threads in one forward pass and under remote servers that stream one thread
 as lexemes; what a *model* emits is never an error: a tag that is illegal here has no effect and is
 counted.
 
-Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/language.md``.
+Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/architecture.md``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Joins the interpreter's threads to the request's entries: called once for each fed token, in order
 of slot. Knows token ids as numbers to keep, nothing of their text and nothing of tensors.
 
-Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/language.md``.
+Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/architecture.md``.
 """
 
 from __future__ import annotations

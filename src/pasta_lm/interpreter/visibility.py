@@ -4,7 +4,7 @@ Every fed token is an entry with an owner thread and a slot; slots grow with tim
 a row of cutoffs by owner. A query sees an entry when the entry is not later than itself and lies
 below the cutoff that the row held when the query was fed. Knows nothing of text or tensors.
 
-Source: PASTA, section 3.2 (the interpreter); the rule to the letter is in ``docs/language.md``.
+Source: PASTA, section 3.2 (the interpreter); the rule to the letter is in ``docs/architecture.md``.
 """
 
 from __future__ import annotations
