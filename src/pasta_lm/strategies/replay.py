@@ -10,7 +10,7 @@ Source: PASTA, section 5.1 (theoretical and realised speedup, parallelism).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, Any
 
@@ -179,8 +179,6 @@ def _requests(
 
 def _bounded(request: Request, max_threads: int | None) -> Request:
     """Give a request room for exactly its forced tokens and their end."""
-    from dataclasses import replace
-
     assert request.forced is not None
     blocks = request.forced.blocks
     num_tokens = len(request.forced.main) + sum(len(block) + 2 for block in blocks)
