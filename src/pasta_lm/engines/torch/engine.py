@@ -228,18 +228,18 @@ class TorchEngine:
     def step(self) -> list[tuple[int, StreamEvent]]:
         """Run one forward pass; return what happened, with each request's number.
 
-        An error frees all requests of the pass before it is raised.
+        An error frees all requests before it is raised.
         """
-        plan = self._plan()
-        if plan.parts:
-            try:
+        try:
+            plan = self._plan()
+            if plan.parts:
                 logits = self._runner.run(self._batch(plan))
                 self.num_passes += 1
                 self._interpret(plan, logits)
-            except BaseException:
-                for number in list(self._requests):
-                    self.abort(number)
-                raise
+        except BaseException:
+            for number in list(self._requests):
+                self.abort(number)
+            raise
         return self._collect()
 
     def _plan(self) -> PassPlan:
