@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
+from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.naive import naive_logits
 from pasta_lm.engines.torch.response import Lane, Response
-from pasta_lm.engines.torch.sampling import uniform_number
+from pasta_lm.engines.torch.sampling import Choice, TokenMasks, penalised
 from pasta_lm.interpreter import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 
@@ -22,6 +23,19 @@ MARGIN = 1e-3
 """Below it a choice may fall either way (semantics, "Equality")."""
 TOLERANCE = 1e-4
 """Largest difference of logits in float32."""
+
+
+class Step(NamedTuple):
+    """One token as it was chosen."""
+
+    path: tuple[int, ...]
+    """Whose it is: the thread's place in document order."""
+    index: int
+    """Index of the token in its thread."""
+    token: int | None
+    """None: an end-of-text, or a token that came too late."""
+    logits_V: Tensor
+    choice: Choice
 
 
 @dataclass(eq=False)
@@ -33,6 +47,7 @@ class Seen:
     logits: list[Tensor] = field(default_factory=list)
     paths: list[tuple[int, ...]] = field(default_factory=list)
     """Whose logits they are: the thread's place in document order."""
+    choices: list[Choice] = field(default_factory=list)
     answer: Answer | None = None
     num_preemptions: int = 0
 
@@ -49,23 +64,21 @@ class Seen:
         assert torch.isfinite(found).all()
         return float((found - expected).abs().max())
 
-    def steps(self) -> dict[tuple[int, ...], list[tuple[int, Tensor]]]:
-        """Return for each thread its decoded tokens, each with the logits that it came from."""
+    def steps(self) -> Iterator[Step]:
+        """Yield every choice in the order in which it was made."""
         assert self.answer is not None
-        tokens: dict[int, list[int]] = defaultdict(list)
+        paths = {thread.id: thread.path for thread in self.response.interpreter.threads}
+        tokens: dict[tuple[int, ...], list[int | None]] = defaultdict(list)
         for record in self.answer.trace.tokens:
-            if not (record.is_forced and record.thread and not tokens[record.thread]):
-                tokens[record.thread].append(record.token or 0)
-            else:
-                tokens[record.thread].append(-1)  # <async>: no logits
-        logits: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
-        for path, row in zip(self.paths, self.logits, strict=True):
-            logits[path].append(row)
-        threads = {t.path: t.id for t in self.response.interpreter.threads}
-        return {
-            path: list(zip([t for t in tokens[threads[path]] if t >= 0], rows, strict=False))
-            for path, rows in logits.items()
-        }
+            is_opening = record.is_forced and record.thread and not tokens[paths[record.thread]]
+            # A block's <async> is chosen from no logits.
+            tokens[paths[record.thread]].append(None if is_opening else record.token)
+        count: dict[tuple[int, ...], int] = defaultdict(int)
+        for path, logits, choice in zip(self.paths, self.logits, self.choices, strict=True):
+            index = count[path] + bool(path)
+            count[path] += 1
+            lane = tokens[path]
+            yield Step(path, index, lane[index] if index < len(lane) else None, logits, choice)
 
 
 class Witness:
@@ -82,6 +95,7 @@ class Witness:
         seen.slots.append(_last_slot(seen.entries, lane.thread.owner))
         seen.logits.append(logits_V.clone())
         seen.paths.append(lane.thread.path)
+        seen.choices.append(self.engine._choice(response, lane))
 
     def run(
         self, requests: Sequence[Request], *, preempt_every: int | None = None
@@ -126,28 +140,42 @@ def _last_slot(entries: Entries, owner: int) -> int:
     raise AssertionError("a prompt is never empty")
 
 
-def margin(
-    scores_V: Tensor, params: SamplingParams, sample: int, path: tuple[int, ...], index: int
-) -> float:
-    """Return how much a choice could be disturbed before another token came out.
+def margin(scores_V: Tensor, choice: Choice) -> float:
+    """Return how little would let another token come out.
 
     Args:
-        scores_V: The scores after penalties and mask.
-        params: How the token was chosen.
-        sample: Which of the request's samples.
-        path: The thread's place in document order.
-        index: Index of the token in its thread.
+        scores_V: The logits after penalties and mask.
+        choice: How the token was chosen.
     """
-    if params.temperature == 0:
+    if choice.params.temperature == 0:
         best = scores_V.topk(2).values
         return float(best[0] - best[1])
-    scores = (scores_V / params.temperature).sort(descending=True, stable=True).values
-    cumulated = torch.softmax(scores.double(), 0).cumsum(0)
-    assert params.seed is not None
-    target = uniform_number(params.seed, sample, path, index) * cumulated[-1]
+    scores = scores_V.sort(descending=True, stable=True).values
+    cumulated = torch.softmax(scores.double() / choice.params.temperature, 0).cumsum(0)
+    target = choice.uniform * float(cumulated[-1])
     chosen = int(torch.searchsorted(cumulated, target, right=True))
-    below = target - cumulated[chosen - 1] if chosen else target + 1
+    around = [abs(target - float(bound)) for bound in cumulated[max(chosen - 1, 0) : chosen + 1]]
     # Neighbours of nearly equal score may change places.
-    gaps = [float(scores[max(chosen - 1, 0)] - scores[chosen]) if chosen else 1.0]
-    gaps.append(float(scores[chosen] - scores[chosen + 1]))
-    return min(float(below), float(cumulated[chosen] - target), *gaps)
+    near = scores[max(chosen - 1, 0) : chosen + 2]
+    return min(*around, *(float(a - b) for a, b in zip(near, near[1:], strict=False)))
+
+
+def is_tied(alone: Seen, other: Seen, masks: TokenMasks) -> bool:
+    """Assert that two runs of one request agree; tell whether a tie ended the comparison.
+
+    Tokens are the same up to the first choice that differs; there the run alone had next to no
+    margin. Up to there logits agree.
+    """
+    others = {(step.path, step.index): step for step in other.steps()}
+    for step in alone.steps():
+        twin = others[step.path, step.index]
+        assert (step.logits_V - twin.logits_V).abs().max() <= TOLERANCE
+        if step.token != twin.token:
+            legal = masks.row(step.choice.legal, ignore_eos=step.choice.params.ignore_eos)
+            scores = penalised(step.logits_V[None], [step.choice])[0] + legal
+            assert margin(scores, step.choice) < MARGIN
+            return True
+    assert alone.answer is not None
+    assert other.answer is not None
+    assert alone.answer.document == other.answer.document
+    return False

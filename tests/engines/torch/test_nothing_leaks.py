@@ -1,0 +1,203 @@
+"""Pages, tickets and requests are all back, however a response ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, TextDelta
+from pasta_lm.engines.torch.batch import Batch
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.errors import RequestError
+from pasta_lm.interpreter import PositionStrategy
+from tests.models import loaded
+from tests.witness import Witness, is_tied
+
+MODEL = loaded("qwen2")
+PAGE = 16
+SAMPLED = SamplingParams(max_tokens=24, temperature=1.0, seed=1)
+
+
+def request(text: str = "three tips", **changes: object) -> Request:
+    prompt = MODEL.vocabulary.encode_prompt(text)
+    return Request(prompt=prompt, params=replace(SAMPLED, **changes))  # type: ignore[arg-type]
+
+
+def engine(**settings: int) -> TorchEngine:
+    return TorchEngine(MODEL, **{"pool_tokens": 512, **settings})  # type: ignore[arg-type]
+
+
+def assert_empty(engine: TorchEngine) -> None:
+    assert not engine.has_work
+    assert engine.pool.num_runs == 0
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+    assert (engine.scheduler.num_running, engine.scheduler.num_waiting) == (0, 0)
+    assert engine.step() == []
+
+
+def test_nothing_is_left_when_responses_end() -> None:
+    one = engine()
+    one.generate([request(), request(n=3), request("a", stop=("e",))])
+    assert_empty(one)
+
+
+def num_steps(given: Request) -> int:
+    one, steps = engine(), 0
+    one.submit(given)
+    while one.has_work:
+        one.step()
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
+def test_nothing_is_left_when_a_response_is_aborted_at_any_step(
+    positions: PositionStrategy,
+) -> None:
+    given = replace(request(n=2), positions=positions)
+    for when in range(num_steps(given)):
+        one = engine(max_batch_tokens=3)
+        number = one.submit(given)
+        for _ in range(when):
+            one.step()
+        events = [event for event in one.abort(number) if isinstance(event, Finished)]
+        assert all(event.answer.finish_reason == "abort" for event in events)
+        assert_empty(one)
+
+
+def test_others_go_on_as_if_the_aborted_one_had_never_been() -> None:
+    others = [request("the dog"), request("a", seed=4)]
+    expected = [answer.document for (answer,) in engine().generate(others)]
+    for when in (0, 1, 5, 12):
+        one = engine()
+        doomed = one.submit(request(n=2))
+        numbers = [one.submit(other) for other in others]
+        found: dict[int, Answer] = {}
+        for step in range(100):
+            if step == when:
+                one.abort(doomed)
+            events = [(n, e.answer) for n, e in one.step() if isinstance(e, Finished)]
+            found.update(events)
+        assert [found[number].document for number in numbers] == expected
+        assert_empty(one)
+
+
+def test_aborting_twice_or_what_never_was_does_nothing() -> None:
+    one = engine()
+    number = one.submit(request())
+    assert one.abort(number)
+    assert one.abort(number) == one.abort(99) == []
+
+
+def test_closing_a_stream_aborts_it() -> None:
+    one = engine()
+    stream = one.stream(request())
+    next(event for event in stream if isinstance(event, TextDelta))
+    stream.close()
+    assert_empty(one)
+
+
+class BrokenModelError(Exception):
+    """What the tests throw inside the runner."""
+
+
+@pytest.mark.parametrize("when", [1, 2, 7])
+def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
+    when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = engine(max_batch_tokens=3)
+    run: Callable[[Batch], torch.Tensor] = one._runner.run
+    count = 0
+
+    def broken(batch: Batch) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == when:
+            raise BrokenModelError
+        return run(batch)
+
+    monkeypatch.setattr(one._runner, "run", broken)
+    with pytest.raises(BrokenModelError):
+        one.generate([request(), request("the dog", n=2)])
+    assert_empty(one)
+    assert one.generate([request()])[0][0].document == engine().generate([request()])[0][0].document
+
+
+def test_an_error_while_a_pass_is_planned_frees_everything_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = engine()
+    one.submit(request(n=2))
+    for _ in range(3):
+        one.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(one.scheduler, "reserve_pages", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            one.step()
+    assert_empty(one)
+
+
+def test_when_a_later_request_is_refused_the_earlier_ones_are_taken_back() -> None:
+    one = engine()
+    with pytest.raises(RequestError):
+        one.generate([request(), request(max_tokens=10_000)])
+    assert_empty(one)
+
+
+# Many responses on a pool for two
+
+SMALL = SamplingParams(max_tokens=20, temperature=1.0)
+ROOM_FOR_TWO = 2 * 2 * PAGE
+
+
+def many(count: int) -> list[Request]:
+    prompts = ["a", "the dog", "go on", "tips"]
+    strategies = [PositionStrategy.PREDICT, PositionStrategy.ROTATE]
+    return [
+        Request(
+            prompt=MODEL.vocabulary.encode_prompt(prompts[seed % 4]),
+            params=replace(SMALL, seed=seed),
+            positions=strategies[seed % 2],
+        )
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize("overcommit", [False, True])
+def test_two_hundred_responses_all_finish_on_a_pool_for_two(
+    overcommit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.engines.torch.scheduler.FIRST_STRETCH", 2)
+    witness = Witness(MODEL, pool_tokens=ROOM_FOR_TWO, overcommit=overcommit)
+    requests = many(200)
+    assert max(len(r.prompt) for r in requests) + 20 > PAGE, "each needs two pages"
+    seen = [one for (one,) in witness.run(requests)]
+    assert_empty(witness.engine)
+    assert all(one.answer and one.answer.finish_reason in ("stop", "length") for one in seen)
+    assert (sum(one.num_preemptions for one in seen) > 20) == overcommit
+    for index in range(0, 200, 25):
+        ((alone,),) = Witness(MODEL).run([requests[index]])
+        is_tied(alone, seen[index], witness.engine._masks)
+
+
+def test_the_oldest_is_never_preempted_and_always_takes_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pasta_lm.engines.torch.scheduler.FIRST_STRETCH", 2)
+    one = engine(pool_tokens=ROOM_FOR_TWO, overcommit=True)
+    numbers = [one.submit(given) for given in many(30)]
+    tickets = {number: one._requests[number].ticket for number in numbers}
+    while one.has_work:
+        oldest = min(one._requests)
+        preemptions = tickets[oldest].num_preemptions
+        computed = tickets[oldest].num_computed
+        one.step()
+        one.pool.check_integrity()
+        assert tickets[oldest].num_preemptions == preemptions
+        if oldest in one._requests:
+            assert tickets[oldest].num_computed > computed
+    assert sum(ticket.num_preemptions for ticket in tickets.values()) > 5
+    assert tickets[numbers[0]].num_preemptions == 0
