@@ -24,8 +24,9 @@ from tests.small_tokenizers import FAMILIES, add_markers
 
 WINDOW = 8
 CONTEXT = 2048
+NUM_STRUCTURAL = 4  # <promise topic=", <async>, </async>, <sync/>: the first of all pieces
 NUM_PADDED_ROWS = 6  # the output matrix of many models is longer than their tokenizer
-TAG_SCALE = 4.0  # how much longer the output rows of tags are than those of words
+CLOSING_SCALE, TAG_SCALE = 2.0, 5.0  # how much longer the output rows of tags are than of words
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 48,
@@ -140,7 +141,8 @@ def _sharpen(model: PreTrainedModel, architecture: Architecture, tag_ids: list[i
                 parameter.normal_(0, 0.5)  # biases and sinks
         output = model.get_output_embeddings().weight
         output *= architecture.embedding_scale
-        output[tag_ids] *= TAG_SCALE
+        output[tag_ids] *= CLOSING_SCALE
+        output[tag_ids[:NUM_STRUCTURAL]] *= TAG_SCALE / CLOSING_SCALE
 
 
 def load(name: str, model: PreTrainedModel) -> LoadedModel:
