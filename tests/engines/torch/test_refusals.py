@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch import self_test
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.rotation import find_rotations
-from pasta_lm.engines.torch.self_test import check_exact, tiny_twin
+from pasta_lm.engines.torch.self_test import check_exact, flattened_difference, tiny_twin
 from pasta_lm.errors import RequestError, UnsupportedModelError
+from pasta_lm.interpreter import PositionStrategy
 from tests.models import ARCHITECTURES, build, load, loaded
 
 SIZES = {
@@ -65,6 +68,55 @@ def test_an_architecture_that_is_not_exact_when_flattened_is_refused_by_name(nam
     assert any(reason in caught.value.message for reason in reasons)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("Llama4Text", {}),
+        ("Lfm2", {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8}),
+        ("MiniMax", {}),
+        ("Qwen3Next", {}),
+        ("Bloom", {}),
+    ],
+)
+def test_the_twin_of_a_large_model_shows_that_it_is_not_exact(
+    name: str, settings: dict[str, object]
+) -> None:
+    twin = tiny_twin(getattr(transformers, f"{name}Config")(**settings))
+    assert flattened_difference(twin) > 1, "with the weights of its own initialisation it hides"
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe", "Olmo3", "Glm4", "Gemma3", "Mistral3"])
+def test_the_twin_of_a_large_model_shows_that_it_is_exact(name: str) -> None:
+    twin = tiny_twin(getattr(transformers, f"{name}Config")())
+    assert flattened_difference(twin) < 1e-4
+
+
+def test_untrained_weights_do_not_hide_that_a_model_is_not_exact() -> None:
+    model = random_model("Lfm2", **INEXACT["Lfm2"], initializer_range=0.002)
+    assert flattened_difference(model) < self_test.TOLERANCE
+    with pytest.raises(UnsupportedModelError, match="Lfm2ForCausalLM is not exact"):
+        check_exact(model)
+
+
+def test_a_small_model_that_has_no_twin_is_tested_by_its_own_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(config: transformers.PreTrainedConfig) -> PreTrainedModel:
+        raise UnsupportedModelError("no twin")
+
+    monkeypatch.setattr(self_test, "tiny_twin", refuse)
+    check_exact(build("llama"))
+    with pytest.raises(UnsupportedModelError, match="not exact"):
+        check_exact(random_model("Lfm2", **INEXACT["Lfm2"]))
+    with pytest.raises(UnsupportedModelError, match="no twin"):
+        check_exact(build("llama").bfloat16())
+
+
+def test_a_model_that_makes_a_mask_of_its_own_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="gives its attention a mask of its own"):
+        check_exact(random_model("Doge", head_dim=12))
+
+
 def test_dynamic_rope_is_refused_because_one_response_would_change_another() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     model = random_model("Llama", rope_parameters=rope)
@@ -112,6 +164,10 @@ def ask(prompt: int, **params: int) -> Request:
         (lambda: ask(2049, max_tokens=1), "2049 tokens, the model's context is 2048"),
         (lambda: ask(20, max_tokens=100), r"120 cache entries .* the pool holds 112"),
         (lambda: ask(20, max_tokens=31, n=3), r"113 cache entries .* the pool holds 112"),
+        (lambda: replace(ask(2), prompt=[5, 10**6]), "no token 1000000: the model has [0-9]+ tok"),
+        (lambda: replace(ask(2), prompt=[5, -1]), "there is no token -1"),
+        (lambda: replace(ask(2), forced=EncodedDocument((5,), ((10**6,),))), "no token 1000000"),
+        (lambda: replace(ask(2), positions=PositionStrategy.ORACLE), "only a given answer has"),
     ],
 )
 def test_a_request_that_can_never_be_served_is_refused_at_once(

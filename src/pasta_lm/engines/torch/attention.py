@@ -87,6 +87,8 @@ def pasta_attention(
     unknown = [
         name for name, given in kwargs.items() if given is not None and name not in _HARMLESS
     ]
+    if attention_mask is not None:
+        unknown.append("a mask of its own")
     if unknown or pasta_pass is None or len(query) != 1:
         _refuse(module, unknown, has_pass=pasta_pass is not None)
     call = LayerCall(module.layer_idx, scaling, sliding_window, softcap, s_aux)  # type: ignore[arg-type]
