@@ -20,7 +20,8 @@ from pasta_lm.errors import UnsupportedModelError
 
 PROBE_POSITIONS = (3, 20)
 """Two positions whose difference turns every frequency by an angle that shows in float32."""
-PROBE_TOLERANCE = 1e-3
+PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""Largest difference of keys, relative to the largest, that is rounding; a wrong angle gives 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
     """Return for each layer how its keys turn with position; None where they do not.
 
     Args:
-        model: A model whose attention is ``pasta_attention``, in float32.
+        model: A model whose attention is ``pasta_attention``.
 
     Raises:
         UnsupportedModelError: a layer whose keys fit none of the model's own frequencies.
@@ -102,14 +103,14 @@ def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
     offset = torch.tensor([second - first], device=next(iter(before.values())).device)
     found: dict[int, Rotation | None] = {}
     for layer, key in before.items():
-        fits = [c for c in candidates if _error(c, key, after[layer], offset) < PROBE_TOLERANCE]
-        if not fits:
+        errors = [_error(candidate, key, after[layer], offset) for candidate in candidates]
+        if min(errors) > PROBE_TOLERANCES[key.dtype]:
             raise UnsupportedModelError(
                 f"positions 'rotate' are not exact for layer {layer} of {type(model).__name__}: "
                 "its keys do not turn with position by any of the model's frequencies",
                 hint="use --positions predict or continue",
             )
-        found[layer] = fits[0]
+        found[layer] = candidates[errors.index(min(errors))]
     return found
 
 
@@ -121,7 +122,7 @@ def _error(rotation: Rotation | None, before: Tensor, after: Tensor, offset: Ten
     else:
         moved = rotation.turn(before, offset)
     scale = after.abs().max().clamp_min(1e-6)
-    return float((moved - after).abs().max() / scale)
+    return float((moved.float() - after.float()).abs().max() / scale)
 
 
 def _candidates(model: nn.Module) -> Iterator[Rotation]:
