@@ -49,15 +49,11 @@ def places(seen: Seen) -> dict[Name, Place]:
         thread = number.get(entry.owner, PROMPT)
         names.append((thread, count[thread]))
         count[thread] += 1
-    return {
-        name: Place(
-            seen.entries[query].position,
-            frozenset(
-                names[key] for key in range(query + 1) if seen.entries.is_visible(query, key)
-            ),
-        )
-        for query, name in enumerate(names)
-    }
+    entries, found = seen.entries, {}
+    for query, name in enumerate(names):
+        visible = [key for key in range(len(names)) if entries.is_visible(query, key)]
+        found[name] = Place(entries[query].position, frozenset(names[key] for key in visible))
+    return found
 
 
 @strategies
@@ -85,11 +81,14 @@ def test_the_critical_path_is_the_number_of_forward_passes(strategy: PositionStr
 def test_with_a_bound_on_threads_there_are_more_passes_on_the_same_path() -> None:
     free = replayed(PositionStrategy.PREDICT, None)
     bound = replayed(PositionStrategy.PREDICT, 1)
-    paths = [[trace_of(seen).critical_path for _, seen in run] for run in (free, bound)]
-    passes = [[trace_of(seen).forward_passes for _, seen in run] for run in (free, bound)]
-    assert paths[0] == paths[1] == passes[0]
-    assert sum(passes[1]) > sum(passes[0])
-    assert all(more >= less for more, less in zip(passes[1], passes[0], strict=True))
+    num_more = 0
+    for (_, one), (_, other) in zip(free, bound, strict=True):
+        few, many = trace_of(one), trace_of(other)
+        assert many.forward_passes >= few.forward_passes == few.critical_path
+        # The </async> of the longest block may be fed now, since others decode behind it.
+        assert many.critical_path - few.critical_path in (0, 1)
+        num_more += many.forward_passes - few.forward_passes
+    assert num_more > 0
 
 
 @pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
