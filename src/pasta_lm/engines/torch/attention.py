@@ -94,7 +94,7 @@ def pasta_attention(
     call = LayerCall(module.layer_idx, scaling, sliding_window, softcap, s_aux)  # type: ignore[arg-type]
     assert pasta_pass is not None
     out_HND = pasta_pass.attend(call, query[0], key[0], value[0])
-    return out_HND.transpose(0, 1).unsqueeze(0), None
+    return out_HND.transpose(0, 1).contiguous().unsqueeze(0), None
 
 
 def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
