@@ -100,8 +100,42 @@ def test_closing_a_stream_aborts_it() -> None:
     assert_empty(one)
 
 
+def test_streams_that_are_read_in_turns_lose_nothing() -> None:
+    requests = [request(), request("the dog", n=2), request("a", seed=3)]
+    expected = [[type(event) for event in engine().stream(given)] for given in requests]
+    one = engine()
+    streams = [one.stream(given) for given in requests]
+    found: list[list[type]] = [[], [], []]
+    for step in range(400):
+        event = next(streams[step % 3], None)
+        if event is not None:
+            found[step % 3].append(type(event))
+        if step == 40:
+            one.generate([request("go on")])  # while they are open
+    assert found == expected
+    assert_empty(one)
+
+
 class BrokenModelError(Exception):
     """What the tests throw inside the runner."""
+
+
+def test_a_stream_learns_that_another_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine()
+    first, second = one.stream(request()), one.stream(request("the dog"))
+    next(first)
+    next(second)
+
+    def broken(batch: Batch) -> torch.Tensor:
+        raise BrokenModelError
+
+    monkeypatch.setattr(one._runner, "run", broken)
+    with pytest.raises(BrokenModelError):
+        list(first)
+    last = list(second)[-1]
+    assert isinstance(last, Finished)
+    assert last.answer.finish_reason == "abort"
+    assert_empty(one)
 
 
 @pytest.mark.parametrize("when", [1, 2, 7])

@@ -16,7 +16,7 @@ from pasta_lm.engines.torch import self_test
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.rotation import find_rotations
 from pasta_lm.engines.torch.self_test import check_exact, flattened_difference, tiny_twin
-from pasta_lm.errors import RequestError, UnsupportedModelError
+from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
 from pasta_lm.interpreter import PositionStrategy
 from tests.models import ARCHITECTURES, build, load, loaded
 
@@ -151,6 +151,14 @@ def test_keys_that_do_not_turn_with_position_make_rotate_unavailable() -> None:
     model.set_attn_implementation("pasta")
     with pytest.raises(UnsupportedModelError, match="'rotate' are not exact for layer 0 of GPT2"):
         find_rotations(model)
+
+
+def test_a_model_without_rows_for_the_tags_of_its_tokenizer_is_refused() -> None:
+    num_rows = loaded("llama").vocabulary.num_tokens - 10
+    model = build("llama")
+    model.resize_token_embeddings(num_rows, mean_resizing=False)
+    with pytest.raises(VocabularyError, match=f"no rows: it has {num_rows}"):
+        load("llama", model)
 
 
 def ask(prompt: int, **params: int) -> Request:

@@ -105,6 +105,15 @@ def test_rows_that_the_tokenizer_does_not_have_are_never_sampled() -> None:
     assert max(allowed(MASKS, EVERYTHING)) < VOCABULARY.num_tokens
 
 
+def test_ids_that_the_model_has_no_row_for_are_left_out() -> None:
+    num_rows = VOCABULARY.num_tokens - 3
+    row = TokenMasks(VOCABULARY, [10**6, -1, 5], num_rows, CPU).row(EVERYTHING)
+    assert len(row) == num_rows
+    assert row[5] == 0
+    in_topic = TokenMasks(VOCABULARY, [], num_rows, CPU).row(legal(TEXT, in_topic=True))
+    assert len(in_topic) == num_rows
+
+
 # Randomness
 
 GOLDEN = {  # (seed, sample, path, index): blake2b of "seed,sample,index,*path", 53 bits

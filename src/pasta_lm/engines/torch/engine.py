@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import Answer, Capabilities, Finished, Request, StreamEvent
+from pasta_lm.engines.torch.admission import check_request, limits_of
 from pasta_lm.engines.torch.batch import (
     Batch,
     EntryTensors,
@@ -28,7 +30,6 @@ from pasta_lm.engines.torch.response import Lane, Response
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.torch.scheduler import Scheduler, Ticket
-from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
@@ -118,6 +119,7 @@ class TorchEngine:
         self._max_batch_tokens = max_batch_tokens
         self._on_logits = on_logits
         self._requests: dict[int, Running] = {}
+        self._unread: dict[int, deque[StreamEvent]] = {}
         self._num_submitted = 0
 
     # Asking
@@ -135,7 +137,10 @@ class TorchEngine:
                 of tokens that the model does not have; 'oracle' positions without an answer.
             UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
         """
-        self._check(request)
+        check_request(request, self.loaded)
+        may_fork = request.forks or request.forced is not None
+        if may_fork and request.positions is PositionStrategy.ROTATE:
+            self._runner.rotations = self.loaded.rotations
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
@@ -150,25 +155,6 @@ class TorchEngine:
         self._requests[number] = Running(number, request, entries, ticket, responses, tensors, now)
         return number
 
-    def _check(self, request: Request) -> None:
-        last = self.loaded.max_position
-        if not request.prompt:
-            raise RequestError("the prompt is empty", hint="give at least one token")
-        if last is not None and len(request.prompt) > last + 1:
-            raise RequestError(
-                f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
-                hint="shorten the prompt",
-            )
-        _check_tokens(request, self.loaded.num_tokens)
-        if request.positions is PositionStrategy.ORACLE and request.forced is None:
-            raise RequestError(
-                "positions 'oracle' need the length of every block, which only a given answer has",
-                hint="use positions 'predict', 'continue' or 'rotate'",
-            )
-        may_fork = request.forks or request.forced is not None
-        if may_fork and request.positions is PositionStrategy.ROTATE:
-            self._runner.rotations = self.loaded.rotations
-
     def _response(self, request: Request, entries: Entries, sample: int) -> Response:
         loaded = self.loaded
         trace = Trace(
@@ -179,11 +165,7 @@ class TorchEngine:
             positions=request.positions.value,
             num_prompt_tokens=len(request.prompt),
         )
-        limits = request.params.limits(loaded.max_position)
-        if request.positions is PositionStrategy.ROTATE and loaded.max_position is not None:
-            # A sync moves all tokens to one line: together they must fit the context.
-            room = max(1, loaded.max_position + 1 - len(request.prompt))
-            limits = replace(limits, max_tokens=min(limits.max_tokens, room))
+        limits = limits_of(request, loaded)
         return Response(request, sample, entries, loaded.vocabulary, loaded.eos_ids, limits, trace)
 
     def abort(self, number: int) -> list[StreamEvent]:
@@ -199,29 +181,40 @@ class TorchEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order."""
-        numbers: list[int] = []
         answers: dict[int, dict[int, Answer]] = {}
         try:
             for request in requests:
-                numbers.append(self.submit(request))
-                answers[numbers[-1]] = {}
-            while any(number in self._requests for number in numbers):
-                for number, event in self.step():
+                answers[self.submit(request)] = {}
+            while any(number in self._requests for number in answers):
+                for number, event in self._advance():
                     if isinstance(event, Finished) and number in answers:
                         answers[number][event.sample] = event.answer
         finally:
-            for number in numbers:
+            for number in answers:
                 self.abort(number)
         return [[done[sample] for sample in sorted(done)] for done in answers.values()]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it."""
         number = self.submit(request)
+        unread = self._unread[number] = deque()
         try:
-            while number in self._requests:
-                yield from (event for other, event in self.step() if other == number)
+            while unread or number in self._requests:
+                if not unread:
+                    self._advance()
+                while unread:
+                    yield unread.popleft()
         finally:
             self.abort(number)
+            del self._unread[number]
+
+    def _advance(self) -> list[tuple[int, StreamEvent]]:
+        """Run one pass; keep what belongs to a stream until that stream is read."""
+        events = self.step()
+        for number, event in events:
+            if number in self._unread:
+                self._unread[number].append(event)
+        return events
 
     # The loop
 
@@ -238,7 +231,7 @@ class TorchEngine:
                 self._interpret(plan, logits)
         except BaseException:
             for number in list(self._requests):
-                self.abort(number)
+                self._unread.get(number, deque()).extend(self.abort(number))
             raise
         return self._collect()
 
@@ -341,15 +334,3 @@ class TorchEngine:
             self.scheduler.release(running.ticket)
             del self._requests[running.number]
         return events
-
-
-def _check_tokens(request: Request, num_tokens: int) -> None:
-    ids = set(request.prompt)
-    if request.forced is not None:
-        ids.update(request.forced.main, *request.forced.blocks)
-    if min(ids) < 0 or max(ids) >= num_tokens:
-        wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise RequestError(
-            f"there is no token {wrong}: the model has {num_tokens} tokens",
-            hint="encode text with the vocabulary of the same model",
-        )

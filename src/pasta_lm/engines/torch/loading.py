@@ -30,7 +30,13 @@ from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, UsageError
+from pasta_lm.errors import (
+    InputError,
+    ModelError,
+    ModelNotFoundError,
+    UsageError,
+    VocabularyError,
+)
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
@@ -52,7 +58,17 @@ class LoadedModel:
     """The strategy that it was trained with."""
 
     def __post_init__(self) -> None:
-        """Switch the model to evaluation and to our attention."""
+        """Switch the model to evaluation and to our attention.
+
+        Raises:
+            VocabularyError: the model has no rows for the tag pieces.
+        """
+        num_rows = min(self.num_tokens, self.vocab_size)
+        if max(self.vocabulary.piece_ids.values(), default=0) >= num_rows:
+            raise VocabularyError(
+                f"the tokenizer has tag pieces for which the model has no rows: it has {num_rows}",
+                hint="add the pieces to tokenizer and model together",
+            )
         register()
         self.model.eval()
         self.model.set_attn_implementation(NAME)

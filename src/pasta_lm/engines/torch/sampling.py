@@ -66,7 +66,7 @@ class TokenMasks:
     ) -> None:
         """Keep what rows are made of; they are made when first asked for."""
         self._vocabulary = vocabulary
-        self._eos_ids = sorted(eos_ids)
+        self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocab_size = vocab_size
         self._device = device
         self._rows: dict[tuple[Legal, bool], Tensor] = {}
@@ -80,7 +80,8 @@ class TokenMasks:
 
     def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
         vocabulary = self._vocabulary
-        allowed = torch.zeros(self._vocab_size, dtype=torch.bool)
+        num_rows = max(self._vocab_size, vocabulary.num_tokens)
+        allowed = torch.zeros(num_rows, dtype=torch.bool)
         if LexemeKind.TEXT in legal.kinds:
             allowed[: vocabulary.num_tokens] = True
             if legal.in_topic:
@@ -91,7 +92,9 @@ class TokenMasks:
         allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
         for token_id in vocabulary.piece_ids.values():
             allowed[token_id] = self._is_legal_piece(token_id, legal)
-        return torch.zeros(self._vocab_size).masked_fill(~allowed, float("-inf")).to(self._device)
+        # A tokenizer may know tokens for which the model has no row.
+        forbidden = ~allowed[: self._vocab_size]
+        return torch.zeros(self._vocab_size).masked_fill(forbidden, float("-inf")).to(self._device)
 
     def _is_legal_piece(self, token_id: int, legal: Legal) -> bool:
         lexeme = self._vocabulary.id_to_lexeme(token_id)

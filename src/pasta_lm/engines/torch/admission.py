@@ -1,0 +1,60 @@
+"""What a model can serve: requests that it never can are refused, the others get their bounds.
+
+Reads the request and the model, never the load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pasta_lm.engines.request import Request
+from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.errors import RequestError
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+
+
+def check_request(request: Request, loaded: LoadedModel) -> None:
+    """Refuse what would fail in the middle of a pass, together with all others in it.
+
+    Raises:
+        RequestError: the prompt is empty, longer than the context or of tokens that the model
+            does not have; positions 'oracle' without an answer.
+    """
+    last = loaded.max_position
+    if not request.prompt:
+        raise RequestError("the prompt is empty", hint="give at least one token")
+    if last is not None and len(request.prompt) > last + 1:
+        raise RequestError(
+            f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
+            hint="shorten the prompt",
+        )
+    _check_tokens(request, loaded.num_tokens)
+    if request.positions is PositionStrategy.ORACLE and request.forced is None:
+        raise RequestError(
+            "positions 'oracle' need the length of every block, which only a given answer has",
+            hint="use positions 'predict', 'continue' or 'rotate'",
+        )
+
+
+def _check_tokens(request: Request, num_tokens: int) -> None:
+    ids = set(request.prompt)
+    if request.forced is not None:
+        ids.update(request.forced.main, *request.forced.blocks)
+    if min(ids) < 0 or max(ids) >= num_tokens:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise RequestError(
+            f"there is no token {wrong}: the model has {num_tokens} tokens",
+            hint="encode text with the vocabulary of the same model",
+        )
+
+
+def limits_of(request: Request, loaded: LoadedModel) -> Limits:
+    """Return the bounds of each response to a request."""
+    last = loaded.max_position
+    limits = request.params.limits(last)
+    if last is None or request.positions is not PositionStrategy.ROTATE:
+        return limits
+    # A sync moves all tokens to one line: together they must fit the context.
+    room = max(1, last + 1 - len(request.prompt))
+    return replace(limits, max_tokens=min(limits.max_tokens, room))
