@@ -113,3 +113,35 @@ def test_visibility_does_not_depend_on_the_position_strategy(strategy: PositionS
     given = ("A <p t >2 <p u >1 B | C <p v >1", ["a b", "", "c"])
     predicted = Lockstep(*given).run()
     assert drawn(Lockstep(*given, strategy=strategy).run().entries) == drawn(predicted.entries)
+
+
+def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> None:
+    limits = Limits(max_depth=2)
+    blocks = ["a <p u >1 b", "x y"]
+    answer = Lockstep("A <p t >1 B | C", blocks, num_prompt=1, limits=limits).run()
+    words = ["p", *(fed.word for fed in answer.fed)]
+    entries = answer.entries
+
+    def seen_by(word: str) -> str:
+        query = words.index(word)
+        return " ".join(w for key, w in enumerate(words) if entries.is_visible(query, key))
+
+    assert seen_by("y") == "p A <p t >1 <async> a <p u >1 <async> x y"
+    assert seen_by("b") == "p A <p t >1 <async> a <p u >1 b"
+    assert sorted(seen_by("C").split()) == sorted(words), "a sync joins the blocks inside blocks"
+
+
+def test_rotate_puts_a_block_inside_a_block_where_it_is_read() -> None:
+    answer = Lockstep(
+        "A <p t >1 B | C",
+        ["a <p u >1 b", "x y"],
+        num_prompt=1,
+        strategy=PositionStrategy.ROTATE,
+        limits=Limits(max_depth=2),
+    ).run()
+    last = len(answer.entries) - 1
+    words = ["p", *(fed.word for fed in answer.fed)]
+    reading = sorted(range(last + 1), key=lambda slot: answer.entries.position_seen(last, slot))
+    assert " ".join(words[slot] for slot in reading) == (
+        "p A <p t >1 <async> a <p u >1 <async> x y </async> b </async> B | C"
+    )
