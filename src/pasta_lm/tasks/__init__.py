@@ -1,0 +1,16 @@
+"""Questions with known answers: generators, their dependency structure, their graders."""
+
+from pasta_lm.tasks.registry import FAMILIES, make, mixture, training_families
+from pasta_lm.tasks.task import Dependence, Fact, Split, Task, Unit
+
+__all__ = [
+    "FAMILIES",
+    "Dependence",
+    "Fact",
+    "Split",
+    "Task",
+    "Unit",
+    "make",
+    "mixture",
+    "training_families",
+]

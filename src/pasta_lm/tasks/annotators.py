@@ -1,0 +1,76 @@
+"""Ways to put tags on a task's answer: as its dependencies are, by chance wrong, or by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from pasta_lm.language.document import Document
+from pasta_lm.tasks.plan import needed_syncs, plan, write
+from pasta_lm.tasks.task import Task
+
+MISSED = 0.3
+"""Share of true blocks that the noisy annotator misses."""
+ADDED = 0.3
+"""Share of the other units that it makes blocks of."""
+SYNC_NOISE = 0.2
+"""Share of syncs that it drops, and of the other places where it puts one."""
+
+
+def gold(task: Task, seed: int = 0) -> Document:
+    """Return the answer with the structure that its dependencies allow."""
+    return plan(task.units)
+
+
+def plain(task: Task, seed: int = 0) -> Document:
+    """Return the answer without tags."""
+    return plan(task.units).without_tags()
+
+
+def noisy(task: Task, seed: int = 0) -> Document:
+    """Return the answer as an annotator marks it that errs at fixed rates, whatever is true.
+
+    The honest analogue of a teacher model. Seeded by task, so that a data set can be made again.
+    """
+    random = Random(f"noisy/{task.id}/{seed}")
+    units = task.units
+    true_syncs = needed_syncs(units, [i for i, unit in enumerate(units) if unit.fork])
+    blocks = [
+        index
+        for index, unit in enumerate(units)
+        if (random.random() >= MISSED if unit.fork else random.random() < ADDED)
+    ]
+    syncs = [i for i in range(len(units)) if (random.random() < SYNC_NOISE) ^ (i in true_syncs)]
+    return write(units, blocks, syncs)
+
+
+def always_fork(task: Task, seed: int = 0) -> Document:
+    """Return the answer with every unit a block, its true syncs kept as they are."""
+    units = task.units
+    true_blocks = [i for i, unit in enumerate(units) if unit.fork]
+    return write(units, range(len(units)), needed_syncs(units, true_blocks))
+
+
+def never_sync(task: Task, seed: int = 0) -> Document:
+    """Return the answer with its true blocks and no sync."""
+    units = task.units
+    return write(units, [i for i, unit in enumerate(units) if unit.fork], ())
+
+
+ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
+    "gold": gold,
+    "noisy": noisy,
+    "plain": plain,
+    "always_fork": always_fork,
+    "never_fork": plain,
+    "never_sync": never_sync,
+}
+
+
+def annotate(task: Task, name: str, seed: int = 0) -> Document:
+    """Return the task's answer as the annotator of this name marks it.
+
+    Raises:
+        KeyError: there is no such annotator.
+    """
+    return ANNOTATORS[name](task, seed)

@@ -1,0 +1,1 @@
+"""The families, a file for each template group."""

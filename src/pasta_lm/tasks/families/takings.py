@@ -1,0 +1,139 @@
+"""Takings of shops: each on its own, or a running total over all shops above.
+
+The two families are the sides of a minimal pair: one clause of the prompt decides.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pasta_lm.tasks.arithmetic import added, summed
+from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.records import Records, draw_records
+from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
+
+
+class Clauses(NamedTuple):
+    """One wording with both of its sides."""
+
+    free: str
+    chain: str
+
+
+OPENINGS = Wordings(
+    train=(
+        "Below are the takings of some shops, morning and afternoon.",
+        "These shops took money in the morning and in the afternoon.",
+        "Here is what each shop took in the morning and in the afternoon.",
+        "The list gives the takings of shops for morning and afternoon.",
+    ),
+    dev=("The shops below took money in the morning and afternoon.",),
+    test=(
+        "Here are shops with the takings of the morning and the afternoon.",
+        "The takings of these shops are given for morning and afternoon.",
+    ),
+)
+
+CLAUSES = Wordings(
+    train=(
+        Clauses("Give the takings of each shop.", "Give the takings including all shops above."),
+        Clauses(
+            "Add up the day of each shop on its own.", "Add up the days, each with the shops above."
+        ),
+        Clauses(
+            "Work out a total for every shop alone.",
+            "Work out a running total from shop to shop.",
+        ),
+        Clauses(
+            "For each shop, state its total without the shops before it.",
+            "For each shop, state its total with the shops before it.",
+        ),
+        Clauses(
+            "Start again from zero at every shop.",
+            "Carry the total on from shop to shop.",
+        ),
+        Clauses(
+            "Say what each shop took, leaving out the other shops.",
+            "Say what the shops took so far, up to each shop.",
+        ),
+        Clauses(
+            "Write the day's total of each shop separately.",
+            "Write the total so far at each shop, the earlier ones included.",
+        ),
+        Clauses(
+            "Every figure is for one shop only.",
+            "Every figure includes the figures before it.",
+        ),
+    ),
+    dev=(
+        Clauses(
+            "State the total of each shop alone.",
+            "State the running total at each shop.",
+        ),
+        Clauses(
+            "Count each shop on its own, without those above.",
+            "Count each shop together with those above.",
+        ),
+    ),
+    test=(
+        Clauses(
+            "Work out the takings of every shop separately.",
+            "Work out the takings of every shop including those above.",
+        ),
+        Clauses(
+            "Give each shop its own total, starting from zero.",
+            "Give each shop the total so far, carried on from above.",
+        ),
+        Clauses(
+            "Add up each shop without the earlier shops.",
+            "Add up each shop with the earlier shops.",
+        ),
+    ),
+)
+
+
+def takings(draw: Draw) -> Task:
+    """Independent computations: each shop's own total."""
+    return _task(draw, is_chain=False)
+
+
+def running_takings(draw: Draw) -> Task:
+    """A dependent list: each total includes all shops above."""
+    return _task(draw, is_chain=True)
+
+
+def _task(draw: Draw, *, is_chain: bool) -> Task:
+    shops = draw.names(draw.count(high=7))
+    mornings, afternoons = draw.values(len(shops), 11, 59), draw.values(len(shops), 11, 59)
+    records = draw_records(
+        draw, ("shop", "morning", "afternoon"), list(zip(shops, mornings, afternoons))
+    )
+    form, request = draw_format(draw)
+    clauses = draw.wording(CLAUSES)
+    prompt = [draw.wording(OPENINGS), clauses.chain if is_chain else clauses.free, request]
+    units = []
+    total = 0
+    for index, (shop, morning, afternoon) in enumerate(
+        zip(shops, mornings, afternoons, strict=True)
+    ):
+        if is_chain and index:
+            steps = f"{added(total, morning)}, {added(total + morning, afternoon)}"
+            total += morning + afternoon
+        else:
+            steps, total = summed((morning, afternoon)), morning + afternoon
+        body = f"{steps}. The takings are {total}."
+        units.append(
+            Unit(
+                text=item(form, index, shop, body),
+                anchor=shop,
+                topic=shop,
+                facts=(Fact(str(total), ("takings",)),),
+                needs=frozenset({index - 1}) if is_chain and index else frozenset(),
+                fork=not is_chain,
+                before=separator(form),
+            )
+        )
+    return records.task(
+        draw, prompt, units, Dependence.CHAIN if is_chain else Dependence.FREE, ordered=is_chain
+    )

@@ -1,0 +1,97 @@
+"""Grade an answer by what it says: facts in the units they belong to, and nothing foreign there.
+
+Sees text without tags. The grade is the weighted share of facts that stand in their own unit,
+brought down by what an honest answer does not do: other units' values, repetition, filler, the
+wrong order. ``referee.py`` is the second implementation, which no training ever sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+from pasta_lm.tasks.task import Fact, Task, Unit
+
+FREE_EXCESS, FATAL_EXCESS = 1.25, 2.0
+"""An answer may be this much longer than the reference; at the second it is worth nothing."""
+NUM_WORDS_REPEATED = 4
+"""A sentence of so many words, said more often than in the reference, is a repetition."""
+
+_NUMBER = re.compile(r"\d+")
+_NEXT_MARK = re.compile(r"\s*\d+[.)]\s*$")
+"""The number of the next item of a list stands in front of its anchor."""
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
+
+
+def grade(task: Task, text: str) -> float:
+    """Return how much of what was asked an answer says, from 0 to 1.
+
+    Args:
+        task: What was asked.
+        text: The answer as a reader gets it, without tags.
+    """
+    starts = [_find(unit.anchor, text) for unit in task.units]
+    if task.ordered and not _ascend([start for start in starts if start is not None]):
+        return 0.0
+    sections = _sections(text, starts)
+    weights = [unit.weight for unit in task.units]
+    scores = [
+        _score(task, unit, section) for unit, section in zip(task.units, sections, strict=True)
+    ]
+    share = sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
+    return share * _brevity(task, text) * (0.0 if _repeats(task, text) else 1.0)
+
+
+def _find(anchor: str, text: str) -> int | None:
+    found = re.search(rf"(?<!\w){re.escape(anchor)}(?!\w)", text)
+    return found.start() if found else None
+
+
+def _ascend(starts: list[int]) -> bool:
+    return all(before < after for before, after in pairwise(starts))
+
+
+def _sections(text: str, starts: list[int | None]) -> list[str]:
+    """Cut the text at every anchor; a unit without its anchor has no section."""
+    cuts = [*sorted(start for start in starts if start is not None), len(text)]
+    ends = {start: end for start, end in pairwise(cuts)}
+    return ["" if s is None else _NEXT_MARK.sub("", text[s : ends[s]]) for s in starts]
+
+
+def _score(task: Task, unit: Unit, section: str) -> float:
+    if not section or _has_foreign(task, unit, section):
+        return 0.0
+    sentences = [f" {sentence} " for sentence in _SENTENCE_END.split(section)]
+    return sum(_says(fact, sentences) for fact in unit.facts) / len(unit.facts)
+
+
+def _says(fact: Fact, sentences: list[str]) -> bool:
+    return any(
+        _find(fact.value, sentence) is not None
+        and (not fact.cues or any(_find(cue, sentence) is not None for cue in fact.cues))
+        for sentence in sentences
+    )
+
+
+def _has_foreign(task: Task, unit: Unit, section: str) -> bool:
+    """Tell whether a number or a candidate stands here that the unit's reference does not have."""
+    if not {*_NUMBER.findall(section)} <= {*_NUMBER.findall(unit.text)}:
+        return True
+    others = (word for word in task.candidates if _find(word, unit.text) is None)
+    return any(_find(word, section) is not None for word in others)
+
+
+def _brevity(task: Task, text: str) -> float:
+    ratio = len(text.split()) / max(len(task.text.split()), 1)
+    return min(1.0, max(0.0, (FATAL_EXCESS - ratio) / (FATAL_EXCESS - FREE_EXCESS)))
+
+
+def _repeats(task: Task, text: str) -> bool:
+    said, expected = _sentences(text), _sentences(task.text)
+    return any(number > max(expected[sentence], 1) for sentence, number in said.items())
+
+
+def _sentences(text: str) -> Counter[str]:
+    parts = (" ".join(part.lower().split()) for part in _SENTENCE_END.split(text))
+    return Counter(part for part in parts if len(part.split()) >= NUM_WORDS_REPEATED)

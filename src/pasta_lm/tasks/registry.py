@@ -1,0 +1,67 @@
+"""Every family by name, and how a task, a twin or a whole mixture is made from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.families import takings
+from pasta_lm.tasks.task import Split, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of task.
+
+    Attributes:
+        name: Its name in every table.
+        make: Draws one task.
+        twin: The family on the other side of its minimal pairs, if it has one.
+        group: The template group that it shares with its twin.
+        held_out: Whether no training stage ever sees it.
+    """
+
+    name: str
+    make: Callable[[Draw], Task]
+    twin: str | None = None
+    held_out: bool = False
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family("takings", takings.takings, twin="running_takings"),
+        Family("running_takings", takings.running_takings, twin="takings"),
+    )
+}
+
+
+def training_families() -> tuple[str, ...]:
+    """Return the families that training may see."""
+    return tuple(family.name for family in FAMILIES.values() if not family.held_out)
+
+
+def held_out_families() -> tuple[str, ...]:
+    """Return the families that occur in no training stage."""
+    return tuple(family.name for family in FAMILIES.values() if family.held_out)
+
+
+def make(family: str, split: Split | str, seed: int) -> Task:
+    """Draw the task of a seed; twins of one seed are the two sides of a minimal pair.
+
+    Raises:
+        KeyError: there is no such family.
+    """
+    kind, split = FAMILIES[family], Split(split)
+    group = min(family, kind.twin or family)
+    task = kind.make(Draw(split, f"{group}/{seed}"))
+    pair = f"{group}-{split.value}-{seed}" if kind.twin else None
+    return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
+
+
+def mixture(split: Split | str, num: int, seed: int = 0) -> Iterator[Task]:
+    """Yield tasks of all training families in turn, uniform over families."""
+    names = training_families()
+    for index in range(num):
+        yield make(names[index % len(names)], split, seed * 10_000_000 + index // len(names))
