@@ -50,7 +50,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Count with words: First, Second, Third.",
         ),
         dev=("Open the items with the words First, Second, Third.",),
-        test=("The items start with First, Second, Third.", "Count the items in words: First, Second."),
+        test=("The items start with First, Second, Third.", "Count in words: First, Second, Third."),
     ),
     Format.BOLD: Wordings(
         train=(

@@ -19,7 +19,7 @@ NUM_WORDS_REPEATED = 4
 """A sentence of so many words, said more often than in the reference, is a repetition."""
 
 _NUMBER = re.compile(r"\d+")
-_NEXT_MARK = re.compile(r"\s*\d+[.)]\s*$")
+_NEXT_MARK = re.compile(r"\n\s*\d+[.)]\s*$")
 """The number of the next item of a list stands in front of its anchor."""
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 

@@ -67,9 +67,9 @@ def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cel
     as_table = draw.choice((True, False))
     lines = [" | ".join(columns)] if as_table else []
     for row in rows:
-        cells = [str(cell) for cell in row]
-        pairs = zip(columns[1:], cells[1:], strict=True)
-        fields = ", ".join(f"{column} {cell}" for column, cell in pairs)
-        lines.append(" | ".join(cells) if as_table else f"{cells[0]}: {fields}")
+        name, *values = [str(cell) for cell in row]
+        pairs = zip(columns[1:], values, strict=True)
+        fields = ", ".join(f"{column} {value}" for column, value in pairs)
+        lines.append(" | ".join((name, *values)) if as_table else f"{name}: {fields}")
     cells = frozenset(str(cell) for row in rows for cell in row[1:])
     return Records("\n".join(lines), cells)

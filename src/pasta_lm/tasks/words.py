@@ -1,4 +1,4 @@
-"""Words that prompts are filled with: everyday lists by kind, and the syllables of invented ones."""
+"""Words that prompts are filled with: everyday lists by kind, and syllables of invented ones."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pasta_lm.tasks.arithmetic import added, summed
+from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
-from pasta_lm.tasks.records import Records, draw_records
+from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
 
@@ -106,34 +106,27 @@ def running_takings(draw: Draw) -> Task:
 def _task(draw: Draw, *, is_chain: bool) -> Task:
     shops = draw.names(draw.count(high=7))
     mornings, afternoons = draw.values(len(shops), 11, 59), draw.values(len(shops), 11, 59)
-    records = draw_records(
-        draw, ("shop", "morning", "afternoon"), list(zip(shops, mornings, afternoons))
-    )
+    rows = list(zip(shops, mornings, afternoons, strict=True))
+    records = draw_records(draw, ("shop", "morning", "afternoon"), rows)
     form, request = draw_format(draw)
     clauses = draw.wording(CLAUSES)
     prompt = [draw.wording(OPENINGS), clauses.chain if is_chain else clauses.free, request]
-    units = []
+    units: list[Unit] = []
     total = 0
-    for index, (shop, morning, afternoon) in enumerate(
-        zip(shops, mornings, afternoons, strict=True)
-    ):
-        if is_chain and index:
-            steps = f"{added(total, morning)}, {added(total + morning, afternoon)}"
-            total += morning + afternoon
-        else:
-            steps, total = summed((morning, afternoon)), morning + afternoon
-        body = f"{steps}. The takings are {total}."
+    for index, (shop, morning, afternoon) in enumerate(rows):
+        needs_last = is_chain and index > 0
+        addends = (total, morning, afternoon) if needs_last else (morning, afternoon)
+        total = sum(addends)
         units.append(
             Unit(
-                text=item(form, index, shop, body),
+                text=item(form, index, shop, f"{summed(addends)}. The takings are {total}."),
                 anchor=shop,
                 topic=shop,
                 facts=(Fact(str(total), ("takings",)),),
-                needs=frozenset({index - 1}) if is_chain and index else frozenset(),
+                needs=frozenset({index - 1}) if needs_last else frozenset(),
                 fork=not is_chain,
                 before=separator(form),
             )
         )
-    return records.task(
-        draw, prompt, units, Dependence.CHAIN if is_chain else Dependence.FREE, ordered=is_chain
-    )
+    dependence = Dependence.CHAIN if is_chain else Dependence.FREE
+    return records.task(draw, prompt, units, dependence, ordered=is_chain)
