@@ -50,7 +50,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Count with words: First, Second, Third.",
         ),
         dev=("Open the items with the words First, Second, Third.",),
-        test=("The items start with First, Second, Third.", "Count in words: First, Second, Third."),
+        test=("The items start with First, Second, Third.", "Count in words: First, Second."),
     ),
     Format.BOLD: Wordings(
         train=(
