@@ -24,6 +24,9 @@ NUM_RECORDS = (2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)
 """How many records a prompt has: drawn from these, as often as they stand here."""
 NUM_HARD_RECORDS = (7, 8)
 
+INVENTED = 0.2
+"""Share of words that are invented although their kind has a list."""
+
 _SHARES = {Split.TRAIN: range(0, 7), Split.DEV: range(7, 8), Split.TEST: range(8, 10)}
 _SUMS = {Split.TRAIN: (0, 1, 2), Split.DEV: (3,), Split.TEST: (4,)}
 
@@ -93,11 +96,17 @@ class Draw:
         return self.random.choice(options)
 
     def words(self, kind: str, number: int) -> list[str]:
-        """Return different words of a kind (a key of ``words.WORDS``)."""
+        """Return different words of a kind (a key of ``words.WORDS``), some of them invented.
+
+        Invented words stand in for a share of them, and for those that the split lacks: who
+        answers must copy what is there, not what it knows.
+        """
         owned = _owned(self.split, kind)
-        if number > len(owned):
-            raise ValueError(f"{self.split.value} has {len(owned)} words of kind {kind}")
-        return self._keep(self.random.sample(owned, number))
+        num_known = sum(self.random.random() >= INVENTED for _ in range(number))
+        known = self.random.sample(owned, min(num_known, len(owned)))
+        words = [*known, *self._invent(number - len(known), taken=known)]
+        self.random.shuffle(words)
+        return self._keep(words)
 
     def word(self, kind: str) -> str:
         """Return a word of a kind."""
@@ -122,11 +131,11 @@ class Draw:
         """Return a number of the split, both bounds included."""
         return self.values(1, low, high)[0]
 
-    def _invent(self, number: int) -> list[str]:
+    def _invent(self, number: int, taken: Sequence[str] = ()) -> list[str]:
         found: list[str] = []
         while len(found) < number:
             word = "".join(self._syllable() for _ in range(self.random.choice((2, 2, 2, 3))))
-            is_new = not any(word[:3] == other[:3] for other in found)
+            is_new = not any(word[:3] == other[:3].lower() for other in (*found, *taken))
             if is_new and owns_word(self.split, word):
                 found.append(word)
         return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.families import takings
+from pasta_lm.tasks.families import journeys, sections, takings, tallies
 from pasta_lm.tasks.task import Split, Task
 
 
@@ -33,6 +33,15 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("takings", takings.takings, twin="running_takings"),
         Family("running_takings", takings.running_takings, twin="takings"),
+        Family("legs", journeys.legs, twin="route"),
+        Family("route", journeys.route, twin="legs"),
+        Family("profiles", sections.profiles),
+        Family("plain_chunks", sections.plain_chunks),
+        Family("single_answer", sections.single_answer),
+        Family("tallies_motto", tallies.tallies_motto, twin="tallies"),
+        Family("tallies", tallies.tallies, twin="tallies_motto"),
+        Family("bills_motto", tallies.bills_motto, twin="bills"),
+        Family("bills", tallies.bills, twin="bills_motto"),
     )
 }
 
