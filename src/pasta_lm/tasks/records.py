@@ -73,3 +73,9 @@ def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cel
         lines.append(" | ".join((name, *values)) if as_table else f"{name}: {fields}")
     cells = frozenset(str(cell) for row in rows for cell in row[1:])
     return Records("\n".join(lines), cells)
+
+
+def write_lines(rows: Sequence[Sequence[Cell]]) -> Records:
+    """Write rows of any length, a line each: the record's name, then its cells."""
+    lines = [f"{name}: {', '.join(map(str, cells))}" for name, *cells in rows]
+    return Records("\n".join(lines), frozenset(str(cell) for row in rows for cell in row[1:]))

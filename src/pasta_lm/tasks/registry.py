@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.families import journeys, sections, takings, tallies
+from pasta_lm.tasks.families import (
+    exchanges,
+    journeys,
+    mixed,
+    notes,
+    prices,
+    sections,
+    takings,
+    tallies,
+)
 from pasta_lm.tasks.task import Split, Task
 
 
@@ -38,6 +47,15 @@ FAMILIES: dict[str, Family] = {
         Family("profiles", sections.profiles),
         Family("plain_chunks", sections.plain_chunks),
         Family("single_answer", sections.single_answer),
+        Family("lookups", exchanges.lookups, twin="substitutions"),
+        Family("substitutions", exchanges.substitutions, twin="lookups"),
+        Family("numbered_apart", notes.numbered_apart, twin="numbered_on"),
+        Family("numbered_on", notes.numbered_on, twin="numbered_apart"),
+        Family("as_given", prices.as_given, twin="as_above"),
+        Family("as_above", prices.as_above, twin="as_given"),
+        Family("two_rounds", mixed.two_rounds),
+        Family("uneven", mixed.uneven),
+        Family("short_answers", mixed.short_answers),
         Family("tallies_motto", tallies.tallies_motto, twin="tallies"),
         Family("tallies", tallies.tallies, twin="tallies_motto"),
         Family("bills_motto", tallies.bills_motto, twin="bills"),

@@ -6,7 +6,8 @@ also wrote the answer, unit by unit, with the units whose text each one cannot d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -101,6 +102,10 @@ class Task:
     ordered: bool = False
     pair: str | None = None
     drawn: frozenset[str] = field(default_factory=frozenset)
+
+    def with_candidates(self, words: Iterable[str]) -> Task:
+        """Return the same task with more words that a unit could get wrong."""
+        return replace(self, candidates=self.candidates.union(words))
 
     @property
     def text(self) -> str:
