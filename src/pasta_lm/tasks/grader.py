@@ -36,8 +36,10 @@ def grade(task: Task, text: str) -> float:
         return 0.0
     sections = _sections(text, starts)
     weights = [unit.weight for unit in task.units]
+    taken: set[str] = set()
     scores = [
-        _score(task, unit, section) for unit, section in zip(task.units, sections, strict=True)
+        _score(task, unit, section, taken)
+        for unit, section in zip(task.units, sections, strict=True)
     ]
     share = sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     return share * _brevity(task, text) * (0.0 if _repeats(task, text) else 1.0)
@@ -59,11 +61,24 @@ def _sections(text: str, starts: list[int | None]) -> list[str]:
     return ["" if s is None else _NEXT_MARK.sub("", text[s : ends[s]]) for s in starts]
 
 
-def _score(task: Task, unit: Unit, section: str) -> float:
+def _score(task: Task, unit: Unit, section: str, taken: set[str]) -> float:
     if not section or _has_foreign(task, unit, section):
         return 0.0
     sentences = [f" {sentence} " for sentence in _SENTENCE_END.split(section)]
-    return sum(_says(fact, sentences) for fact in unit.facts) / len(unit.facts)
+    facts = _with_own_choice(task, unit, sentences, taken) if task.palette else unit.facts
+    return sum(_says(fact, sentences) for fact in facts) / len(unit.facts)
+
+
+def _with_own_choice(
+    task: Task, unit: Unit, sentences: list[str], taken: set[str]
+) -> tuple[Fact, ...]:
+    """Return the unit's facts, the first about the word that was chosen, if no other has it."""
+    first, *others = unit.facts
+    chosen = {word for word in task.palette if any(_find(word, s) is not None for s in sentences)}
+    if len(chosen) != 1 or chosen & taken:
+        return tuple(others)
+    taken |= chosen
+    return (Fact(chosen.pop(), first.cues), *others)
 
 
 def _says(fact: Fact, sentences: list[str]) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.families import (
+    code_words,
     exchanges,
+    held_out,
     journeys,
     mixed,
     notes,
@@ -53,6 +55,7 @@ FAMILIES: dict[str, Family] = {
         Family("numbered_on", notes.numbered_on, twin="numbered_apart"),
         Family("as_given", prices.as_given, twin="as_above"),
         Family("as_above", prices.as_above, twin="as_given"),
+        Family("code_words", code_words.code_words),
         Family("two_rounds", mixed.two_rounds),
         Family("uneven", mixed.uneven),
         Family("short_answers", mixed.short_answers),
@@ -60,6 +63,10 @@ FAMILIES: dict[str, Family] = {
         Family("tallies", tallies.tallies, twin="tallies_motto"),
         Family("bills_motto", tallies.bills_motto, twin="bills"),
         Family("bills", tallies.bills, twin="bills_motto"),
+        Family("menus", held_out.menus, held_out=True),
+        Family("savings", held_out.savings, held_out=True),
+        Family("harvest", held_out.harvest, held_out=True),
+        Family("profiles_then_running", held_out.profiles_then_running, held_out=True),
     )
 }
 

@@ -88,6 +88,7 @@ class Task:
         ordered: Whether units out of order make the answer wrong.
         dependence: How the units depend on one another.
         pair: Id that the two tasks of a minimal pair share; None: the task has no twin.
+        palette: Words of which every unit must say one, as its own first fact, and no two the same.
         drawn: What was drawn at random (names, words, numbers): masked when templates are compared.
     """
 
@@ -101,11 +102,16 @@ class Task:
     dependence: Dependence
     ordered: bool = False
     pair: str | None = None
+    palette: frozenset[str] = frozenset()
     drawn: frozenset[str] = field(default_factory=frozenset)
 
     def with_candidates(self, words: Iterable[str]) -> Task:
         """Return the same task with more words that a unit could get wrong."""
         return replace(self, candidates=self.candidates.union(words))
+
+    def with_palette(self, words: Iterable[str]) -> Task:
+        """Return the same task with words to choose from, each at most once."""
+        return replace(self, palette=frozenset(words))
 
     @property
     def text(self) -> str:

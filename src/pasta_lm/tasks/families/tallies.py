@@ -234,7 +234,9 @@ def _task(draw: Draw, closing: Closing, wordings: Wordings[Clauses]) -> Task:
     motto = " and ".join(draw.words("quality", 3))
     goods = draw.words(kind, num)
     amounts = [draw.values(3, 11, 39) for _ in range(num)]
-    rows = [(n, g, *a) for n, g, a in zip(names, goods, amounts, strict=True)]
+    rows: list[tuple[str | int, ...]] = [
+        (n, g, *a) for n, g, a in zip(names, goods, amounts, strict=True)
+    ]
     records = draw_records(draw, (noun, kind, "first", "second", "third"), rows)
     clauses = draw.wording(wordings)
     clause = clauses.free if closing is Closing.MOTTO else clauses.sync
