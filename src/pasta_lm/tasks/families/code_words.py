@@ -52,23 +52,23 @@ CLAUSES = Wordings(
 def code_words(draw: Draw) -> Task:
     """Each unit has a word that no other unit has; its topic carries it."""
     num = draw.count(high=7)
-    crews, vehicles, foods = draw.names(num), draw.words("vehicle", num), draw.words("food", num)
+    crews, vehicles, instruments = draw.names(num), draw.words("vehicle", num), draw.words("instrument", num)
     sizes = draw.values(num)
     palette = draw.words("colour", num + draw.choice((2, 3, 4)))
     chosen = draw.random.sample(palette, num)
-    rows = list(zip(crews, vehicles, foods, sizes, strict=True))
-    records = draw_records(draw, ("crew", "vehicle", "food", "people"), rows)
+    rows = list(zip(crews, vehicles, instruments, sizes, strict=True))
+    records = draw_records(draw, ("crew", "vehicle", "instrument", "people"), rows)
     units = []
-    for (crew, vehicle, food, size), word in zip(rows, chosen, strict=True):
+    for (crew, vehicle, instrument, size), word in zip(rows, chosen, strict=True):
         text = (
             f"{crew} has the code word {word}. The {size} members come by {vehicle} and bring "
-            f"{food} for the evening."
+            f"{instrument} for the evening."
         )
         facts = (
             Fact(word, ("code word",)),
             Fact(str(size), ("members",)),
             Fact(vehicle, ("come by",)),
-            Fact(food, ("bring",)),
+            Fact(instrument, ("bring",)),
         )
         units.append(Unit(text, crew, f"{crew} {word}", facts))
     opening = draw.wording(OPENINGS).format(words=", ".join(palette))
