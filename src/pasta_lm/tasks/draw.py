@@ -75,21 +75,38 @@ class Draw:
         drawn: Every name, word and number drawn so far, as it is written.
     """
 
-    def __init__(self, split: Split, seed: int | str) -> None:
-        """Begin a task."""
+    def __init__(
+        self,
+        split: Split,
+        seed: int | str,
+        *,
+        most: int | None = None,
+        wordings: Split | None = None,
+    ) -> None:
+        """Begin a task.
+
+        Args:
+            split: Where words and values come from.
+            seed: The same seed draws the same.
+            most: The most records that a prompt may have.
+            wordings: Where wordings come from, if not from ``split``.
+        """
         self.split = split
+        self._most = most
+        self._wordings = wordings or split
         self.random = Random(f"{split.value}/{seed}")
         self.drawn: set[str] = set()
 
     def count(self, low: int = 2, high: int = 8) -> int:
         """Return how many records the prompt has, between the bounds."""
         choices = NUM_HARD_RECORDS if self.split is Split.HARD else NUM_RECORDS
+        high = high if self._most is None else max(low, min(high, self._most))
         fitting = [number for number in choices if low <= number <= high]
         return self.random.choice(fitting or [high])
 
     def wording(self, wordings: Wordings[T]) -> T:
         """Return one of the split's wordings."""
-        return self.random.choice(wordings.of(self.split))
+        return self.random.choice(wordings.of(self._wordings))
 
     def choice(self, options: Sequence[T]) -> T:
         """Return one of the options, which all splits share."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from random import Random
 
 from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.families import (
@@ -81,21 +83,38 @@ def held_out_families() -> tuple[str, ...]:
     return tuple(family.name for family in FAMILIES.values() if family.held_out)
 
 
-def make(family: str, split: Split | str, seed: int) -> Task:
+def make(
+    family: str,
+    split: Split | str,
+    seed: int,
+    *,
+    most: int | None = None,
+    wordings: str | None = None,
+) -> Task:
     """Draw the task of a seed; twins of one seed are the two sides of a minimal pair.
+
+    Args:
+        family: Its name.
+        split: Where words, values and wordings come from.
+        seed: The same seed gives the same task.
+        most: The most records that the prompt may have, where the family leaves that open.
+        wordings: Another split whose wordings are used instead.
 
     Raises:
         KeyError: there is no such family.
     """
     kind, split = FAMILIES[family], Split(split)
     group = min(family, kind.twin or family)
-    task = kind.make(Draw(split, f"{group}/{seed}"))
+    source = None if wordings is None else Split(wordings)
+    task = kind.make(Draw(split, f"{group}/{seed}", most=most, wordings=source))
     pair = f"{group}-{split.value}-{seed}" if kind.twin else None
     return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
 
 
-def mixture(split: Split | str, num: int, seed: int = 0) -> Iterator[Task]:
-    """Yield tasks of all training families in turn, uniform over families."""
+def mixture(split: Split | str, seed: int, *, most: int | None = None) -> Iterator[Task]:
+    """Yield tasks of all training families without end: each family once, in an order by chance."""
+    random = Random(f"mixture/{seed}")
     names = training_families()
-    for index in range(num):
-        yield make(names[index % len(names)], split, seed * 10_000_000 + index // len(names))
+    for count in itertools.count():
+        for name in random.sample(names, len(names)):
+            yield make(name, split, seed * 1_000 + count, most=most)

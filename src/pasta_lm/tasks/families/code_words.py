@@ -52,7 +52,11 @@ CLAUSES = Wordings(
 def code_words(draw: Draw) -> Task:
     """Each unit has a word that no other unit has; its topic carries it."""
     num = draw.count(high=7)
-    crews, vehicles, instruments = draw.names(num), draw.words("vehicle", num), draw.words("instrument", num)
+    crews, vehicles, instruments = (
+        draw.names(num),
+        draw.words("vehicle", num),
+        draw.words("instrument", num),
+    )
     sizes = draw.values(num)
     palette = draw.words("colour", num + draw.choice((2, 3, 4)))
     chosen = draw.random.sample(palette, num)

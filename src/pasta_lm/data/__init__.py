@@ -1,0 +1,1 @@
+"""What we learn from: records, their encoding, packs."""

@@ -1,0 +1,172 @@
+"""A prompt and its annotated answer as token ids, labels, positions and rows to train on.
+
+The paper's three changes to next-token training, each from the definition that decoding uses: who
+sees whom and where a token stands come from ``interpreter.placement``, tag ids from the
+vocabulary. Slots are the order of the written form.
+
+Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pasta_lm.data.records import Record
+from pasta_lm.engines.encoded_document import NUM_BLOCK_TAGS, EncodedDocument
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.placement import Placement
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.parser import Form, Parser
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
+
+NO_LABEL = -100
+"""Label of a token from which nothing is predicted: what PyTorch's losses ignore."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedExample:
+    """One prompt with its answer in written form, ready to be learned; N tokens, O owners.
+
+    Attributes:
+        id: The record's.
+        token_ids: [N], prompt first; the end-of-text is predicted, never fed.
+        labels: [N]: what each token predicts, or ``NO_LABEL``. They are not to be shifted.
+        positions: [N].
+        owners: [N]: whose entry each token becomes.
+        row_of: [N]: which of ``rows`` each token was fed under.
+        rows: Each [O]: the first slot of each owner that may not be seen. None: no tags, and each
+            token sees all before it.
+        num_prompt: How many tokens are the prompt's.
+    """
+
+    id: str
+    token_ids: array[int]
+    labels: array[int]
+    positions: array[int]
+    owners: array[int]
+    row_of: array[int]
+    rows: tuple[tuple[int, ...], ...] | None
+    num_prompt: int
+
+    def __len__(self) -> int:
+        """Return how many tokens are fed."""
+        return len(self.token_ids)
+
+
+def encode_example(
+    record: Record,
+    vocabulary: Vocabulary,
+    eos_id: int,
+    strategy: PositionStrategy = PositionStrategy.PREDICT,
+) -> EncodedExample:
+    """Encode one record; an answer without tags becomes ordinary next-token training.
+
+    Args:
+        record: A prompt and its answer; lengths that are missing are counted.
+        vocabulary: Of a model that has the tag pieces, if the answer has tags.
+        eos_id: What ends the answer.
+        strategy: Where main goes on after a promise and at a sync.
+
+    Raises:
+        UsageError: ``rotate``: its keys have several positions, which training does not express.
+        VocabularyError: the answer has tags and the model has none.
+    """
+    if strategy is PositionStrategy.ROTATE:
+        raise UsageError(
+            "positions 'rotate' cannot be trained",
+            hint="train with 'predict': until a sync the two are the same",
+        )
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
+    encoded = vocabulary.encode_document(record.document)
+    if not encoded.blocks and not record.document.num_syncs:
+        return _plain(record.id, prompt, encoded.main, eos_id)
+    return _Writer(prompt, vocabulary, strategy).write(record.id, encoded, eos_id)
+
+
+def _plain(name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int) -> EncodedExample:
+    token_ids = array("i", [*prompt, *answer])
+    labels = array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, eos_id])
+    positions = array("i", range(len(token_ids)))
+    nothing = array("i")
+    return EncodedExample(name, token_ids, labels, positions, nothing, nothing, None, len(prompt))
+
+
+class _Writer:
+    """Feeds an answer in the order of its written form, as an engine would in that of time."""
+
+    def __init__(
+        self, prompt: Sequence[int], vocabulary: Vocabulary, strategy: PositionStrategy
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._entries = Entries.of_prompt(prompt)
+        self._main = self._thread(None)
+        self._placement = Placement(self._entries, strategy, self._main)
+        self._labels = array("i", [NO_LABEL] * len(prompt))
+        self._last_of_main = len(prompt) - 1
+
+    def write(self, name: str, encoded: EncodedDocument, eos_id: int) -> EncodedExample:
+        num_prompt = len(self._entries)
+        blocks = iter(encoded.blocks)
+        unjoined: list[Thread] = []
+        for token in encoded.main:
+            self._labels[self._last_of_main] = token
+            self._last_of_main = len(self._entries)
+            self._labels.append(NO_LABEL)
+            lexeme = self._vocabulary.id_to_lexeme(token)
+            if lexeme is None or lexeme.kind is LexemeKind.PROMISE_OPEN:
+                self._placement.feed(self._main, token)
+            elif lexeme.kind is LexemeKind.SYNC:
+                self._placement.feed_sync(self._main, token, unjoined)
+                unjoined = []
+            else:
+                assert lexeme.units is not None
+                unjoined.append(self._fork(token, lexeme.units, next(blocks)))
+        self._labels[self._last_of_main] = eos_id
+        return self._example(name, num_prompt)
+
+    def _fork(self, token: int, units: int, block: Sequence[int]) -> Thread:
+        """Feed a promise's last token and the whole block that it promised."""
+        child = self._thread(self._main)
+        child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
+        self._placement.feed(self._main, token, promised=child)
+        close = self._vocabulary.piece_id(ASYNC_CLOSE)
+        fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
+        for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):
+            self._placement.feed(child, block_token)
+            self._labels.append(label)
+        return child
+
+    def _thread(self, parent: Thread | None) -> Thread:
+        owner = self._entries.new_owner()
+        form = Form.MAIN if parent is None else Form.BLOCK
+        return Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
+
+    def _example(self, name: str, num_prompt: int) -> EncodedExample:
+        items, num_owners = self._entries.items, self._entries.num_owners
+        numbers: dict[int, int] = {}
+        rows: list[Row] = []
+        for entry in items:
+            if id(entry.row) not in numbers:
+                numbers[id(entry.row)] = len(rows)
+                rows.append(entry.row)
+        # A slot bound, so that the numbers fit 32 bits: no slot is beyond the last.
+        bound = len(items)
+        return EncodedExample(
+            id=name,
+            token_ids=array("i", [entry.token for entry in items]),
+            labels=self._labels,
+            positions=array("i", [entry.position for entry in items]),
+            owners=array("i", [entry.owner for entry in items]),
+            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
+            rows=tuple(
+                tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
+            ),
+            num_prompt=num_prompt,
+        )

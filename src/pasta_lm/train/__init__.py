@@ -1,0 +1,1 @@
+"""How we learn: collation, losses, supervised finetuning."""

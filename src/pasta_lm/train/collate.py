@@ -1,0 +1,99 @@
+"""A pack of examples as tensors, and the pass that lets each token see what decoding lets it see.
+
+The attention function is the one that decodes. Each example of a pack attends to itself alone, so
+packs leak nothing and cost no more than their examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pasta_lm.data.encode import EncodedExample
+from pasta_lm.engines.torch.attention import LayerCall, attend
+from pasta_lm.engines.torch.masks import additive, in_window, visible
+
+# Legend: N tokens of a pack, L of one example, H query heads, G key/value heads, D head size.
+
+
+class TrainingPass:
+    """One pack on its way through the layers; gradients flow."""
+
+    def __init__(self, pack: Sequence[EncodedExample]) -> None:
+        """Keep the examples; masks are made where they are first needed."""
+        self._pack = pack
+        self._lengths = [len(example) for example in pack]
+        self._seen: dict[int, Tensor] = {}
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Attend within each example; return [H, N, D], dtype of the queries."""
+        parts = zip(*(t.split(self._lengths, dim=1) for t in (q_HND, k_GND, v_GND)), strict=True)
+        outs = [self._attend(index, call, *part) for index, part in enumerate(parts)]
+        return torch.cat(outs, dim=1)
+
+    def _attend(
+        self, index: int, call: LayerCall, q_HLD: Tensor, k_GLD: Tensor, v_GLD: Tensor
+    ) -> Tensor:
+        is_plain = self._pack[index].rows is None and call.window is None
+        if is_plain and call.softcap is None and call.sinks_H is None:
+            out: Tensor = torch.nn.functional.scaled_dot_product_attention(
+                q_HLD[None],
+                k_GLD[None],
+                v_GLD[None],
+                is_causal=True,
+                scale=call.scaling,
+                enable_gqa=len(q_HLD) != len(k_GLD),
+            )
+            return out[0]
+        mask = self._mask(index, call.window, q_HLD)
+        return attend(call, q_HLD, k_GLD, v_GLD, mask)
+
+    def _mask(self, index: int, window: int | None, like: Tensor) -> Tensor:
+        key = (index, window)
+        if key not in self._masks:
+            if index not in self._seen:
+                self._seen[index] = seen(self._pack[index]).to(like.device)
+            visible_LL = self._seen[index]
+            if window is not None:
+                positions = _tensor(self._pack[index].positions).to(like.device)
+                visible_LL = visible_LL & in_window(positions, positions, window)
+            self._masks[key] = additive(visible_LL, like.dtype)
+        return self._masks[key]
+
+
+def seen(example: EncodedExample) -> Tensor:
+    """Return who sees whom in one example, before any layer's window.
+
+    Returns:
+        bool [L, L], True where the token of the row sees that of the column.
+    """
+    slots = torch.arange(len(example))
+    if example.rows is None:
+        return slots[:, None] >= slots
+    cutoffs_LO = torch.tensor(example.rows)[_tensor(example.row_of)]
+    return visible(slots, cutoffs_LO, _tensor(example.owners))
+
+
+def collate(packs: Sequence[Sequence[EncodedExample]]) -> dict[str, Any]:
+    """Flatten packs into one forward pass.
+
+    Returns:
+        ``input_ids``, ``position_ids`` and ``shift_labels``, int64 [1, N] each (labels are not to
+        be shifted again), ``pasta_pass`` for the attention, and ``record_ids`` to name in errors.
+    """
+    pack = [example for pack in packs for example in pack]
+    return {
+        "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
+        "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
+        "shift_labels": torch.cat([_tensor(e.labels) for e in pack])[None],
+        "pasta_pass": TrainingPass(pack),
+        "record_ids": [e.id for e in pack],
+    }
+
+
+def _tensor(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)

@@ -1,0 +1,104 @@
+"""Where packs come from: a file of records, records in memory, or tasks drawn on the spot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch.utils.data import Dataset
+
+from pasta_lm import tasks
+from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.packing import pack
+from pasta_lm.data.records import Record, read_records
+from pasta_lm.tasks.annotators import annotate
+from pasta_lm.train.config import DataConfig, TasksConfig
+
+Encode = Callable[[Record], EncodedExample]
+Pack = list[EncodedExample]
+
+FEW_RECORDS = 3
+"""The most records of a prompt while only few are wanted."""
+
+
+class Packs(Dataset[Pack]):
+    """Packs of records that are all at hand; the order is that of the list."""
+
+    def __init__(self, packs: Sequence[Pack]) -> None:
+        """Keep the packs."""
+        self._packs = packs
+
+    def __len__(self) -> int:
+        """Return how many packs there are."""
+        return len(self._packs)
+
+    def __getitem__(self, index: int) -> Pack:
+        """Return one pack."""
+        return self._packs[index]
+
+
+class TaskPacks(Dataset[Pack]):
+    """Packs of tasks, each drawn when it is wanted; the same index gives the same pack."""
+
+    def __init__(
+        self, config: TasksConfig, max_tokens: int, num_packs: int, encode: Encode
+    ) -> None:
+        """Keep what is to be drawn; nothing is drawn yet."""
+        self._config = config
+        self._max_tokens = max_tokens
+        self._num_packs = num_packs
+        self._encode = encode
+
+    def __len__(self) -> int:
+        """Return how many packs there are."""
+        return self._num_packs
+
+    def __getitem__(self, index: int) -> Pack:
+        """Draw tasks of all families in turn until the next would not fit."""
+        found: Pack = []
+        room = self._max_tokens
+        is_early = index < self._config.few_first * self._num_packs
+        for record in self._records(index, FEW_RECORDS if is_early else None):
+            example = self._encode(record)
+            room -= len(example)
+            if room < 0:
+                break
+            found.append(example)
+        return found
+
+    def _records(self, index: int, most: int | None) -> Iterator[Record]:
+        seed = self._config.seed * 1_000_000 + index
+        for task in tasks.mixture(self._config.split, seed, most=most):
+            document = annotate(task, self._config.annotator)
+            yield Record(task.id, task.prompt, document, "tasks")
+
+
+def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: int) -> Dataset[Pack]:
+    """Return the packs that a recipe asks for.
+
+    Raises:
+        InputError: the file is no annotated data.
+    """
+    stripped: Encode = lambda record: encode(  # noqa: E731
+        replace(record, document=record.document.without_tags()) if config.plain else record
+    )
+    if config.tasks is not None:
+        assert num_packs is not None
+        return TaskPacks(config.tasks, config.max_tokens, num_packs, stripped)
+    assert config.file is not None
+    return pack_records(read_records(Path(config.file)), stripped, config.max_tokens, seed)
+
+
+def pack_records(records: Sequence[Record], encode: Encode, max_tokens: int, seed: int) -> Packs:
+    """Encode and pack records; those that are too long are named on standard error."""
+    packing = pack(map(encode, records), max_tokens, seed)
+    if packing.too_long:
+        shown = ", ".join(packing.too_long[:5])
+        print(  # noqa: T201
+            f"pasta: {len(packing.too_long)} of {len(records)} records are longer than "
+            f"{max_tokens} tokens and left out: {shown}",
+            file=sys.stderr,
+        )
+    return Packs(packing.packs)
