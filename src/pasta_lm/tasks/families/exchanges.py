@@ -79,6 +79,38 @@ CLAUSES = Wordings(
             "What would each thing of the list bring?",
             "What would the first thing bring if all that is got is exchanged again?",
         ),
+        Clauses(
+            "Use each thing of the list once, one a step.",
+            "Use the first thing, and then what each exchange gave.",
+        ),
+        Clauses(
+            "Say step by step what each of our things is exchanged for.",
+            "Say step by step what we hold when all that we get is exchanged.",
+        ),
+        Clauses(
+            "Each step takes the next thing that we have.",
+            "Each step takes the thing that we got before.",
+        ),
+        Clauses(
+            "Take all things of the list to their traders.",
+            "Take the first thing to its trader and go on with what he gave.",
+        ),
+        Clauses(
+            "Exchange the things as numbered; what you get stays with you.",
+            "Exchange the first thing; what you get goes to the next trader.",
+        ),
+        Clauses(
+            "Every thing of our list is exchanged once, each separate.",
+            "Every thing that we get is exchanged again, on and on.",
+        ),
+        Clauses(
+            "Start each step with another thing of the list.",
+            "Start each step with the thing that the step before gave.",
+        ),
+        Clauses(
+            "One step for each thing of the list, please.",
+            "One step after the other: always exchange what you got.",
+        ),
     ),
     dev=(
         Clauses(

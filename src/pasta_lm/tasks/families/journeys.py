@@ -73,6 +73,32 @@ CLAUSES = Wordings(
             "State the length of the stage itself each time.",
             "State the running distance each time.",
         ),
+        Clauses(
+            "Add land and water of every stage on its own.",
+            "Add land and water of every stage to the miles so far.",
+        ),
+        Clauses(
+            "Give each stage its own miles, without those above.",
+            "Give each stage the miles including those above.",
+        ),
+        Clauses(
+            "Say how many miles each stage is, leaving out the others.",
+            "Say how many miles it is from the start, up to each stage.",
+        ),
+        Clauses("Start from zero at each stage.", "Go on from the stage above each time."),
+        Clauses(
+            "The distances are separate, one stage each.",
+            "The distances grow, each with the earlier stages.",
+        ),
+        Clauses(
+            "State the miles of one stage only, every time.",
+            "State the miles gone so far, every time.",
+        ),
+        Clauses(
+            "Work out each stage alone: its land and its water.",
+            "Work out each stage and the way before it: all land and water.",
+        ),
+        Clauses("Every stage counts by itself.", "Every stage counts together with those above."),
     ),
     dev=(
         Clauses(

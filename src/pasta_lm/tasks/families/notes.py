@@ -73,6 +73,31 @@ CLAUSES = Wordings(
             "Every room begins with note 1.",
             "Every room begins with the number after the last note above.",
         ),
+        Clauses("Each room counts its notes from 1.", "The notes of all rooms are counted on."),
+        Clauses("Go back to note 1 at every room.", "Go on with the next number at every room."),
+        Clauses(
+            "Give every thing a note; the count begins again in each room.",
+            "Give every thing a note; the count goes on in each room.",
+        ),
+        Clauses(
+            "Write the notes so that each room starts with 1.",
+            "Write the notes so that each room starts after the last number.",
+        ),
+        Clauses(
+            "Number the things as notes, every room on its own.",
+            "Number the things as notes, one row for all rooms together.",
+        ),
+        Clauses(
+            "Note numbers: separate, from 1 in each room.",
+            "Note numbers: going on, through all the rooms.",
+        ),
+        Clauses(
+            "Begin again with 1 whenever a room begins.",
+            "Continue the number above whenever a room begins.",
+        ),
+        Clauses(
+            "Do not count the notes of the room above.", "Count the notes of the room above too."
+        ),
     ),
     dev=(
         Clauses(

@@ -78,6 +78,37 @@ CLAUSES = Wordings(
             "Give the price of each seller, starting from the base again.",
             "Give the price of each seller, going on from the one above.",
         ),
+        Clauses(
+            "Begin with the base price at each seller.", "Begin with the last price at each seller."
+        ),
+        Clauses(
+            "The surcharge is added to the base, never to the price above.",
+            "The surcharge is added to the price above, not to the base.",
+        ),
+        Clauses(
+            "Each seller adds the surcharge to the same base.",
+            "Each seller adds the surcharge to what the one above asks.",
+        ),
+        Clauses(
+            "Go back to the base price for each seller.",
+            "Go on from the last price for each seller.",
+        ),
+        Clauses(
+            "Base and surcharge make the price, each time again.",
+            "The last price and the surcharge make the price, each time.",
+        ),
+        Clauses(
+            "Every seller starts again from the base.",
+            "Every seller starts from the price of the one above.",
+        ),
+        Clauses(
+            "Give all prices, each from the base alone.",
+            "Give all prices, each going on from the last.",
+        ),
+        Clauses(
+            "Count each surcharge from the base price.",
+            "Count each surcharge on from price to price.",
+        ),
     ),
     dev=(
         Clauses(

@@ -27,6 +27,9 @@ OPENINGS = Wordings(
         "These shops took money in the morning and in the afternoon.",
         "Here is what each shop took in the morning and in the afternoon.",
         "The list gives the takings of shops for morning and afternoon.",
+        "Each of these shops took money twice, morning and afternoon.",
+        "For some shops, the money of the morning and of the afternoon is given.",
+        "The shops of the street and what they took, morning and afternoon.",
     ),
     dev=("The shops below took money in the morning and afternoon.",),
     test=(
@@ -64,6 +67,31 @@ CLAUSES = Wordings(
         Clauses(
             "Every figure is for one shop only.",
             "Every figure includes the figures before it.",
+        ),
+        Clauses(
+            "Give a total for each shop, without those above.",
+            "Give a total for each shop, with those above.",
+        ),
+        Clauses(
+            "Work out every shop on its own.", "Work out every shop together with the earlier ones."
+        ),
+        Clauses("Begin at zero for each shop.", "Go on from the shop above each time."),
+        Clauses(
+            "Add only the two figures of the shop itself.",
+            "Add the two figures of the shop to the total so far.",
+        ),
+        Clauses(
+            "State the day of each shop separately, not added to the others.",
+            "State the days added up, one shop after the other.",
+        ),
+        Clauses("No shop counts those above.", "Every shop counts those above too."),
+        Clauses(
+            "Count morning and afternoon of every shop alone.",
+            "Count morning and afternoon of every shop and the shops before it.",
+        ),
+        Clauses(
+            "The totals are separate: one shop each.",
+            "The totals grow: each carries on from the shop above.",
         ),
     ),
     dev=(

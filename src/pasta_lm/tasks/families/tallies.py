@@ -105,6 +105,27 @@ LISTED = Wordings(
             "Add a last line Overall with the house in it.",
             "Add a last line Overall with every total in it.",
         ),
+        Clauses(
+            "Close with a line that opens with Overall and gives the motto.",
+            "Close with a line that opens with Overall and gives every total.",
+        ),
+        Clauses(
+            "Overall is the last line: house and motto, no totals.",
+            "Overall is the last line: all totals, no motto.",
+        ),
+        Clauses(
+            "At the end, write Overall and whose {noun}s these are.",
+            "At the end, write Overall and which totals there are.",
+        ),
+        Clauses(
+            "The last line begins with Overall and states the motto.",
+            "The last line begins with Overall and states each total.",
+        ),
+        Clauses(
+            "In the end say the house again, after Overall.",
+            "In the end say the totals again, after Overall.",
+        ),
+        Clauses("Add Overall: the house and its motto.", "Add Overall: the totals from above."),
     ),
     dev=(
         Clauses(
@@ -171,6 +192,27 @@ SUMMED = Wordings(
             "Add a last line Overall with the house in it.",
             "Add a last line Overall with the totals added up.",
         ),
+        Clauses(
+            "Close with a line that opens with Overall and gives the motto.",
+            "Close with a line that opens with Overall and gives the sum of the totals.",
+        ),
+        Clauses(
+            "Overall is the last line: house and motto, no sum.",
+            "Overall is the last line: the grand total, no motto.",
+        ),
+        Clauses(
+            "At the end, write Overall and whose {noun}s these are.",
+            "At the end, write Overall and what the totals make in all.",
+        ),
+        Clauses(
+            "The last line begins with Overall and states the motto.",
+            "The last line begins with Overall and states the grand total.",
+        ),
+        Clauses(
+            "In the end say the house again, after Overall.",
+            "In the end add up the totals, after Overall.",
+        ),
+        Clauses("Add Overall: the house and its motto.", "Add Overall: all totals added together."),
     ),
     dev=(
         Clauses(
