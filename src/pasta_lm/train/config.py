@@ -14,7 +14,8 @@ from pasta_lm.interpreter.positions import PositionStrategy
 
 T = TypeVar("T")
 
-SCHEDULES = ("linear", "cosine", "constant")
+WSD = "warmup_stable_decay"
+SCHEDULES = ("linear", "cosine", "constant", WSD)
 OPTIMIZERS = ("adamw", "muon")
 
 
@@ -68,6 +69,8 @@ class TrainConfig:
     schedule: str = "linear"
     warmup: float = 0.0
     """Share of the steps in which the rate grows."""
+    decay: float = 0.0
+    """Share of the steps in which the rate falls to zero, under ``warmup_stable_decay``."""
     accumulate: int = 1
     clip: float = 1.0
     positions: str = "predict"
@@ -96,6 +99,8 @@ class SftConfig:
             raise UsageError("[model] architecture needs a tokenizer beside it")
         if self.data.tasks and not self.train.steps:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
+        if self.train.schedule == WSD and not (self.train.steps and 0 < self.train.decay < 1):
+            raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
         _choice("train.schedule", self.train.schedule, SCHEDULES)
         _choice("train.optimizer", self.train.optimizer, OPTIMIZERS)
         _choice("train.dtype", self.train.dtype, ("float32", "bfloat16"))

@@ -29,7 +29,7 @@ from transformers import (
     set_seed,
 )
 
-from pasta_lm.data.encode import encode_example
+from pasta_lm.data.encode import NO_LABEL, encode_example
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.loading import tag_pieces
 from pasta_lm.engines.torch.model_folder import save_model_folder
@@ -41,7 +41,7 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train import muon
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import ModelConfig, SftConfig, TrainConfig
+from pasta_lm.train.config import WSD, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.progress import Progress
 from pasta_lm.train.sources import Encode, Pack, packs_of
@@ -141,7 +141,7 @@ def _initialise(file: Path, tokenizer: PreTrainedTokenizerFast) -> PreTrainedMod
 def save(learner: Learner, train: TrainConfig) -> Path:
     """Write the model folder, in the recipe's dtype."""
     folder = Path(train.out) / MODEL_FOLDER
-    model = learner.model.to(getattr(torch, train.dtype) if train.dtype != "float32" else None)
+    model = learner.model.to(getattr(torch, train.dtype))
     model.generation_config.eos_token_id = learner.eos_id
     save_model_folder(
         model,
@@ -167,14 +167,16 @@ class SftTrainer(Trainer):
         Raises:
             ModelError: it is NaN or infinite.
         """
-        record_ids = inputs["record_ids"]
+        record_ids, labels = inputs["record_ids"], inputs["shift_labels"]
+        learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
         out = model(
             input_ids=inputs["input_ids"],
             position_ids=inputs["position_ids"],
             pasta_pass=inputs["pasta_pass"],
             use_cache=False,
+            logits_to_keep=learned,
         )
-        loss = next_token_loss(out.logits, inputs["shift_labels"])
+        loss = next_token_loss(out.logits, labels[:, learned])
         if not torch.isfinite(loss):
             shown = ", ".join(record_ids[:8])
             raise ModelError(
@@ -208,6 +210,7 @@ def _arguments(train: TrainConfig) -> TrainingArguments:
         weight_decay=train.weight_decay,
         adam_beta2=0.98,
         lr_scheduler_type=train.schedule,
+        lr_scheduler_kwargs=_decay(train),
         warmup_steps=train.warmup,
         max_grad_norm=train.clip,
         bf16=train.dtype == "bfloat16" and torch.cuda.is_available(),
@@ -222,6 +225,12 @@ def _arguments(train: TrainConfig) -> TrainingArguments:
         train_sampling_strategy="sequential",
         dataloader_pin_memory=False,
     )
+
+
+def _decay(train: TrainConfig) -> dict[str, Any]:
+    if train.schedule != WSD:
+        return {}
+    return {"num_decay_steps": round(train.decay * (train.steps or 0)), "decay_type": "1-sqrt"}
 
 
 def _checkpoint(train: TrainConfig) -> str | None:
