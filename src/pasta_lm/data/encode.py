@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pasta_lm.data.records import Record
 from pasta_lm.engines.encoded_document import NUM_BLOCK_TAGS, EncodedDocument
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.events import Text
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
@@ -76,6 +77,7 @@ def encode_example(
 
     Raises:
         UsageError: ``rotate``: its keys have several positions, which training does not express.
+        InputError: the prompt has no tokens, or a block has tags inside.
         VocabularyError: the answer has tags and the model has none.
     """
     if strategy is PositionStrategy.ROTATE:
@@ -84,6 +86,11 @@ def encode_example(
             hint="train with 'predict': until a sync the two are the same",
         )
     prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
+    if not prompt:
+        raise InputError(f"record {record.id}: its prompt has no tokens to answer after")
+    inside = (item for block in record.document.blocks for item in block.items)
+    if not all(isinstance(item, Text) for item in inside):
+        raise InputError(f"record {record.id}: a block with tags inside cannot be trained")
     encoded = vocabulary.encode_document(record.document)
     if not encoded.blocks and not record.document.num_syncs:
         return _plain(record.id, prompt, encoded.main, eos_id)
