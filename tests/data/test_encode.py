@@ -1,0 +1,380 @@
+"""What an example feeds, predicts and sees: by hand, by the rules, and as decoding has it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.data.records import Record
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import InputError, UsageError, VocabularyError
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import Block, Document, Item, parse
+from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES
+from tests.data.examples import (
+    BARE,
+    EOS,
+    SHORT,
+    TRAINABLE,
+    documents,
+    encoded,
+    is_seen,
+    names,
+    places,
+    program_of,
+    spelled,
+)
+from tests.lockstep import Lockstep
+from tests.models import loaded
+from tests.programs import random_program
+from tests.reference import PROMPT, reference
+from tests.taught import PLAIN, TAUGHT, VOCABULARIES
+from tests.witness import Seen, Witness
+
+PREDICT, CONTINUE, ORACLE = TRAINABLE
+TWO_BLOCKS = (
+    'A<promise topic="t" tokens="1"/><async>ab</async>'
+    'B<promise topic="u" tokens="2"/><async>d</async><sync/>C'
+)
+
+
+def fed(example: EncodedExample) -> str:
+    return " ".join(spelled(token) for token in example.token_ids)
+
+
+# --- by hand
+
+
+def test_each_token_predicts_what_its_thread_decodes_next() -> None:
+    example = encoded(TWO_BLOCKS)
+    rows = zip(example.token_ids, example.labels, strict=True)
+    assert [(spelled(token), spelled(label)) for token, label in rows] == [
+        ("begin", "-"),
+        ("q", "A"),  # the prompt's last
+        ("A", "<p"),
+        ("<p", "t"),
+        ("t", ">1"),
+        (">1", "B"),  # main goes on; the block is its own thread's
+        ("[", "a"),
+        ("a", "b"),
+        ("b", "]"),
+        ("]", "-"),  # nothing follows in its thread
+        ("B", "<p"),
+        ("<p", "u"),
+        ("u", ">2"),
+        (">2", "|"),
+        ("[", "d"),
+        ("d", "]"),
+        ("]", "-"),
+        ("|", "C"),
+        ("C", "end"),
+    ]
+
+
+def test_an_answer_that_ends_in_a_block_ends_with_the_promise_before_it() -> None:
+    example = encoded('<promise topic="t" tokens="1"/><async></async>')
+    rows = zip(example.token_ids, example.labels, strict=True)
+    assert [(spelled(token), spelled(label)) for token, label in rows] == [
+        ("begin", "-"),
+        ("q", "<p"),
+        ("<p", "t"),
+        ("t", ">1"),
+        (">1", "end"),
+        ("[", "]"),
+        ("]", "-"),
+    ]
+
+
+def test_siblings_are_blind_to_each_other_and_main_sees_them_from_the_sync_on() -> None:
+    example = encoded(
+        'A<promise topic="t" tokens="1"/><async>a</async>'
+        'B<promise topic="u" tokens="1"/><async>d</async><sync/>C',
+        prompt="",
+    )
+    slots = range(len(example))
+    drawn = ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
+    assert fed(example) == "begin A <p t >1 [ a ] B <p u >1 [ d ] | C"
+    assert drawn == [
+        # p A < t > [ a ] B < u > [ d ] | C
+        "x................",  # the prompt
+        "xx...............",  # A
+        "xxx..............",  # <p
+        "xxxx.............",  # t
+        "xxxxx............",  # >1
+        "xxxxxx...........",  # [ sees main up to its promise
+        "xxxxxxx..........",  # a
+        "xxxxxxxx.........",  # ]
+        "xxxxx...x........",  # B does not see the block
+        "xxxxx...xx.......",  # <p
+        "xxxxx...xxx......",  # u
+        "xxxxx...xxxx.....",  # >1
+        "xxxxx...xxxxx....",  # [ sees B, not its sibling
+        "xxxxx...xxxxxx...",  # d
+        "xxxxx...xxxxxxx..",  # ]
+        "xxxxxxxxxxxxxxxx.",  # the sync sees all
+        "xxxxxxxxxxxxxxxxx",  # C
+    ]
+
+
+THREE_BLOCKS = (
+    'A<promise topic="t" tokens="2"/><async>abe</async>B<promise topic="u" tokens="1"/>'
+    '<async></async>C<sync/>D<promise topic="v" tokens="1"/><async>d</async><sync/>E'
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "main"),
+    [
+        #           A <p t >2   B  <p   u  >1   C   |   D  <p   v  >1   |   E
+        (PREDICT, [3, 4, 5, 6, 27, 28, 29, 30, 41, 42, 43, 44, 45, 46, 57, 58]),
+        # The first block ends at 11, behind main; the third at 19, ahead of it.
+        (CONTINUE, [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 21, 22]),
+        # Lengths 5, 2 and 3.
+        (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
+    ],
+)
+def test_main_leaves_the_gap_of_its_strategy_and_blocks_stand_behind_their_promises(
+    strategy: PositionStrategy, main: list[int]
+) -> None:
+    example = encoded(THREE_BLOCKS, "pq", strategy)
+    position = {name: place.position for name, place in places(example).items()}
+    assert [position[PROMPT, index] for index in range(3)] == [0, 1, 2]
+    assert [position[0, index] for index in range(len(main))] == main
+    for thread, (promise_end, length) in enumerate([(3, 5), (7, 2), (13, 3)], start=1):
+        start = position[0, promise_end] + 1
+        assert [position[thread, index] for index in range(length)] == [
+            *range(start, start + length)
+        ]
+
+
+def test_rotate_is_refused_since_its_keys_have_several_positions() -> None:
+    with pytest.raises(UsageError, match="'rotate' cannot be trained") as caught:
+        encoded(TWO_BLOCKS, strategy=PositionStrategy.ROTATE)
+    assert "predict" in str(caught.value.hint)
+
+
+# --- answers without tags
+
+
+def assert_plain(example: EncodedExample, prompt: list[int], answer: list[int]) -> None:
+    """Hold an example to ordinary next-token training."""
+    whole = [*prompt, *answer, EOS]
+    assert list(example.token_ids) == whole[:-1]
+    num_unlearned = len(prompt) - 1
+    assert list(example.labels) == [NO_LABEL] * num_unlearned + whole[len(prompt) :]
+    assert list(example.positions) == list(range(len(whole) - 1))
+    assert example.rows is None
+    assert example.num_prompt == len(prompt)
+
+
+@given(st.text(max_size=12), st.text(max_size=40))
+def test_an_answer_without_tags_is_ordinary_next_token_training(prompt: str, text: str) -> None:
+    example = encoded(Document((Text(text),)), prompt)
+    assert_plain(example, BARE.encode_prompt(prompt), BARE.encode_text(text))
+
+
+@given(documents)
+def test_with_its_tags_stripped_an_answer_is_its_text(document: Document) -> None:
+    example = encoded(document.without_tags())
+    assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text(document.plain_text))
+
+
+def test_a_sync_that_joins_nothing_is_still_a_tag_to_learn() -> None:
+    example = encoded(Document((Text("A"), Sync(), Text("B"))))
+    assert fed(example) == "begin q A | B"
+    assert [spelled(label) for label in example.labels] == ["-", "A", "|", "B", "end"]
+    assert example.rows is not None
+
+
+# --- tags are learned where the answer has them, never where text spells them
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_a_prompt_that_spells_tags_teaches_none(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    prompt = f"Explain {''.join(PIECES[:6])} <async topic='x'> and <sync/>."
+    example = encoded("A.", prompt, vocabulary=vocabulary)
+    assert tags.isdisjoint(example.token_ids)
+    assert tags.isdisjoint(example.labels)
+    tagged = encoded(TWO_BLOCKS, prompt, vocabulary=vocabulary)
+    assert tags.isdisjoint(tagged.token_ids[: tagged.num_prompt])
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_text_that_spells_tags_is_learned_as_text(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    inside = f"write {''.join(PIECES[:6])}"
+    document = Document((Block("a <sync/>", 1, (Text(inside),)), Text(inside)))
+    example = encoded(document, vocabulary=vocabulary)
+    found = [token for token in example.token_ids if vocabulary.id_to_lexeme(token)]
+    assert [spelled(token, vocabulary) for token in found] == ["<p", ">1", "[", "]"]
+
+
+def test_a_length_that_nobody_knows_is_counted() -> None:
+    document = Document((Block("t", None, (Text("a b " * 12),)),))
+    length = len(BARE.encode_text("a b " * 12)) + 2
+    closing = f">{round(length / 10)}"
+    assert closing in fed(encoded(document)).split()
+
+
+def test_without_tag_pieces_only_plain_answers_can_be_encoded() -> None:
+    vocabulary = PLAIN["byte_level"]
+    assert encoded("A.", vocabulary=vocabulary).rows is None
+    with pytest.raises(VocabularyError):
+        encoded(TWO_BLOCKS, vocabulary=vocabulary)
+
+
+@pytest.mark.parametrize("inner", [Block("inner", 1, (Text("b"),)), Sync()])
+def test_tags_inside_a_block_are_refused_by_the_name_of_their_record(inner: Item) -> None:
+    nested = Document((Block("outer", 2, (Text("a"), inner)), Block("next", 1)))
+    with pytest.raises(InputError, match="record r: .*inside"):
+        encoded(nested)
+
+
+def test_a_prompt_of_no_tokens_is_refused_by_the_name_of_its_record() -> None:
+    class Silent(Vocabulary):
+        def encode_prompt(self, prompt: object) -> list[int]:
+            return []
+
+    for answer in ("A.", TWO_BLOCKS):
+        with pytest.raises(InputError, match="record r: .*no tokens"):
+            encoded(answer, vocabulary=Silent(BARE._tokenizer, BARE.piece_ids))
+
+
+# --- by the rules
+
+
+@given(documents)
+def test_every_token_but_the_prompts_and_async_is_predicted_once_by_the_one_before_it(
+    document: Document,
+) -> None:
+    example = encoded(document)
+    name_of = names(example)
+    token = dict(zip(name_of, example.token_ids, strict=True))
+    label = dict(zip(name_of, example.labels, strict=True))
+    last_of_prompt = (PROMPT, example.num_prompt - 1)
+    for thread, index in name_of:
+        if thread == PROMPT and (thread, index) != last_of_prompt:
+            expected = NO_LABEL
+        elif thread <= 0:
+            following = (0, 0) if thread == PROMPT else (0, index + 1)
+            expected = token.get(following, EOS)
+        else:
+            expected = token.get((thread, index + 1), NO_LABEL)
+        assert label[thread, index] == expected
+    num_async = list(example.token_ids).count(BARE.piece_id(ASYNC_OPEN))
+    num_learned = sum(value != NO_LABEL for value in example.labels)
+    assert num_learned == len(example) - example.num_prompt - num_async + 1
+    assert num_async == len(document.blocks)
+
+
+@given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(TRAINABLE))
+def test_every_token_stands_and_sees_as_the_written_form_says(
+    document: Document, family: str, strategy: PositionStrategy
+) -> None:
+    vocabulary = TAUGHT[family]
+    example = encoded(document, "Hello", strategy, vocabulary)
+    program = program_of(document, "Hello", vocabulary)
+    assert places(example) == reference(program.shape(vocabulary), strategy)
+
+
+@given(documents, st.sampled_from(TRAINABLE))
+def test_the_tokens_of_each_thread_are_those_that_it_decodes(
+    document: Document, strategy: PositionStrategy
+) -> None:
+    example = encoded(document, "Hello", strategy)
+    program = program_of(document, "Hello", BARE)
+    token = dict(zip(names(example), example.token_ids, strict=True))
+    opening, closing = BARE.piece_id(ASYNC_OPEN), BARE.piece_id(ASYNC_CLOSE)
+    threads = [program.answer.main, *((opening, *b, closing) for b in program.answer.blocks)]
+    assert token == {
+        (thread, index): value
+        for thread, values in [(PROMPT, program.prompt), *enumerate(threads)]
+        for index, value in enumerate(values)
+    }
+
+
+# --- as decoding has it
+
+
+@given(documents, st.sampled_from(TRAINABLE))
+def test_training_sees_what_the_interpreter_lets_decoding_see(
+    document: Document, strategy: PositionStrategy
+) -> None:
+    example = encoded(document, "Hello", strategy)
+    answer = program_of(document, "Hello", BARE).answer
+    short = {BARE.piece_id(piece): word for piece, word in SHORT.items()}
+    main = " ".join(short.get(token, "x") for token in answer.main)
+    blocks = [" ".join("x" for _ in block) for block in answer.blocks]
+    met = Lockstep(main, blocks, example.num_prompt, strategy).run().places()
+    found = places(example)
+    assert met == {name: found[name] for name in met}
+    # What is decoded last is never fed.
+    assert len(met) >= len(found) - 1 - len(blocks)
+
+
+def met_by(seen: Seen) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
+    """Return the token, the position and the sight of everything that an engine fed."""
+    thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
+    count: dict[int, int] = {}
+    named = []
+    for entry in seen.entries.items:
+        thread = thread_of.get(entry.owner, PROMPT)
+        count[thread] = count.get(thread, -1) + 1
+        named.append((thread, count[thread]))
+    entries, slots = seen.entries, range(len(named))
+    return {
+        name: (
+            entries[query].token,
+            entries[query].position,
+            frozenset(named[key] for key in slots if entries.is_visible(query, key)),
+        )
+        for query, name in enumerate(named)
+    }
+
+
+@pytest.mark.parametrize("max_threads", [None, 1])
+@pytest.mark.parametrize("strategy", TRAINABLE)
+def test_training_sees_what_an_engine_saw_while_it_decoded(
+    strategy: PositionStrategy, max_threads: int | None
+) -> None:
+    model, rng = loaded("qwen2"), random.Random(f"{strategy}")
+    vocabulary = model.vocabulary
+    random_ones = [random_program(rng, vocabulary).answer for _ in range(8)]
+    answers = [vocabulary.decode_document(answer) for answer in random_ones]
+    programs = [program_of(document, "A question?", vocabulary) for document in answers]
+    params = SamplingParams(max_tokens=800, max_threads=max_threads)
+    requests = [
+        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
+        for p in programs
+    ]
+    witnessed = Witness(model, captures=False).run(requests)
+    num_blocks = 0
+    for document, (seen,) in zip(answers, witnessed, strict=True):
+        record = Record("r", "A question?", document)
+        example = encode_example(record, vocabulary, EOS, strategy)
+        place, token = places(example), dict(zip(names(example), example.token_ids, strict=True))
+        met = met_by(seen)
+        assert met == {name: (token[name], *place[name]) for name in met}
+        assert seen.answer is not None
+        assert seen.answer.document == document
+        num_blocks += len(document.blocks)
+    assert num_blocks > 8
+
+
+def test_the_worked_example_of_the_rules_is_encoded_as_it_is_decoded() -> None:
+    document = parse(
+        'A<promise topic="t" tokens="1"/><async>abd</async>'
+        'B<promise topic="t" tokens="1"/><async>d</async><sync/>C'
+    )
+    position = {name: place.position for name, place in places(encoded(document, "pq")).items()}
+    assert [position[0, index] for index in range(10)] == [3, 4, 5, 6, 17, 18, 19, 20, 31, 32]
+    assert [position[1, index] for index in range(5)] == [7, 8, 9, 10, 11]
+    assert [position[2, index] for index in range(3)] == [21, 22, 23]
