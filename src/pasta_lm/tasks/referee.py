@@ -1,0 +1,209 @@
+"""Grade an answer a second time, from its words alone: the figures that are reported are these.
+
+Shares no code with ``grader.py`` and works another way, so that an error of one shows as a
+disagreement. The answer is read once into words; words are dealt out to units; what a unit must
+say, and must not, is then a matter of which phrases (runs of words) a set has. No training sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pasta_lm.tasks.task import Task, Unit
+
+Phrase = tuple[str, ...]
+
+SLACK = 0.25
+"""An answer may be longer than the reference by this share; it is worthless at one whole more."""
+SHORTEST_REPEAT = 4
+"""Shorter sentences may be said again."""
+
+_WORD = re.compile(r"(\s*)(\w+|[^\w\s])")
+_ENDS = frozenset(".!?;")
+_LIST_MARKS = frozenset(".)")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word or a single mark of the answer.
+
+    Attributes:
+        text: As it is written.
+        sentence: Which sentence or line of the answer it stands in.
+        opens_line: Whether it is the first of a line.
+        is_apart: Whether white space, or nothing at all, stands in front of it.
+    """
+
+    text: str
+    sentence: int
+    opens_line: bool
+    is_apart: bool
+
+
+def referee_grade(task: Task, text: str) -> float:
+    """Return how much of what was asked an answer says, from 0 to 1.
+
+    Args:
+        task: What was asked.
+        text: The answer as a reader gets it, without tags.
+    """
+    words = _read(text)
+    places = [_first(words, unit.anchor) for unit in task.units]
+    found = [place for place in places if place is not None]
+    if task.ordered and found != sorted(found):
+        return 0.0
+    if _says_again(words, _read(task.text)):
+        return 0.0
+    sections = _deal(words, found)
+    said = [[] if place is None else sections[place] for place in places]
+    chosen = _choices(task, said)
+    earned = 0.0
+    for unit, sentences, choice in zip(task.units, said, chosen, strict=True):
+        earned += unit.weight * _share(task, unit, sentences, choice)
+    return earned / sum(unit.weight for unit in task.units) * _worth(task, text)
+
+
+def _read(text: str) -> list[Word]:
+    """Read a text into words; a sentence ends at a line's end, or at its mark before a space."""
+    words: list[Word] = []
+    sentence = 0
+    for gap, word in _WORD.findall(text):
+        opens_line = not words or "\n" in gap
+        if words and (opens_line or (gap and words[-1].text in _ENDS)):
+            sentence += 1
+        words.append(Word(word, sentence, opens_line, bool(gap) or not words))
+    return words
+
+
+@lru_cache(maxsize=65_536)
+def _phrase(text: str) -> Phrase:
+    return tuple(word.text for word in _read(text))
+
+
+def _first(words: Sequence[Word], anchor: str) -> int | None:
+    """Return where a unit begins, if it does."""
+    wanted = _phrase(anchor)
+    for place, word in enumerate(words):
+        if word.text == wanted[0]:
+            run = words[place : place + len(wanted)]
+            is_whole = run[-1].sentence == word.sentence
+            if is_whole and tuple(other.text for other in run) == wanted:
+                return place
+    return None
+
+
+def _deal(words: Sequence[Word], starts: Iterable[int]) -> dict[int, list[Phrase]]:
+    """Return, for every place where a unit begins, its sentences; a word belongs to one unit."""
+    ordered = sorted(starts)
+    nobodys = {place for end in (*ordered, len(words)) for place in _list_mark(words, end)}
+    sections: dict[int, dict[int, list[str]]] = {start: {} for start in ordered}
+    for place, word in enumerate(words):
+        rank = bisect_right(ordered, place)
+        if rank and place not in nobodys:
+            sections[ordered[rank - 1]].setdefault(word.sentence, []).append(word.text)
+    return {start: list(map(tuple, section.values())) for start, section in sections.items()}
+
+
+def _list_mark(words: Sequence[Word], end: int) -> tuple[int, ...]:
+    """Return the places of ``2.`` or ``2)`` if a line opens with it and it is the last in front."""
+    if end < 2 or not words[end - 2].opens_line:
+        return ()
+    number, mark = words[end - 2], words[end - 1]
+    is_mark = number.text.isdigit() and mark.text in _LIST_MARKS and not mark.is_apart
+    return (end - 2, end - 1) if is_mark else ()
+
+
+def _phrases(sentences: Iterable[Phrase], lengths: Iterable[int]) -> set[Phrase]:
+    """Return every run of words that has one of these lengths and stays within a sentence."""
+    wanted = {*lengths}
+    return {
+        sentence[start : start + length]
+        for sentence in sentences
+        for length in wanted
+        for start in range(len(sentence) - length + 1)
+    }
+
+
+def _choices(task: Task, said: Sequence[Sequence[Phrase]]) -> list[Phrase | None]:
+    """Return the word that each unit chose from the palette: one alone, and nobody's before."""
+    palette = {_phrase(word) for word in task.palette}
+    chosen: list[Phrase | None] = []
+    for unit, sentences in zip(task.units, said, strict=True):
+        options = _phrases(sentences, map(len, palette)) & palette
+        is_fair = len(options) == 1 and not _is_foreign(task, unit, sentences)
+        chosen.append(options.pop() if is_fair else None)
+    return [None if word in chosen[:rank] else word for rank, word in enumerate(chosen)]
+
+
+def _share(task: Task, unit: Unit, sentences: Sequence[Phrase], choice: Phrase | None) -> float:
+    """Return the share of its facts that a unit says."""
+    if not sentences or _is_foreign(task, unit, sentences):
+        return 0.0
+    num_said = 0
+    for rank, fact in enumerate(unit.facts):
+        value = choice if task.palette and rank == 0 else _phrase(fact.value)
+        num_said += value is not None and _is_said(value, map(_phrase, fact.cues), sentences)
+    return num_said / len(unit.facts)
+
+
+def _is_said(value: Phrase, cues: Iterable[Phrase], sentences: Iterable[Phrase]) -> bool:
+    """Tell whether a sentence has the value, and one of its cues if it has any."""
+    signs = {*cues}
+    for sentence in sentences:
+        has = _phrases([sentence], {len(value), *map(len, signs)})
+        if value in has and (not signs or not signs.isdisjoint(has)):
+            return True
+    return False
+
+
+def _is_foreign(task: Task, unit: Unit, sentences: Sequence[Phrase]) -> bool:
+    """Tell whether a number or a value of the data stands here that does not belong to the unit."""
+    own = _sentences(unit.text)
+    if _numbers(sentences) - _numbers(own):
+        return True
+    values = {_phrase(value) for value in task.candidates}
+    lengths = {len(value) for value in values}
+    return bool((_phrases(sentences, lengths) - _phrases(own, lengths)) & values)
+
+
+@lru_cache(maxsize=4_096)
+def _sentences(text: str) -> tuple[Phrase, ...]:
+    by_sentence: dict[int, list[str]] = {}
+    for word in _read(text):
+        by_sentence.setdefault(word.sentence, []).append(word.text)
+    return tuple(map(tuple, by_sentence.values()))
+
+
+def _numbers(sentences: Iterable[Phrase]) -> set[str]:
+    """Return all that has a digit in it: who glues a number to letters has still written it."""
+    return {word for sentence in sentences for word in sentence if any(map(str.isdigit, word))}
+
+
+def _worth(task: Task, text: str) -> float:
+    """Return what the length of the answer leaves of its grade."""
+    allowed = len(task.text.split())
+    excess = (len(text.split()) - allowed) / max(allowed, 1)
+    return 1.0 - min(max(excess - SLACK, 0.0) / (1.0 - SLACK), 1.0)
+
+
+def _says_again(words: Sequence[Word], reference: Sequence[Word]) -> bool:
+    """Tell whether a longer sentence is said more often than the reference says it."""
+    allowed = Counter(_long_sentences(reference))
+    said = Counter(_long_sentences(words))
+    # What the reference does not say at all may be said once: it may be the same in other words.
+    return any(num > 1 and num > allowed[sentence] for sentence, num in said.items())
+
+
+def _long_sentences(words: Sequence[Word]) -> Iterator[Phrase]:
+    groups: dict[int, list[Word]] = {}
+    for word in words:
+        groups.setdefault(word.sentence, []).append(word)
+    for group in groups.values():
+        # Counted as a reader counts, ``44,`` and ``1.`` being one word each.
+        if 1 + sum(word.is_apart for word in group[1:]) >= SHORTEST_REPEAT:
+            yield tuple(word.text.lower() for word in group)
