@@ -13,7 +13,7 @@ from typing import Annotated, Never
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import check, doctor, play, replay, run, view
+from pasta_lm.cli import check, doctor, play, replay, run, train, view
 from pasta_lm.cli.flags import option
 from pasta_lm.errors import MissingExtraError, PastaError
 
@@ -32,6 +32,7 @@ app.command()(play.play)
 app.command()(check.check)
 app.command()(replay.replay)
 app.command()(view.view)
+app.add_typer(train.app, name="train")
 app.command()(doctor.doctor)
 
 

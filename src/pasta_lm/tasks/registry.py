@@ -73,6 +73,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+TOKENIZER_SEED = 999_999
+"""Of the mixture that the tokenizer is trained on; no recipe's."""
+
+
 def training_families() -> tuple[str, ...]:
     """Return the families that training may see."""
     return tuple(family.name for family in FAMILIES.values() if not family.held_out)

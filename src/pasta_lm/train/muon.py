@@ -54,29 +54,31 @@ class Muon(torch.optim.Optimizer):
             update = _orthogonal_step if group["is_matrix"] else _adam_step
             for weight in group["params"]:
                 if weight.grad is not None:
-                    update(weight, self.state[weight], group)
+                    update(weight, weight.grad, self.state[weight], group)
         return loss
 
 
-def _orthogonal_step(weight: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+def _orthogonal_step(
+    weight: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+) -> None:
     if not state:
         state["momentum"] = torch.zeros_like(weight)
     momentum = state["momentum"]
-    momentum.lerp_(weight.grad, 1 - group["momentum"])
-    update = orthogonal(torch.lerp(weight.grad, momentum, group["momentum"]))
+    momentum.lerp_(grad, 1 - group["momentum"])
+    update = orthogonal(torch.lerp(grad, momentum, group["momentum"]))
     scale = 0.2 * max(weight.shape) ** 0.5
     weight.mul_(1 - group["lr"] * group["weight_decay"])
     weight.add_(update, alpha=-group["lr"] * scale)
 
 
-def _adam_step(weight: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+def _adam_step(weight: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     if not state:
         state["step"], state["first"] = 0, torch.zeros_like(weight)
         state["second"] = torch.zeros_like(weight)
     state["step"] += 1
     beta1, beta2 = group["betas"]
-    state["first"].lerp_(weight.grad, 1 - beta1)
-    state["second"].lerp_(weight.grad.square(), 1 - beta2)
+    state["first"].lerp_(grad, 1 - beta1)
+    state["second"].lerp_(grad.square(), 1 - beta2)
     first = state["first"] / (1 - beta1 ** state["step"])
     second = state["second"] / (1 - beta2 ** state["step"])
     weight.sub_(group["lr"] * first / (second.sqrt() + 1e-8))
@@ -93,7 +95,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
+    x: Tensor = matrix.T if is_tall else matrix
     x = x / (x.norm() + EPSILON)
     for _ in range(NUM_ITERATIONS):
         gram = x @ x.T
@@ -109,7 +111,8 @@ def groups(model: torch.nn.Module, lr: float, other_lr: float) -> list[dict[str,
         if isinstance(module, torch.nn.Embedding)
         for weight in module.parameters()
     }
-    matrices, others = [], []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for weight in model.parameters():
         is_matrix = weight.ndim == 2 and id(weight) not in embeddings
         (matrices if is_matrix else others).append(weight)

@@ -8,61 +8,25 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
-from pasta_lm.data.encode import NO_LABEL, encode_example
-from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.loading import tag_pieces
-from pasta_lm.engines.torch.model_folder import save_model_folder
-from pasta_lm.engines.torch.pieces import add_pieces
-from pasta_lm.engines.torch.self_test import check_exact
-from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import ModelError, UsageError
-from pasta_lm.interpreter.limits import Limits
+from pasta_lm.data.encode import NO_LABEL
+from pasta_lm.errors import ModelError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train import muon
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import WSD, ModelConfig, SftConfig, TrainConfig
+from pasta_lm.train.config import WSD, SftConfig, TrainConfig
+from pasta_lm.train.learner import Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
+from pasta_lm.train.preflight import describe
 from pasta_lm.train.progress import Progress
-from pasta_lm.train.sources import Encode, Pack, packs_of
-
-MODEL_FOLDER = "model"
-
-
-@dataclass(frozen=True, slots=True)
-class Learner:
-    """A model that is to learn, with what encodes its data."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    vocabulary: Vocabulary
-    eos_id: int
-
-    def encoder(self, positions: PositionStrategy) -> Encode:
-        """Return what encodes records for this model."""
-        return partial(
-            encode_example, vocabulary=self.vocabulary, eos_id=self.eos_id, strategy=positions
-        )
+from pasta_lm.train.sources import PackSet, packs_of
 
 
 def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
@@ -77,9 +41,8 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         UnsupportedModelError: the engine would not be exact for this model.
     """
     train = config.train
-    set_seed(train.seed)
-    learner = load_learner(config.model)
-    packs = make_packs(config, learner)
+    learner, packs = _prepare(config)
+    print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
     trainer = SftTrainer(
         train,
         model=learner.model,
@@ -88,69 +51,35 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         data_collator=collate,
         callbacks=[Progress(Path(train.out) / "log.jsonl")],
     )
+    trainer.remove_callback(PrinterCallback)  # standard output is for the result
     trainer.train(resume_from_checkpoint=_checkpoint(train) if resume else None)
     return save(learner, train)
 
 
-def make_packs(config: SftConfig, learner: Learner) -> Dataset[Pack]:
-    """Return what the recipe learns from, encoded for a model."""
+def preflight(config: SftConfig) -> str:
+    """Return what a recipe is about to do, with an example as the model meets it."""
+    return _summary(config, *_prepare(config))
+
+
+def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
+    set_seed(train.seed)  # before the weights: a model that begins at random begins with it
+    learner = load_learner(config.model)
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
-    return packs_of(config.data, encode, num_packs, train.seed)
+    return learner, packs_of(config.data, encode, num_packs, train.seed)
 
 
-def load_learner(config: ModelConfig) -> Learner:
-    """Load or initialise a model in float32, with the tag pieces and our attention.
-
-    Raises:
-        UsageError: a folder or file of the recipe cannot be read.
-        UnsupportedModelError: the engine would not be exact for this model.
-    """
-    source = config.base or config.tokenizer
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        if config.base:
-            model = AutoModelForCausalLM.from_pretrained(
-                config.base, dtype=torch.float32, attn_implementation="eager"
-            )
-        else:
-            model = _initialise(Path(config.architecture or ""), tokenizer)
-    except (OSError, ValueError) as exc:
-        first_line = str(exc).partition("\n")[0]
-        raise UsageError(f"[model] {source}: {first_line}") from exc
-    eos_id = tokenizer.eos_token_id
-    if not isinstance(eos_id, int):
-        raise UsageError(f"[model] the tokenizer of {source} has no end-of-text")
-    check_exact(model)
-    add_pieces(model, tokenizer)
-    register()
-    model.set_attn_implementation(NAME)
-    return Learner(model, tokenizer, Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_id)
-
-
-def _initialise(file: Path, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    data = json.loads(file.read_text(encoding="utf-8"))
-    config = AutoConfig.for_model(**data)
-    config.vocab_size = max(config.vocab_size, len(tokenizer))
-    config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    return model
-
-
-def save(learner: Learner, train: TrainConfig) -> Path:
-    """Write the model folder, in the recipe's dtype."""
-    folder = Path(train.out) / MODEL_FOLDER
-    model = learner.model.to(getattr(torch, train.dtype))
-    model.generation_config.eos_token_id = learner.eos_id
-    save_model_folder(
-        model,
-        learner.tokenizer,
-        folder,
-        positions=PositionStrategy(train.positions),
-        limits=Limits(),
+def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
+    train, examples = config.train, packs[0]
+    example = next((e for e in examples if e.rows is not None), examples[0])
+    num_steps = train.steps or round((train.epochs or 1) * len(packs) / train.accumulate)
+    head = (
+        f"{learner.model.num_parameters():,} weights; {num_steps} steps of {train.accumulate} x "
+        f"{config.data.max_tokens} tokens at most; positions {train.positions}; {train.optimizer}"
     )
-    return folder
+    table = describe(example, learner.vocabulary, learner.eos_id)
+    return f"{head}\n{len(examples)} examples in the first pack. One of them:\n{table}"
 
 
 class SftTrainer(Trainer):
@@ -194,6 +123,7 @@ class SftTrainer(Trainer):
         if self.optimizer is None:
             rate = self._train.learning_rate
             other_rate = self._train.other_learning_rate or rate
+            assert isinstance(self.model, nn.Module)
             groups = muon.groups(self.model, rate, other_rate)
             self.optimizer = muon.Muon(groups, rate, weight_decay=self._train.weight_decay)
         return self.optimizer

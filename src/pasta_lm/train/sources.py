@@ -75,7 +75,10 @@ class TaskPacks(Dataset[Pack]):
             yield Record(task.id, task.prompt, document, "tasks")
 
 
-def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: int) -> Dataset[Pack]:
+PackSet = Packs | TaskPacks
+
+
+def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: int) -> PackSet:
     """Return the packs that a recipe asks for.
 
     Raises:

@@ -154,7 +154,7 @@ def load(
     """
     place = usable_device(device)
     wanted = _dtype(dtype, place)
-    model, tokenizer = _from_pretrained(source, wanted)
+    model, tokenizer = read_pretrained(source, wanted)
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]
     config = read_pasta_config(Path(source)) if Path(source).is_dir() else None
@@ -194,9 +194,15 @@ def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
     return DTYPES[name]
 
 
-def _from_pretrained(
+def read_pretrained(
     source: str | Path, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return model and tokenizer of a folder or hub id, as transformers loads them.
+
+    Raises:
+        ModelNotFoundError: nothing is there.
+        ModelError: what is there cannot be loaded.
+    """
     path = Path(source)
     looks_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():

@@ -1,0 +1,73 @@
+"""Train: stage one, and the tokenizer of a model that starts from nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pasta_lm.cli.flags import option
+
+INTERRUPTED = 130
+
+app = typer.Typer(no_args_is_help=True, help="Teach a model to mark what is independent.")
+
+Recipe = Annotated[
+    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see runs/recipes.")
+]
+
+
+@app.command()
+def sft(
+    config: Recipe,
+    resume: Annotated[
+        bool, option("--resume", help="Go on from the newest checkpoint, if there is one.")
+    ] = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Show an example as it is learned, and stop.")
+    ] = False,
+) -> None:
+    """Finetune on annotated answers, or train a model from nothing.
+
+    Shows one example as the model meets it, then trains. Writes checkpoints, log.jsonl and, when
+    it is done, the model folder; its path is printed.
+    """
+    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.train.config import read_config
+
+    recipe = read_config(config)
+    silence_libraries()
+    from pasta_lm.train.sft import preflight, train_sft
+
+    if dry_run:
+        typer.echo(preflight(recipe), err=True)
+        return
+    try:
+        typer.echo(str(train_sft(recipe, resume=resume)))
+    except KeyboardInterrupt:
+        typer.echo("pasta: interrupted; --resume goes on from the last checkpoint", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def tokenizer(
+    out: Annotated[Path, option("--out", metavar="DIR", help="Where the tokenizer is saved.")],
+    num_tasks: Annotated[
+        int, option("--num-tasks", metavar="N", min=1, help="Training tasks to learn pieces from.")
+    ] = 6000,
+) -> None:
+    """Train the built-in model's tokenizer on training tasks; the same every time."""
+    from itertools import islice
+
+    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.tasks import mixture
+    from pasta_lm.tasks.registry import TOKENIZER_SEED
+
+    silence_libraries()
+    from pasta_lm.train.tokenizer import train_tokenizer
+
+    drawn = islice(mixture("train", TOKENIZER_SEED), num_tasks)
+    trained = train_tokenizer(text for task in drawn for text in (task.prompt, task.text))
+    trained.save_pretrained(out)
+    typer.echo(f"{out}: {len(trained)} pieces")

@@ -1,0 +1,96 @@
+"""A model that is to learn: loaded or begun at random, with the tag pieces; and how it is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from pasta_lm.data.encode import encode_example
+from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.loading import read_architecture, read_pretrained, tag_pieces
+from pasta_lm.engines.torch.model_folder import save_model_folder
+from pasta_lm.engines.torch.pieces import add_pieces
+from pasta_lm.engines.torch.self_test import check_exact
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.errors import ModelError, ModelNotFoundError
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.config import ModelConfig, TrainConfig
+from pasta_lm.train.sources import Encode
+
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A model that is to learn, with what encodes its data."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    vocabulary: Vocabulary
+    eos_id: int
+
+    def encoder(self, positions: PositionStrategy) -> Encode:
+        """Return what encodes records for this model."""
+        return partial(
+            encode_example, vocabulary=self.vocabulary, eos_id=self.eos_id, strategy=positions
+        )
+
+
+def load_learner(config: ModelConfig) -> Learner:
+    """Load or initialise a model in float32, with the tag pieces and our attention.
+
+    Raises:
+        ModelNotFoundError: nothing is where the recipe says.
+        ModelError: the tokenizer has no end-of-text, or is not a fast one.
+        UnsupportedModelError: the engine would not be exact for this model.
+    """
+    if config.base is not None:
+        model, tokenizer = read_pretrained(config.base, torch.float32)
+    else:
+        model, tokenizer = _begin(Path(config.architecture or ""), config.tokenizer or "")
+    eos_id = tokenizer.eos_token_id
+    if not isinstance(eos_id, int) or not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(
+            f"[model] {config.base or config.tokenizer}: its tokenizer has no end-of-text, or no "
+            "tokenizer.json",
+        )
+    check_exact(model)
+    add_pieces(model, tokenizer)
+    register()
+    model.set_attn_implementation(NAME)
+    return Learner(model, tokenizer, Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_id)
+
+
+def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Return a model with random weights, and its tokenizer."""
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    except (OSError, ValueError) as exc:
+        raise ModelNotFoundError(
+            f"[model] no tokenizer at {folder}", hint=f"pasta train tokenizer --out {folder}"
+        ) from exc
+    config = read_architecture(file)
+    config.vocab_size = max(config.vocab_size, len(tokenizer))
+    config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model, tokenizer
+
+
+def save(learner: Learner, train: TrainConfig) -> Path:
+    """Write the model folder, in the recipe's dtype."""
+    folder = Path(train.out) / MODEL_FOLDER
+    model = learner.model.to(getattr(torch, train.dtype))
+    model.generation_config.eos_token_id = learner.eos_id
+    save_model_folder(
+        model,
+        learner.tokenizer,
+        folder,
+        positions=PositionStrategy(train.positions),
+        limits=Limits(),
+    )
+    return folder

@@ -1,0 +1,84 @@
+"""One example as the model meets it, printed before training: what is fed, learned and seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from torch import Tensor
+
+from pasta_lm.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.train.collate import seen
+
+HEAD, TAIL = 4, 3
+"""Of a longer run of tokens of one thread, so many are shown at its ends."""
+PROMPT = -1
+
+
+def describe(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
+    """Return a table with a line for each token: its thread, position, label and what it sees.
+
+    Runs of one thread are folded in their middle; ``seen`` is the number of entries of each thread
+    that the token attends to, itself included.
+
+    Args:
+        example: Any, with tags or without.
+        vocabulary: What names the tokens.
+        eos_id: What the last of main predicts.
+    """
+    num_learned = sum(label != NO_LABEL for label in example.labels)
+    head = f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
+    lines = [
+        f"{head}{num_learned} are predicted",
+        f"{'slot':>5} {'pos':>5}  {'thread':<10}{'token':<20}{'predicts':<20}sees",
+    ]
+    visible_LL = seen(example)
+    for _, run in groupby(range(len(example)), key=lambda slot: _thread(example, slot)):
+        for slot in _folded(list(run)):
+            if slot is None:
+                lines.append(f"{'...':>5}")
+            else:
+                lines.append(_line(example, slot, visible_LL[slot], vocabulary, eos_id))
+    return "\n".join(lines)
+
+
+def _thread(example: EncodedExample, slot: int) -> int:
+    if slot < example.num_prompt:
+        return PROMPT
+    return example.owners[slot] - 1 if example.rows is not None else 0
+
+
+def _name(thread: int) -> str:
+    return {PROMPT: "prompt", 0: "main"}.get(thread, f"thread {thread}")
+
+
+def _folded(slots: Sequence[int]) -> Iterator[int | None]:
+    if len(slots) <= HEAD + TAIL + 1:
+        yield from slots
+        return
+    yield from slots[:HEAD]
+    yield None
+    yield from slots[-TAIL:]
+
+
+def _line(
+    example: EncodedExample, slot: int, visible_L: Tensor, vocabulary: Vocabulary, eos_id: int
+) -> str:
+    label = example.labels[slot]
+    predicts = "-" if label == NO_LABEL else _token(label, vocabulary, eos_id)
+    token = _token(example.token_ids[slot], vocabulary, eos_id)
+    counts: dict[str, int] = {}
+    for other in visible_L.nonzero()[:, 0].tolist():
+        name = _name(_thread(example, other))
+        counts[name] = counts.get(name, 0) + 1
+    sees = ", ".join(f"{name} {number}" for name, number in counts.items())
+    thread = _name(_thread(example, slot))
+    return f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}{token:<20}{predicts:<20}{sees}"
+
+
+def _token(token_id: int, vocabulary: Vocabulary, eos_id: int) -> str:
+    if token_id == eos_id:
+        return "end of text"
+    piece = {number: piece for piece, number in vocabulary.piece_ids.items()}.get(token_id)
+    return piece or repr(vocabulary.token_text(token_id))
