@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -104,17 +105,22 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def groups(model: torch.nn.Module, lr: float, other_lr: float) -> list[dict[str, Any]]:
-    """Sort a model's weights: matrices of the layers, and all that is no such matrix."""
+    """Sort a model's weights: matrices of the layers, and all that is no such matrix.
+
+    The output matrix has a row for each token, as embeddings have, and goes with them.
+    """
+    output = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     embeddings = {
         id(weight)
         for module in model.modules()
-        if isinstance(module, torch.nn.Embedding)
+        if isinstance(module, torch.nn.Embedding) or module is output
         for weight in module.parameters()
     }
     matrices: list[Tensor] = []
     others: list[Tensor] = []
-    for weight in model.parameters():
-        is_matrix = weight.ndim == 2 and id(weight) not in embeddings
+    for name, weight in model.named_parameters():
+        is_bias = name.endswith("bias")  # those of experts are stacked
+        is_matrix = weight.ndim == 2 and id(weight) not in embeddings and not is_bias
         (matrices if is_matrix else others).append(weight)
     return [
         {"params": matrices, "lr": lr, "is_matrix": True},
