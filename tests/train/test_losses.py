@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.data.encode import NO_LABEL
+from pasta_lm.train.losses import next_token_loss
+
+SURE = [0.0, math.log(3.0)]  # a quarter, three quarters
+EVEN = [5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "loss"),
+    [
+        ([SURE], [1], -math.log(0.75)),
+        ([SURE], [0], -math.log(0.25)),
+        ([EVEN], [0], math.log(2)),
+        ([SURE, EVEN], [1, 0], (-math.log(0.75) + math.log(2)) / 2),
+        ([SURE, EVEN], [1, NO_LABEL], -math.log(0.75)),  # the mean is over what has a label
+        ([SURE, EVEN, SURE], [NO_LABEL, 1, 0], (math.log(2) - math.log(0.25)) / 2),
+        ([[1e4, 0.0]], [0], 0.0),
+        ([[1e4, 0.0]], [1], 1e4),
+    ],
+)
+def test_the_loss_is_the_mean_surprise_of_the_labels(
+    logits: list[list[float]], labels: list[int], loss: float
+) -> None:
+    found = next_token_loss(torch.tensor([logits]), torch.tensor([labels]))
+    assert found.shape == ()
+    assert float(found) == pytest.approx(loss, abs=1e-6)
+
+
+@given(st.lists(st.sampled_from([NO_LABEL, 0, 1, 2]), min_size=2, max_size=6), st.integers(0, 99))
+def test_what_has_no_label_has_no_part_in_the_loss(labels: list[int], seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, len(labels), 3, generator=random, requires_grad=True)
+    labels[0] = 1
+    loss = next_token_loss(logits, torch.tensor([labels]))
+    kept = [index for index, label in enumerate(labels) if label != NO_LABEL]
+    alone = next_token_loss(logits[:, kept], torch.tensor([[labels[index] for index in kept]]))
+    assert float(loss.detach()) == pytest.approx(float(alone.detach()), abs=1e-6)
+    (grad,) = torch.autograd.grad(loss, logits)
+    assert [bool(row.any()) for row in grad[0]] == [label != NO_LABEL for label in labels]
+
+
+def test_a_label_is_not_shifted() -> None:
+    logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
+    right, shifted = (next_token_loss(logits, torch.tensor([ids])) for ids in ([0, 1], [1, 0]))
+    assert right < 0.01
+    assert shifted > 8
+
+
+def test_reduced_precision_is_summed_in_full() -> None:
+    logits = torch.randn(1, 50, 100, generator=torch.Generator().manual_seed(0))
+    logits = logits.to(torch.bfloat16)
+    labels = torch.arange(50)[None]
+    loss = next_token_loss(logits, labels)
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(float(next_token_loss(logits.float(), labels)))
+
+
+def test_nothing_to_learn_is_no_number() -> None:
+    logits, labels = torch.zeros(1, 2, 3), torch.tensor([[NO_LABEL, NO_LABEL]])
+    assert math.isnan(float(next_token_loss(logits, labels)))
