@@ -11,6 +11,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.tasks.annotators import ANNOTATORS
+from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
 
@@ -97,7 +99,7 @@ class SftConfig:
         _one_of("train", steps=self.train.steps, epochs=self.train.epochs)
         if self.model.architecture and not self.model.tokenizer:
             raise UsageError("[model] architecture needs a tokenizer beside it")
-        if self.data.tasks and not self.train.steps:
+        if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
         if self.train.schedule == WSD and not (self.train.steps and 0 < self.train.decay < 1):
             raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
@@ -105,9 +107,17 @@ class SftConfig:
         _choice("train.optimizer", self.train.optimizer, OPTIMIZERS)
         _choice("train.dtype", self.train.dtype, ("float32", "bfloat16"))
         _choice("train.positions", self.train.positions, [str(s) for s in PositionStrategy])
-        for key in ("learning_rate", "accumulate", "log_steps", "save_steps"):
-            if getattr(self.train, key) <= 0:
-                raise UsageError(f"train.{key} must be above 0")
+        for key in ("warmup", "decay"):
+            if not 0 <= getattr(self.train, key) < 1:  # from 1 on it would be a number of steps
+                raise UsageError(f"train.{key} must be at least 0 and below 1")
+        for key in ("steps", "epochs", "learning_rate", "accumulate", "log_steps", "save_steps"):
+            _above_0(f"train.{key}", getattr(self.train, key))
+        _above_0("data.max_tokens", self.data.max_tokens)
+        if self.data.tasks:
+            _choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
+            _choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
+            if not 0 <= self.data.tasks.few_first <= 1:
+                raise UsageError("data.tasks.few_first must be between 0 and 1")
 
 
 def read_config(path: Path) -> SftConfig:
@@ -160,3 +170,8 @@ def _one_of(place: str, **given: object) -> None:
 def _choice(place: str, value: str, options: tuple[str, ...] | list[str]) -> None:
     if value not in options:
         raise UsageError(f"{place} is {value!r}", hint=f"one of {', '.join(options)}")
+
+
+def _above_0(place: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise UsageError(f"{place} must be above 0")
