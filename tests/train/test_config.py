@@ -1,0 +1,308 @@
+"""A recipe is read whole or refused by the key that is wrong."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.train.config import (
+    DataConfig,
+    ModelConfig,
+    SftConfig,
+    TasksConfig,
+    TrainConfig,
+    read_config,
+)
+
+GOOD: dict[str, Any] = {
+    "model": {"base": "some/model"},
+    "data": {"tasks": {"annotator": "gold"}},
+    "train": {"out": "build/x", "steps": 10},
+}
+RECIPES = sorted((Path(__file__).parents[2] / "runs" / "recipes").glob("*.toml"))
+FILE = {"file": "data.jsonl"}
+NONE: Any = object()
+"""Stands for a key that is left out."""
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML does; tables inline."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
+        case bool():
+            return str(value).lower()
+        case list():
+            return "[" + ", ".join(map(toml, value)) + "]"
+        case str():
+            return f'"{value}"'
+        case _:
+            return str(value)
+
+
+def recipe(changes: dict[str, Any]) -> str:
+    """Return the good recipe with some keys, given by their path, changed."""
+    data = deepcopy(GOOD)
+    for path, value in changes.items():
+        *tables, key = path.split(".")
+        table = data
+        for name in tables:
+            table = table.setdefault(name, {})
+        if value is NONE:
+            del table[key]
+        else:
+            table[key] = value
+    return "\n".join(f"{key} = {toml(value)}" for key, value in data.items())
+
+
+def read(tmp_path: Path, text: str) -> SftConfig:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_config(path)
+
+
+def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
+    assert read(tmp_path, recipe({})) == SftConfig(
+        model=ModelConfig(base="some/model"),
+        data=DataConfig(tasks=TasksConfig()),
+        train=TrainConfig(out="build/x", steps=10),
+    )
+
+
+def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
+    text = """
+    [model]
+    architecture = "tiny.json"
+    tokenizer = "build/tokenizer"
+    [data]
+    plain = true
+    max_tokens = 512
+    [data.tasks]
+    annotator = "noisy"
+    split = "train"
+    seed = 3
+    few_first = 0.25
+    [train]
+    out = "build/x"
+    steps = 200
+    learning_rate = 1            # a whole number is a number
+    other_learning_rate = 3e-3
+    optimizer = "muon"
+    schedule = "warmup_stable_decay"
+    warmup = 0.1
+    decay = 0.3
+    positions = "continue"
+    tensorboard = true
+    """
+    found = read(tmp_path, text)
+    assert found.model == ModelConfig(architecture="tiny.json", tokenizer="build/tokenizer")
+    assert found.data == DataConfig(
+        plain=True, max_tokens=512, tasks=TasksConfig(annotator="noisy", seed=3, few_first=0.25)
+    )
+    assert found.train == TrainConfig(
+        out="build/x",
+        steps=200,
+        learning_rate=1.0,
+        other_learning_rate=3e-3,
+        optimizer="muon",
+        schedule="warmup_stable_decay",
+        warmup=0.1,
+        decay=0.3,
+        positions="continue",
+        tensorboard=True,
+    )
+    assert type(found.train.learning_rate) is float
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
+    found = read_config(path)
+    assert PositionStrategy(found.train.positions) in PositionStrategy
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"train.learning_rat": 1.0}, "unknown key train.learning_rat", "'learning_rate'"),
+        ({"train.stepz": 3}, "unknown key train.stepz", "'steps'"),
+        ({"trian": {}}, "unknown key trian", "'train'"),
+        ({"data.tasks.anotator": "gold"}, "unknown key data.tasks.anotator", "'annotator'"),
+        ({"model.xyzzy": 1}, "unknown key model.xyzzy", "known: base, architecture, tokenizer"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_one_that_may_be_meant(
+    tmp_path: Path, changes: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe(changes))
+    assert caught.value.message == message
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.steps": 1.5}, "train.steps must be int, not 1.5"),
+        ({"train.steps": "10"}, "train.steps must be int, not '10'"),
+        ({"train.steps": True}, "train.steps must be int, not True"),
+        ({"train.learning_rate": "1e-5"}, "train.learning_rate must be float, not '1e-5'"),
+        ({"train.learning_rate": True}, "train.learning_rate must be float, not True"),
+        ({"train.out": 3}, "train.out must be str, not 3"),
+        ({"train.tensorboard": 1}, "train.tensorboard must be bool, not 1"),
+        ({"data.plain": "yes"}, "data.plain must be bool, not 'yes'"),
+        ({"data.tasks": "gold"}, "data.tasks must be a table"),
+        ({"data.tasks.seed": [1]}, "data.tasks.seed must be int, not [1]"),
+        ({"model": "some/model"}, "model must be a table"),
+    ],
+)
+def test_a_value_of_another_type_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe(changes))
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.out": NONE}, "train.out is missing"),
+        ({"train": NONE}, "train is missing"),
+        ({"model": NONE}, "model is missing"),
+        ({"data": NONE}, "data is missing"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe(changes))
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.base": NONE}, "[model] needs exactly one of base and architecture"),
+        ({"model.architecture": "a.json"}, "[model] needs exactly one of base and architecture"),
+        ({"data.tasks": NONE}, "[data] needs exactly one of file and tasks"),
+        ({"data.file": "a.jsonl"}, "[data] needs exactly one of file and tasks"),
+        ({"train.steps": NONE}, "[train] needs exactly one of steps and epochs"),
+        ({"train.epochs": 2}, "[train] needs exactly one of steps and epochs"),
+        (
+            {"model": {"architecture": "a.json"}},
+            "[model] architecture needs a tokenizer beside it",
+        ),
+        (
+            {"train.steps": NONE, "train.epochs": 2},
+            "generated tasks never end: give [train] steps, not epochs",
+        ),
+        (
+            {"train.schedule": "warmup_stable_decay"},
+            "warmup_stable_decay needs [train] steps, and decay between 0 and 1",
+        ),
+        (
+            {"train.schedule": "warmup_stable_decay", "train.decay": 1.0},
+            "warmup_stable_decay needs [train] steps, and decay between 0 and 1",
+        ),
+        (
+            {"train.schedule": "warmup_stable_decay", "train.decay": 0.2, "data": FILE}
+            | {"train.steps": NONE, "train.epochs": 2},
+            "warmup_stable_decay needs [train] steps, and decay between 0 and 1",
+        ),
+    ],
+)
+def test_keys_that_exclude_or_need_each_other_are_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe(changes))
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [
+        ("train.schedule", "warmup", "warmup_stable_decay"),
+        ("train.optimizer", "sgd", "muon"),
+        ("train.dtype", "float16", "bfloat16"),
+        ("train.positions", "guess", "predict"),
+        ("data.tasks.annotator", "golden", "gold"),
+        ("data.tasks.split", "training", "train"),
+    ],
+)
+def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
+    tmp_path: Path, key: str, value: str, option: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe({key: value}))
+    assert caught.value.message == f"{key} is {value!r}"
+    assert option in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize(
+    ("key", "rest"),
+    [
+        ("train.learning_rate", {}),
+        ("train.accumulate", {}),
+        ("train.log_steps", {}),
+        ("train.save_steps", {}),
+        ("train.steps", {}),
+        ("train.steps", {"data": FILE}),
+        ("train.epochs", {"data": FILE, "train.steps": NONE}),
+        ("data.max_tokens", {}),
+    ],
+)
+def test_what_must_be_more_than_nothing_is_named(
+    tmp_path: Path, key: str, value: int, rest: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe({**rest, key: value}))
+    assert caught.value.message == f"{key} must be above 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "bounds"),
+    [
+        ("train.warmup", -0.1, "at least 0 and below 1"),
+        ("train.warmup", 100, "at least 0 and below 1"),
+        ("train.warmup", 1, "at least 0 and below 1"),
+        ("train.decay", -0.1, "at least 0 and below 1"),
+        ("train.decay", 1.0, "at least 0 and below 1"),
+        ("data.tasks.few_first", -0.1, "between 0 and 1"),
+        ("data.tasks.few_first", 1.1, "between 0 and 1"),
+    ],
+)
+def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bounds: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe({key: value}))
+    assert caught.value.message == f"{key} must be {bounds}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": FILE, "train.steps": NONE, "train.epochs": 1.5},
+        {"data": FILE},
+        {"train.warmup": 0, "train.decay": 0.0, "data.tasks.few_first": 1},
+        {"model": {"architecture": "a.json", "tokenizer": "t"}},
+        {"train.schedule": "warmup_stable_decay", "train.decay": 0.5},
+    ],
+)
+def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
+    read(tmp_path, recipe(changes))
+
+
+def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b"x = '\xe9'")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[model\n", encoding="utf-8")
+    for path in (latin, broken, tmp_path / "absent.toml", tmp_path):
+        with pytest.raises(UsageError, match="is no recipe") as caught:
+            read_config(path)
+        assert str(path) in caught.value.message
