@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
 from pasta_lm.tasks.task import Task, Unit
 
@@ -28,8 +29,7 @@ _ENDS = frozenset(".!?;")
 _LIST_MARKS = frozenset(".)")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word or a single mark of the answer.
 
     Attributes:
@@ -52,12 +52,15 @@ def referee_grade(task: Task, text: str) -> float:
         task: What was asked.
         text: The answer as a reader gets it, without tags.
     """
+    worth = _worth(task, text)
+    if not worth:
+        return 0.0
     words = _read(text)
     places = [_first(words, unit.anchor) for unit in task.units]
     found = [place for place in places if place is not None]
     if task.ordered and found != sorted(found):
         return 0.0
-    if _says_again(words, _read(task.text)):
+    if _says_again(words, _long_sentences(task.text)):
         return 0.0
     sections = _deal(words, found)
     said = [[] if place is None else sections[place] for place in places]
@@ -65,7 +68,7 @@ def referee_grade(task: Task, text: str) -> float:
     earned = 0.0
     for unit, sentences, choice in zip(task.units, said, chosen, strict=True):
         earned += unit.weight * _share(task, unit, sentences, choice)
-    return earned / sum(unit.weight for unit in task.units) * _worth(task, text)
+    return earned / sum(unit.weight for unit in task.units) * worth
 
 
 def _read(text: str) -> list[Word]:
@@ -191,19 +194,24 @@ def _worth(task: Task, text: str) -> float:
     return 1.0 - min(max(excess - SLACK, 0.0) / (1.0 - SLACK), 1.0)
 
 
-def _says_again(words: Sequence[Word], reference: Sequence[Word]) -> bool:
+def _says_again(words: Sequence[Word], allowed: Counter[Phrase]) -> bool:
     """Tell whether a longer sentence is said more often than the reference says it."""
-    allowed = Counter(_long_sentences(reference))
-    said = Counter(_long_sentences(words))
     # What the reference does not say at all may be said once: it may be the same in other words.
+    said = _counted(words)
     return any(num > 1 and num > allowed[sentence] for sentence, num in said.items())
 
 
-def _long_sentences(words: Sequence[Word]) -> Iterator[Phrase]:
-    groups: dict[int, list[Word]] = {}
-    for word in words:
-        groups.setdefault(word.sentence, []).append(word)
-    for group in groups.values():
+@lru_cache(maxsize=4_096)
+def _long_sentences(text: str) -> Counter[Phrase]:
+    return _counted(_read(text))
+
+
+def _counted(words: Sequence[Word]) -> Counter[Phrase]:
+    """Count sentences that are not short, each in small letters."""
+    said: Counter[Phrase] = Counter()
+    for _, group in groupby(words, key=lambda word: word.sentence):
+        sentence = list(group)
         # Counted as a reader counts, ``44,`` and ``1.`` being one word each.
-        if 1 + sum(word.is_apart for word in group[1:]) >= SHORTEST_REPEAT:
-            yield tuple(word.text.lower() for word in group)
+        if 1 + sum(word.is_apart for word in sentence[1:]) >= SHORTEST_REPEAT:
+            said[tuple(word.text.lower() for word in sentence)] += 1
+    return said
