@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+from pasta_lm.tasks import FAMILIES, Split, Task, families, make, training_families
+from pasta_lm.tasks.draw import Wordings, owns_value, owns_word
+from pasta_lm.tasks.formats import REQUESTS
+from pasta_lm.tasks.splits import (
+    NUM_DEV_PER_FAMILY,
+    NUM_HARD_PER_FAMILY,
+    NUM_PER_FAMILY,
+    prompts_hash,
+    task_set,
+)
+from pasta_lm.tasks.words import WORDS
+
+ROOT = Path(__file__).parents[2]
+OWNERS = (Split.TRAIN, Split.DEV, Split.TEST)
+NUM_TASKS = 100
+HYPOTHESES = (ROOT / "docs" / "hypotheses.md").read_text("utf-8")
+
+
+def wordings() -> Iterator[tuple[str, Wordings[object]]]:
+    yield from ((f"formats.{form}", asked) for form, asked in REQUESTS.items())
+    for module in iter_modules(families.__path__):
+        if module.name != "held_out":  # its families are in no training, whatever they say
+            for name, value in vars(import_module(f"{families.__name__}.{module.name}")).items():
+                if isinstance(value, Wordings):
+                    yield f"{module.name}.{name}", value
+
+
+def sentences(options: Iterable[object]) -> set[str]:
+    return {
+        side for option in options for side in (option if isinstance(option, tuple) else (option,))
+    }
+
+
+ALL_WORDINGS = dict(wordings())
+
+
+def test_the_walk_finds_the_wordings() -> None:
+    assert {"takings.CLAUSES", "tallies.SUMMED", "sections.SINGLE", "mixed.ROUNDS"} < {
+        *ALL_WORDINGS
+    }
+
+
+@pytest.mark.parametrize("name", ALL_WORDINGS)
+def test_no_two_splits_share_a_wording_or_a_side_of_one(name: str) -> None:
+    asked = ALL_WORDINGS[name]
+    for one, other in itertools.combinations((asked.train, asked.dev, asked.test), 2):
+        assert one
+        assert other
+        assert sentences(one).isdisjoint(sentences(other))
+
+
+def test_no_wording_of_one_place_is_a_training_wording_of_another() -> None:
+    trained = set().union(*(sentences(asked.train) for asked in ALL_WORDINGS.values()))
+    for asked in ALL_WORDINGS.values():
+        assert trained.isdisjoint(sentences(asked.test) | sentences(asked.dev))
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_a_word_belongs_to_one_split_and_training_and_test_have_some_of_every_kind(
+    kind: str,
+) -> None:
+    owners = {word: [s for s in OWNERS if owns_word(s, word)] for word in WORDS[kind]}
+    assert all(len(splits) == 1 for splits in owners.values())
+    num_test, num_train = (
+        sum(splits == [split] for splits in owners.values()) for split in (Split.TEST, Split.TRAIN)
+    )
+    assert num_train > num_test > 0
+
+
+def test_a_number_belongs_to_one_split() -> None:
+    for value in range(10, 1_000):
+        assert sum(owns_value(split, value) for split in OWNERS) == 1
+
+
+@pytest.mark.parametrize("split", OWNERS)
+def test_every_digit_is_met_in_every_place(split: Split) -> None:
+    owned = [value for value in range(10, 100) if owns_value(split, value)]
+    assert {value % 10 for value in owned} == {*range(10)}
+    assert {value // 10 for value in owned} == {*range(1, 10)}
+
+
+def test_hard_draws_from_what_is_the_tests() -> None:
+    for word, value in (("piano", 44), ("kilt", 13), ("rose", 87)):
+        assert owns_word(Split.HARD, word) == owns_word(Split.TEST, word)
+        assert owns_value(Split.HARD, value) == owns_value(Split.TEST, value)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> dict[tuple[str, str], list[Task]]:
+    return {
+        (family, split): [make(family, split, seed) for seed in range(NUM_TASKS)]
+        for family in FAMILIES
+        for split in ("train", "dev", "test")
+    }
+
+
+def test_nothing_that_a_test_prompt_draws_is_drawn_by_a_training_prompt(
+    tasks: dict[tuple[str, str], list[Task]],
+) -> None:
+    drawn: dict[str, set[str]] = {"train": set(), "dev": set(), "test": set()}
+    for (_, split), made in tasks.items():
+        drawn[split].update(word.lower() for task in made for word in task.drawn)
+    for one, other in itertools.combinations(drawn.values(), 2):
+        assert one.isdisjoint(other)
+
+
+@pytest.mark.parametrize("family", training_families())
+def test_a_test_prompt_with_its_words_masked_is_no_masked_training_prompt(
+    family: str, tasks: dict[tuple[str, str], list[Task]]
+) -> None:
+    trained = {masked(task) for task in tasks[family, "train"]}
+    assert trained.isdisjoint(masked(task) for task in tasks[family, "test"])
+    assert trained.isdisjoint(masked(task) for task in tasks[family, "dev"])
+
+
+def masked(task: Task) -> str:
+    return re.sub(
+        r"\w+", lambda m: "_" if m[0].isdigit() or m[0] in task.drawn else m[0], task.prompt
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "num"),
+    [("test", NUM_PER_FAMILY), ("hard", NUM_HARD_PER_FAMILY), ("dev", NUM_DEV_PER_FAMILY)],
+)
+def test_the_prompts_are_those_that_were_fixed_before_training(split: str, num: int) -> None:
+    row = re.search(rf"^\| {split} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)
+    assert row is not None
+    tasks = task_set(split, num)
+    assert len(tasks) == len(FAMILIES) * num == int(row[1].replace(",", ""))
+    assert prompts_hash(tasks) == row[2]
+
+
+def test_each_family_has_as_many_prompts_as_was_said() -> None:
+    assert (NUM_PER_FAMILY, NUM_HARD_PER_FAMILY, NUM_DEV_PER_FAMILY) == (400, 100, 40)
+    tasks = task_set("dev", 2, families=("takings", "menus"))
+    assert [task.id for task in tasks] == [
+        "takings-dev-0", "takings-dev-1", "menus-dev-0", "menus-dev-1",
+    ]  # fmt: skip
+
+
+def test_the_hash_sees_prompts_and_answers() -> None:
+    tasks = task_set("dev", 1, families=("takings", "route"))
+    assert prompts_hash(tasks) == prompts_hash(task_set("dev", 1, families=("takings", "route")))
+    assert prompts_hash(tasks) != prompts_hash(tasks[::-1])
+    assert prompts_hash(tasks) != prompts_hash(tasks[:1])
+
+
+def test_wordings_can_come_from_another_split_and_words_and_values_do_not() -> None:
+    opened = ALL_WORDINGS["takings.OPENINGS"]
+    for seed in range(20):
+        task = make("takings", "test", seed, wordings="train")
+        assert any(str(opening) in task.prompt for opening in opened.train)
+        assert all(
+            owns_value(Split.TEST, int(word)) if word.isdigit() else owns_word(Split.TEST, word)
+            for word in task.drawn
+        )
