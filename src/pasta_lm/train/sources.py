@@ -13,6 +13,7 @@ from pasta_lm import tasks
 from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.packing import pack
 from pasta_lm.data.records import Record, read_records
+from pasta_lm.errors import InputError
 from pasta_lm.tasks.annotators import annotate
 from pasta_lm.train.config import DataConfig, TasksConfig
 
@@ -56,7 +57,11 @@ class TaskPacks(Dataset[Pack]):
         return self._num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        """Draw tasks of all families in turn until the next would not fit."""
+        """Draw tasks of all families in turn until the next would not fit.
+
+        Raises:
+            InputError: not even the first fits.
+        """
         found: Pack = []
         room = self._max_tokens
         is_early = index < self._config.few_first * self._num_packs
@@ -66,6 +71,8 @@ class TaskPacks(Dataset[Pack]):
             if room < 0:
                 break
             found.append(example)
+        if not found:
+            raise InputError(f"nothing to learn: a task is longer than {self._max_tokens} tokens")
         return found
 
     def _records(self, index: int, most: int | None) -> Iterator[Record]:
@@ -82,7 +89,7 @@ def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: in
     """Return the packs that a recipe asks for.
 
     Raises:
-        InputError: the file is no annotated data.
+        InputError: the file is no annotated data, or none of it fits.
     """
     stripped: Encode = lambda record: encode(  # noqa: E731
         replace(record, document=record.document.without_tags()) if config.plain else record
@@ -95,7 +102,11 @@ def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: in
 
 
 def pack_records(records: Sequence[Record], encode: Encode, max_tokens: int, seed: int) -> Packs:
-    """Encode and pack records; those that are too long are named on standard error."""
+    """Encode and pack records; those that are too long are named on standard error.
+
+    Raises:
+        InputError: none is left.
+    """
     packing = pack(map(encode, records), max_tokens, seed)
     if packing.too_long:
         shown = ", ".join(packing.too_long[:5])
@@ -104,4 +115,6 @@ def pack_records(records: Sequence[Record], encode: Encode, max_tokens: int, see
             f"{max_tokens} tokens and left out: {shown}",
             file=sys.stderr,
         )
+    if not packing.packs:
+        raise InputError(f"nothing to learn: none of {len(records)} records can be trained on")
     return Packs(packing.packs)
