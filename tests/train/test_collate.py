@@ -21,7 +21,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.train.collate import collate, seen
 from pasta_lm.train.losses import next_token_loss
 from tests.data.examples import TRAINABLE, documents, encoded, is_seen, names, program_of
-from tests.models import ARCHITECTURES, WINDOW, build, loaded
+from tests.models import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.programs import random_program
 from tests.reference import reference
 from tests.witness import Witness
@@ -64,9 +64,9 @@ def logits(model: PreTrainedModel, pack: Sequence[EncodedExample]) -> list[Tenso
     return list(out.logits[0].split([len(example) for example in pack]))
 
 
-def eager(name: str) -> PreTrainedModel:
+def eager(name: str, **changes: Any) -> PreTrainedModel:
     """Return the same model, with its own attention."""
-    model = build(name)
+    model = build(name, **changes)
     model.set_attn_implementation("eager")
     return model
 
@@ -130,6 +130,24 @@ def test_a_pack_meets_the_logits_of_the_models_own_attention_under_a_drawn_mask(
     assert max(map(len, pack)) > 3 * WINDOW
     for found, (document, strategy) in zip(logits(loaded(name).model, pack), pairs, strict=True):
         assert worst(found, eager_logits(own, name, document, strategy)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("granite", {"attention_multiplier": 0.4}),
+        ("gemma2", {"query_pre_attn_scalar": 6}),
+        ("gemma3", {"query_pre_attn_scalar": 6}),
+    ],
+)
+@torch.no_grad()
+def test_a_models_own_scale_of_its_scores_is_kept(name: str, changes: dict[str, float]) -> None:
+    own, ours = eager(name, **changes), load(name, build(name, **changes)).model
+    for document in answers(name)[:2]:
+        example = example_of(name, document)
+        (found,) = logits(ours, [example])
+        assert worst(found, eager_logits(own, name, document, PREDICT)) <= TOLERANCE
+        assert worst(found, logits(loaded(name).model, [example])[0]) > 100 * TOLERANCE
 
 
 @some

@@ -1,0 +1,91 @@
+"""Tasks drawn on the spot: the same for the same index, whole, and short ones first if asked."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.records import Record
+from pasta_lm.language.document import Document
+from pasta_lm.tasks import FAMILIES, training_families
+from pasta_lm.train.config import DataConfig, TasksConfig
+from pasta_lm.train.sources import PackSet, packs_of
+
+NUM_PACKS = 8
+
+
+def letters(record: Record) -> EncodedExample:
+    """Encode a record as so many tokens as it has letters; nothing else of it is read."""
+    none = array("i", [0] * (len(record.prompt) + len(record.document.plain_text)))
+    return EncodedExample(record.id, none, none, none, none, none, None, 1)
+
+
+def drawn(max_tokens: int = 6000, **tasks: object) -> PackSet:
+    config = DataConfig(tasks=TasksConfig(**tasks), max_tokens=max_tokens)  # type: ignore[arg-type]
+    return packs_of(config, letters, NUM_PACKS, seed=0)
+
+
+def ids(packs: PackSet) -> list[list[str]]:
+    return [[example.id for example in packs[index]] for index in range(len(packs))]
+
+
+def test_the_same_index_gives_the_same_pack_in_any_order() -> None:
+    packs, again = drawn(), drawn()
+    assert len(packs) == NUM_PACKS
+    backwards = [packs[index] for index in reversed(range(NUM_PACKS))]
+    assert [[e.id for e in pack] for pack in reversed(backwards)] == ids(again)
+
+
+def test_no_task_is_drawn_twice_and_no_seed_repeats_another() -> None:
+    flat = [name for seed in range(3) for pack in ids(drawn(seed=seed)) for name in pack]
+    assert len(flat) > 100
+    assert len(set(flat)) == len(flat)
+
+
+@pytest.mark.parametrize("max_tokens", [3000, 6000, 20_000])
+def test_a_pack_holds_what_fits(max_tokens: int) -> None:
+    packs = drawn(max_tokens)
+    sizes = [sum(map(len, packs[index])) for index in range(NUM_PACKS)]
+    assert all(0.5 * max_tokens < size <= max_tokens for size in sizes)
+
+
+def test_training_never_sees_a_held_out_family_or_another_split() -> None:
+    packs = drawn(100_000)
+    seen = {tuple(name.rsplit("-", 2)[:2]) for pack in ids(packs) for name in pack}
+    assert seen == {(family, "train") for family in training_families()}
+    assert not any(FAMILIES[family].held_out for family, _ in seen)
+
+
+def test_prompts_of_few_records_come_first_for_their_share_of_the_steps() -> None:
+    few, usual = drawn(40_000, few_first=0.5), drawn(40_000)
+    pairs = [
+        [(len(short), len(long)) for short, long in zip(few[i], usual[i], strict=False)]
+        for i in range(NUM_PACKS)
+    ]
+    early, late = pairs[: NUM_PACKS // 2], pairs[NUM_PACKS // 2 :]
+    for pack in early:
+        assert sum(short for short, _ in pack) < 0.9 * sum(long for _, long in pack)
+    for pack in late:
+        assert all(short == long for short, long in pack)
+
+
+def test_the_annotator_of_the_recipe_marks_the_answers() -> None:
+    found: dict[str, list[Document]] = {"gold": [], "plain": [], "never_sync": []}
+
+    for name, documents in found.items():
+
+        def kept(record: Record, documents: list[Document] = documents) -> EncodedExample:
+            documents.append(record.document)
+            return letters(record)
+
+        config = DataConfig(tasks=TasksConfig(annotator=name), max_tokens=40_000)
+        packs_of(config, kept, 1, seed=0)[0]
+    gold, plain, unsynced = found.values()
+    assert [d.plain_text for d in gold] == [d.plain_text for d in plain]
+    assert sum(len(d.blocks) for d in gold) > 5
+    assert sum(d.num_syncs for d in gold) > 0
+    assert all(not d.blocks and not d.num_syncs for d in plain)
+    assert [len(d.blocks) for d in unsynced] == [len(d.blocks) for d in gold]
+    assert all(not d.num_syncs for d in unsynced)
