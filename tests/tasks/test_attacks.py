@@ -15,17 +15,13 @@ ALWAYS = {
     *("empty", "constant", "tags", "prompt", "table", "headings", "filler"),
     *("candidates", "candidates_everywhere"),
 }
-# A candidate of this family is a detail with its word, as in "pet lion": graders overlook the word
-# alone, and an answer that gives two people all that is known of both can have 0.79.
-OPEN = pytest.param("uneven", marks=pytest.mark.xfail(reason="foreign words pass", strict=True))
-GUARDED = [OPEN if family == "uneven" else family for family in FAMILIES]
 
 
 def tasks(family: str, *splits: str) -> list[Task]:
     return [make(family, split, seed) for split, seed in itertools.product(splits, SEEDS)]
 
 
-@pytest.mark.parametrize("family", GUARDED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_attack_is_paid_by_either_grader(family: str) -> None:
     for task in tasks(family, "train", "test"):
         for name, text in attacks(task).items():

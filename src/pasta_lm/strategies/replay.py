@@ -174,10 +174,10 @@ def _requests(
     document = answer.document.with_lengths(vocabulary.count_tokens)
     one = sequential.replay(prompt, document, vocabulary, SamplingParams())
     many = pasta.replay(prompt, document, vocabulary, SamplingParams(), positions)
-    return _bounded(one, None), _bounded(many, max_threads)
+    return bounded(one, None), bounded(many, max_threads)
 
 
-def _bounded(request: Request, max_threads: int | None) -> Request:
+def bounded(request: Request, max_threads: int | None) -> Request:
     """Give a request room for exactly its forced tokens and their end."""
     assert request.forced is not None
     blocks = request.forced.blocks

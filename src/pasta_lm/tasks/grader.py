@@ -19,6 +19,7 @@ NUM_WORDS_REPEATED = 4
 """A sentence of so many words, said more often than in the reference, is a repetition."""
 
 _NUMBER = re.compile(r"\d+")
+_SPACES = re.compile(r"[ \t]+")
 _NEXT_MARK = re.compile(r"\n\s*\d+[.)]\s*$")
 """The number of the next item of a list stands in front of its anchor."""
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -31,7 +32,8 @@ def grade(task: Task, text: str) -> float:
         task: What was asked.
         text: The answer as a reader gets it, without tags.
     """
-    starts = [_find(unit.anchor, text) for unit in task.units]
+    text = _SPACES.sub(" ", text)
+    starts = unit_starts(task, text)
     if task.ordered and not _ascend([start for start in starts if start is not None]):
         return 0.0
     sections = _sections(text, starts)
@@ -43,6 +45,11 @@ def grade(task: Task, text: str) -> float:
     ]
     share = sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     return share * _brevity(task, text) * (0.0 if _repeats(task, text) else 1.0)
+
+
+def unit_starts(task: Task, text: str) -> list[int | None]:
+    """Return where each unit's anchor first stands in an answer; None: nowhere."""
+    return [_find(unit.anchor, text) for unit in task.units]
 
 
 def _find(anchor: str, text: str) -> int | None:

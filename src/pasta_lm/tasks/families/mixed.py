@@ -171,7 +171,8 @@ def uneven(draw: Draw) -> Task:
         facts = tuple(Fact(word, (f"{detail} is",)) for detail, word in known)
         units.append(Unit(f"About {name}: {says}", name, name, facts))
     sentences = [draw.wording(UNEVEN_OPENINGS), draw.wording(UNEVEN)]
-    return write_lines(rows).task(draw, sentences, units, Dependence.FREE)
+    task = write_lines(rows).task(draw, sentences, units, Dependence.FREE)
+    return task.with_candidates(cell.split()[-1] for _, *cells in rows for cell in cells)
 
 
 def short_answers(draw: Draw) -> Task:

@@ -1,0 +1,1 @@
+"""Was it worth it: graded answers, speed, structure, and the intervals of each."""

@@ -1,0 +1,76 @@
+"""How good the answers are, and whether what was forked may be forked; intervals by prompt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pasta_lm.evaluate.answered import Answered
+from pasta_lm.evaluate.intervals import Interval, mean, ratio
+from pasta_lm.evaluate.structure import Counts, fork_counts, sync_counts, true_structure
+from pasta_lm.tasks.task import Task
+
+Figures = dict[str, Any]
+TIE = 1e-9
+"""Grades that differ by less are the same."""
+
+
+def quality(answers: Sequence[Answered], baseline: Sequence[Answered]) -> Figures:
+    """Return grade, win rate, counts and well-formedness of answers to the same tasks, in order."""
+    pairs = list(zip((a.grade for a in answers), (b.grade for b in baseline), strict=True))
+    scores = [_score(ours, theirs) for ours, theirs in pairs]
+    return {
+        "quality": as_dict(mean([a.grade for a in answers])),
+        "quality_difference": as_dict(mean([ours - theirs for ours, theirs in pairs])),
+        "win_rate": as_dict(mean(scores)),
+        "wins": scores.count(1.0),
+        "ties": scores.count(0.5),
+        "losses": scores.count(0.0),
+        "well_formed": share([a.is_well_formed for a in answers]),
+        "limit_hits": sum(a.finish_reason == "length" for a in answers),
+    }
+
+
+def _score(ours: float, theirs: float) -> float:
+    return 0.5 if abs(ours - theirs) < TIE else float(ours > theirs)
+
+
+def decisions(tasks: Sequence[Task], answers: Sequence[Answered]) -> Figures:
+    """Return precision and recall of forks and syncs, and how often a structure was exact."""
+    pairs = [(a, true_structure(t)) for t, a in zip(tasks, answers, strict=True)]
+    forks = [fork_counts(answer.structure, true) for answer, true in pairs]
+    syncs = [sync_counts(answer.structure, true) for answer, true in pairs]
+    exact = [answer.structure == true for answer, true in pairs]
+    return {
+        "fork_precision": as_dict(_ratio(forks, lambda c: c.given)),
+        "fork_recall": as_dict(_ratio(forks, lambda c: c.wanted)),
+        "sync_precision": as_dict(_ratio(syncs, lambda c: c.given)),
+        "sync_recall": as_dict(_ratio(syncs, lambda c: c.wanted)),
+        "structure_exact": share(exact),
+        **_pairs(tasks, exact),
+    }
+
+
+def _ratio(counts: Sequence[Counts], whole: Callable[[Counts], int]) -> Interval | None:
+    return ratio([c.right for c in counts], [whole(c) for c in counts])
+
+
+def _pairs(tasks: Sequence[Task], exact: Sequence[bool]) -> Figures:
+    """Return in how many minimal pairs both structures are exact."""
+    sides: Mapping[str, list[bool]] = defaultdict(list)
+    for task, is_exact in zip(tasks, exact, strict=True):
+        if task.pair is not None:
+            sides[task.pair].append(is_exact)
+    both = [float(all(pair)) for pair in sides.values() if len(pair) == 2]
+    return {"pair_accuracy": as_dict(mean(both)), "num_pairs": len(both)}
+
+
+def share(flags: Sequence[bool]) -> float | None:
+    """Return the share that is true; None of nothing."""
+    return round(sum(flags) / len(flags), 5) if flags else None
+
+
+def as_dict(interval: Interval | None) -> dict[str, float] | None:
+    """Return what JSON holds of an interval."""
+    return interval and interval.to_dict()

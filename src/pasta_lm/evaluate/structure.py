@@ -1,0 +1,91 @@
+"""What an answer forks and where it syncs, held against what its dependencies allow.
+
+A unit of a task counts as forked if a block begins with it. Blocks that hold no unit are stray;
+of a block that holds several, the first is the forked one. A sync is named by the unit in front of
+which it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pasta_lm.language.document import Block, Document, Text
+from pasta_lm.tasks.grader import unit_starts
+from pasta_lm.tasks.plan import needed_syncs
+from pasta_lm.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The forks and syncs of one answer.
+
+    Attributes:
+        forked: Units that are blocks.
+        num_stray: Blocks that begin with no unit.
+        syncs: Units in front of which a sync stands; the number of units stands for the end.
+    """
+
+    forked: frozenset[int]
+    num_stray: int
+    syncs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How two structures of one task agree: what was right, given and wanted.
+
+    Precision is right / given, recall right / wanted, over all prompts together.
+    """
+
+    right: int
+    given: int
+    wanted: int
+
+
+def true_structure(task: Task) -> Structure:
+    """Return the structure that the task's dependencies allow and ask for."""
+    forked = [index for index, unit in enumerate(task.units) if unit.fork]
+    return Structure(frozenset(forked), 0, frozenset(needed_syncs(task.units, forked)))
+
+
+def structure(task: Task, document: Document) -> Structure:
+    """Return what an answer forked, unit by unit."""
+    found = unit_starts(task, document.plain_text)
+    starts = sorted((start, index) for index, start in enumerate(found) if start is not None)
+    forked: set[int] = set()
+    syncs: set[int] = set()
+    num_stray = 0
+    for begin, end in _spans(document):
+        if end is None:
+            following = [index for start, index in starts if start >= begin]
+            syncs.add(following[0] if following else len(task.units))
+            continue
+        inside = [index for start, index in starts if begin <= start < end]
+        forked.update(inside[:1])
+        num_stray += not inside
+    return Structure(frozenset(forked), num_stray, frozenset(syncs))
+
+
+def _spans(document: Document) -> Iterator[tuple[int, int | None]]:
+    """Yield where each block begins and ends in the plain text; a sync has no end."""
+    place = 0
+    for item in document.items:
+        if isinstance(item, (Text, Block)):
+            text = item.text if isinstance(item, Text) else item.plain_text
+            if isinstance(item, Block):
+                yield place, place + len(text)
+            place += len(text)
+        else:
+            yield place, None
+
+
+def fork_counts(found: Structure, true: Structure) -> Counts:
+    """Return how the forks agree; a stray block was given and is not right."""
+    right = len(found.forked & true.forked)
+    return Counts(right, len(found.forked) + found.num_stray, len(true.forked))
+
+
+def sync_counts(found: Structure, true: Structure) -> Counts:
+    """Return how the syncs agree."""
+    return Counts(len(found.syncs & true.syncs), len(found.syncs), len(true.syncs))

@@ -1,0 +1,159 @@
+"""Verifiable tasks, answered by strategies and held against the baseline's sequential answers.
+
+The sequential strategy is the baseline model's: the same data without tags. Headlines are over
+all prompts of the families that training sees, families uniform; held-out families stand apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.evaluate.answered import Answered
+from pasta_lm.evaluate.answering import PERFECT, Progress, answer_all, answer_timed, unmasked
+from pasta_lm.evaluate.quality import decisions, quality, share
+from pasta_lm.evaluate.speed import realised, speed
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.tasks.registry import held_out_families, training_families
+from pasta_lm.tasks.splits import prompts_hash, task_set
+from pasta_lm.tasks.task import Task
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What is asked, and how."""
+
+    strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
+    num_prompts: int = 420
+    """Of the families that training sees, together; the held-out ones have as many each."""
+    num_timed: int = 5
+    """Prompts of each family that are decoded alone, for clocks and with the mask off."""
+    split: str = "test"
+    wordings: str | None = None
+    """Another split whose wordings are used instead."""
+    first_seed: int = 0
+    max_tokens: int = 1024
+
+
+@dataclass(slots=True)
+class Answers:
+    """All answers to one set of tasks, in the order of the tasks."""
+
+    tasks: list[Task]
+    timed_tasks: list[Task]
+    by_strategy: dict[str, list[Answered]] = field(default_factory=dict)
+    timed: dict[str, list[Answered]] = field(default_factory=dict)
+    unmasked: dict[str, list[Answered]] = field(default_factory=dict)
+
+    def all(self) -> list[Answered]:
+        """Return every answer, for the record file."""
+        kinds = (self.by_strategy, self.timed, self.unmasked)
+        return [answer for kind in kinds for answers in kind.values() for answer in answers]
+
+
+def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
+    """Return all tasks and those that are timed, families in turn and as uniform as can be."""
+    trained = training_families()
+    per_family = max(1, -(-settings.num_prompts // len(trained)))
+    seeds = slice(settings.first_seed, settings.first_seed + per_family)
+    by_family = [
+        task_set(settings.split, seeds.stop, families=[name], wordings=settings.wordings)[seeds]
+        for name in (*trained, *held_out_families())
+    ]
+    in_turn = [task for round_ in zip(*by_family, strict=True) for task in round_]
+    surplus = per_family * len(trained) - settings.num_prompts
+    kept = in_turn[: len(in_turn) - len(by_family)]
+    last = in_turn[len(in_turn) - len(by_family) :]
+    kept += last[: len(trained) - surplus] + last[len(trained) :]
+    num_timed = min(settings.num_timed, per_family) * len(by_family)
+    return kept, kept[:num_timed]
+
+
+def answer_tasks(
+    settings: TaskSettings, model: Pasta, baseline: Pasta, progress: Progress
+) -> Answers:
+    """Let both models answer; the sequential strategy is the baseline's, the rest the model's."""
+    params = SamplingParams(max_tokens=settings.max_tokens)
+    answers = Answers(*choose_tasks(settings))
+    names = dict.fromkeys((sequential.NAME, *settings.strategies))
+    who = [(name, baseline if name == sequential.NAME else model) for name in names]
+    for name, answering in who:
+        answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
+    timed = answers.timed_tasks
+    if timed:
+        perfect = model if model.is_taught else None
+        answers.timed = answer_timed(who, perfect, timed, params, progress)
+    if timed and model.is_taught and pasta.NAME in names:
+        off = unmasked(params)
+        answers.unmasked[pasta.NAME] = answer_all(model, timed, pasta.NAME, off, progress)
+    return answers
+
+
+def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pasta) -> Figures:
+    """Return the object that ``pasta evaluate tasks --json`` prints."""
+    loaded = model.engine.loaded
+    names = list(dict.fromkeys(settings.strategies))
+    trained, held_out = training_families(), held_out_families()
+    if answers.timed and PERFECT in answers.timed:
+        names.append(PERFECT)
+    return {
+        "kind": loaded.kind.value,
+        "num_prompts": sum(task.family in trained for task in answers.tasks),
+        "model": loaded.name,
+        "baseline": baseline.engine.loaded.name,
+        "device": str(loaded.device),
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "positions": loaded.positions.value,
+        "split": settings.split,
+        "wordings": settings.wordings or settings.split,
+        "first_seed": settings.first_seed,
+        "prompts_sha256": prompts_hash(answers.tasks),
+        "strategies": {
+            name: _figures(answers, name, trained)
+            | {"families": {family: _figures(answers, name, [family]) for family in trained}}
+            | {
+                "held_out": _figures(answers, name, held_out)
+                | {"families": {family: _figures(answers, name, [family]) for family in held_out}}
+            }
+            for name in names
+        },
+    }
+
+
+def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:
+    """Return every figure of one strategy over some families."""
+    tasks, timed = answers.tasks, answers.timed_tasks
+    clocks = {"realised_speedup": None, "num_timed": 0}
+    if answers.timed:
+        clocks = realised(
+            _of(families, timed, answers.timed[name]),
+            _of(families, timed, answers.timed[sequential.NAME]),
+        )
+    if name == PERFECT:
+        given = _of(families, timed, answers.timed[PERFECT])
+        base = _of(families, timed, answers.timed[sequential.NAME])
+        return {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
+    given = _of(families, tasks, answers.by_strategy[name])
+    base = _of(families, tasks, answers.by_strategy[sequential.NAME])
+    asked = [task for task in tasks if task.family in families]
+    figures = {"num_prompts": len(given), **quality(given, base), **speed(given, base), **clocks}
+    if name != sequential.NAME:
+        free = _of(families, timed, answers.unmasked.get(name, []))
+        figures["well_formed_unmasked"] = share([answer.is_well_formed for answer in free])
+        figures |= decisions(asked, given)
+    return figures
+
+
+def _of(
+    families: Sequence[str], tasks: Sequence[Task], given: Sequence[Answered]
+) -> list[Answered]:
+    if not given:
+        return []
+    return [a for task, a in zip(tasks, given, strict=True) if task.family in families]
