@@ -13,12 +13,16 @@ from typing import Annotated, Never
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import check, doctor, play, replay, run, train, view
+from pasta_lm.cli import check, doctor, evaluate, examples, play, replay, run, train, view
 from pasta_lm.cli.flags import option
 from pasta_lm.errors import MissingExtraError, PastaError
 
 MAX_ERROR_LINES = 4
-EXTRA_OF = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch")
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
+    **dict.fromkeys(("accelerate", "tensorboard"), "train"),
+    "scipy": "evaluate",
+}
 
 app = typer.Typer(
     name="pasta",
@@ -30,9 +34,11 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(play.play)
 app.command()(check.check)
+app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
+app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 
 

@@ -33,7 +33,7 @@ Model = Annotated[
     option(
         "--model",
         metavar="DIR|HF_ID",
-        help="A folder that save_pretrained wrote, or a hub id.",
+        help="A folder that save_pretrained wrote, or a hub id; the built-in model if not given.",
     ),
 ]
 Dtype = Annotated[

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 
+INTRODUCTION = (
+    "this is the small built-in demonstration model: it knows the tasks of `pasta examples` "
+    "and nothing else"
+)
+
+
 def run(
     prompt: Annotated[
         str | None,
@@ -83,7 +89,7 @@ def run(
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
-    from pasta_lm.strategies.model import STRATEGIES, Pasta
+    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
 
     require_one_of("--strategy", strategy, STRATEGIES)
     asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
@@ -101,7 +107,9 @@ def run(
     asked_for = _prompt(prompt, file)
     silence_libraries()
     with _loading(model):
-        loaded = Pasta.from_pretrained(model or "builtin", dtype=dtype, device=device)
+        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device)
+    if model in (None, BUILTIN):
+        typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)
     if trace is not None:
         from pasta_lm.cli.reading import write_text

@@ -73,4 +73,4 @@ def share(flags: Sequence[bool]) -> float | None:
 
 def as_dict(interval: Interval | None) -> dict[str, float] | None:
     """Return what JSON holds of an interval."""
-    return interval and interval.to_dict()
+    return None if interval is None else interval.to_dict()

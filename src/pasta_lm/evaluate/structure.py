@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pasta_lm.language.document import Block, Document, Text
+from pasta_lm.language.document import Block, Document
+from pasta_lm.language.events import Text
 from pasta_lm.tasks.grader import unit_starts
 from pasta_lm.tasks.plan import needed_syncs
 from pasta_lm.tasks.task import Task

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or messages with 'role' and 'content'."""
 
+BUILTIN, TWIN = "builtin", "builtin-sequential"
+BUILTINS = (BUILTIN, TWIN)
 STRATEGIES = (pasta.NAME, sequential.NAME)
 NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 
@@ -44,10 +46,11 @@ class Pasta:
         device: str | None = None,
         pool_tokens: int | None = None,
     ) -> Pasta:
-        """Load a model folder or a hub id.
+        """Load a model folder, a hub id or a model that comes with the package.
 
         Args:
-            source: A folder that ``save_pretrained`` wrote, or a hub id.
+            source: A folder that ``save_pretrained`` wrote, a hub id, 'builtin' or
+                'builtin-sequential', its twin without tags.
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
@@ -57,11 +60,7 @@ class Pasta:
             ModelNotFoundError: nothing is there.
             UnsupportedModelError: the engine would not be exact for this model.
         """
-        if source == "builtin":
-            raise ModelNotFoundError(
-                "there is no built-in model yet",
-                hint="name one: --model DIR, a folder that save_pretrained wrote, or a hub id",
-            )
+        source = builtin_folder(source) if source in BUILTINS else source
         try:
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
@@ -143,6 +142,26 @@ class Pasta:
         """Answer a prompt and yield what happens as it happens."""
         request = self.request(prompt, params, strategy=strategy, positions=positions)
         return self.engine.stream(request)
+
+
+def builtin_folder(name: str | Path) -> Path:
+    """Return the folder of a model that comes with the package.
+
+    Raises:
+        ModelNotFoundError: the installation lacks it.
+    """
+    folder = Path(__file__).parents[1] / "models" / name
+    if not (folder / "model.safetensors").is_file():
+        raise ModelNotFoundError(
+            f"the model {name} is missing in this installation: {folder}",
+            hint="install pasta-lm again, or name another model with --model",
+        )
+    return folder
+
+
+def baseline_of(name: str) -> str:
+    """Return whose sequential answers a model is held against: its twin's, or its own."""
+    return TWIN if name == BUILTIN else name
 
 
 def _positions(given: PositionStrategy | str | None, default: PositionStrategy) -> PositionStrategy:

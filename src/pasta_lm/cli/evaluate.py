@@ -1,0 +1,211 @@
+"""Evaluate: verifiable tasks, answered by strategies and held against the sequential baseline."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_one_of
+
+if TYPE_CHECKING:
+    from pasta_lm.evaluate.answering import Progress
+
+app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
+
+INTERRUPTED = 130
+ROWS = (
+    ("quality", "quality (mean grade)"),
+    ("quality_difference", "  minus the baseline's"),
+    ("win_rate", "win rate"),
+    ("theoretical_speedup", "theoretical speedup"),
+    ("realised_speedup", "realised speedup"),
+    ("parallelism", "parallelism"),
+    ("length_ratio", "length / baseline's"),
+    ("well_formed", "well formed"),
+    ("well_formed_unmasked", "  with the mask off"),
+    ("fork_precision", "fork precision"),
+    ("fork_recall", "fork recall"),
+    ("sync_precision", "sync precision"),
+    ("sync_recall", "sync recall"),
+    ("pair_accuracy", "pair accuracy"),
+)
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure quality and speed."""
+
+
+@app.command()
+def tasks(
+    model: Model = None,
+    baseline: Annotated[
+        str | None,
+        option(
+            "--baseline", metavar="DIR|HF_ID", help="Whose sequential answers are the yardstick."
+        ),
+    ] = None,
+    strategies: Annotated[
+        str, option("--strategies", metavar="A,B", help="Ways to answer, by comma.")
+    ] = "sequential,pasta",
+    num_prompts: Annotated[
+        int,
+        option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
+    ] = 420,
+    num_timed: Annotated[
+        int,
+        option("--num-timed", metavar="N", min=0, help="Of each family decoded alone, for clocks."),
+    ] = 3,
+    split: Annotated[
+        str, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
+    ] = "test",
+    wordings: Annotated[
+        str | None,
+        option("--wordings", metavar="SPLIT", help="Take the wordings of another split."),
+    ] = None,
+    seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the first prompts.")] = 0,
+    records: Annotated[
+        Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
+    ] = None,
+    threads: Annotated[
+        int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Answer verifiable tasks by several strategies, with grades, speed and intervals.
+
+    The sequential strategy is answered by the baseline: the built-in model's sequential twin, or
+    the model itself. Greedy; grades from many prompts decoded together, clocks from some decoded
+    alone.
+    """
+    from json import dumps
+
+    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.strategies.model import STRATEGIES
+    from pasta_lm.tasks.task import Split
+
+    names = tuple(name.strip() for name in strategies.split(","))
+    for name in names:
+        require_one_of("--strategies", name, STRATEGIES)
+    for flag, value in (("--split", split), ("--wordings", wordings)):
+        require_one_of(flag, value, [one.value for one in Split])
+    silence_libraries()
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
+    from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
+
+    settings = TaskSettings(
+        strategies=names,
+        num_prompts=num_prompts,
+        num_timed=num_timed,
+        split=split,
+        wordings=wordings,
+        first_seed=seed,
+    )
+    ours, theirs = _models(model, baseline, dtype=dtype, device=device)
+    try:
+        with _progress() as progress:
+            answers = answer_tasks(settings, ours, theirs, progress)
+    except KeyboardInterrupt:
+        typer.echo("pasta: interrupted; nothing was measured", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if records is not None:
+        from pasta_lm.evaluate.answered import write_answers
+
+        write_answers(records, answers.all())
+    found = report(settings, answers, ours, theirs)
+    if json:
+        typer.echo(dumps(found, ensure_ascii=False))
+    else:
+        _print(found)
+
+
+def _models(
+    model: str | None, baseline: str | None, *, dtype: str | None, device: str | None
+) -> Any:
+    """Load the model and its baseline; the built-in model's is its sequential twin."""
+    from pasta_lm.strategies.model import BUILTIN, Pasta, baseline_of
+
+    name = model or BUILTIN
+    wanted = baseline or baseline_of(name)
+    ours = Pasta.from_pretrained(name, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+    if wanted == name:
+        return ours, ours
+    return ours, Pasta.from_pretrained(wanted, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+
+
+POOL_TOKENS = 65_536
+"""Cache entries: about fifty prompts of the tasks at the same time."""
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Give what shows progress: a bar in a terminal, a line for each tenth elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from pasta_lm.cli.terminal import console
+
+    if not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True) as bars:
+        rows: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in rows:
+                rows[name] = bars.add_task(name, total=total)
+            bars.update(rows[name], completed=done, total=total)
+
+        yield show
+
+
+def _print(found: dict[str, Any]) -> None:
+    from pasta_lm.cli.terminal import console
+
+    out = console(sys.stdout)
+    columns = found["strategies"]
+    out.print("{:<26}".format("") + "".join(f"{name:>26}" for name in columns))
+    for key, label in ROWS:
+        cells = [_cell(figures.get(key)) for figures in columns.values()]
+        if any(cell != "-" for cell in cells):
+            out.print(f"{label:<26}" + "".join(f"{cell:>26}" for cell in cells))
+    held_out = [_cell(figures["held_out"].get("quality")) for figures in columns.values()]
+    out.print(f"{'quality, held-out':<26}" + "".join(f"{cell:>26}" for cell in held_out))
+    out.print()
+    out.print(f"{'family: quality, speedup':<26}" + "".join(f"{name:>26}" for name in columns))
+    for family in next(iter(columns.values()))["families"]:
+        cells = [_short(figures["families"][family]) for figures in columns.values()]
+        out.print(f"{family:<26}" + "".join(f"{cell:>26}" for cell in cells))
+    out.print(
+        f"\n{found['kind']}: {found['num_prompts']} prompts of split {found['split']}, wordings of "
+        f"{found['wordings']}; {found['model']} against the sequential answers of "
+        f"{found['baseline']}; {found['dtype']} on {found['device']}; 95 % bootstrap intervals; "
+        "speedups are geometric means",
+        soft_wrap=True,
+    )
+
+
+def _cell(figure: Any) -> str:
+    if figure is None:
+        return "-"
+    if isinstance(figure, float):
+        return f"{figure:.3f}"
+    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+def _short(figures: dict[str, Any]) -> str:
+    """Return a family's grade and speedup, where each is known."""
+    speedup = figures["realised_speedup"] or figures["theoretical_speedup"]
+    quality = figures.get("quality")
+    grade = "-" if quality is None else f"{quality['mean']:.3f}"
+    return f"{grade}  {speedup['mean']:.2f}x" if speedup else grade
