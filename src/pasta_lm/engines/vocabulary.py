@@ -131,11 +131,16 @@ class Vocabulary:
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
         messages = [dict(message) for message in prompt]
-        if getattr(self._tokenizer, "chat_template", None):
+        if self.has_chat_template:
             return self._prompts.encode(self._apply_chat_template(messages))
         if not all(isinstance(message.get("content"), str) for message in messages):
             raise RequestError("a message has no text as its content")
         return self.encode_prompt("\n\n".join(message["content"] for message in messages))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Tell whether the tokenizer says how messages are written."""
+        return bool(getattr(self._tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
         tokenizer = cast(ChatTokenizer, self._tokenizer)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
 
 Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or messages with 'role' and 'content'."""
+"""A text, or messages with 'role' and 'content'.
+
+A model with a chat template takes a text as what the user says; one without goes on from it."""
 
 BUILTIN, TWIN = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, TWIN)
@@ -92,6 +94,8 @@ class Pasta:
             UsageError: an unknown strategy or position strategy.
         """
         loaded = self.engine.loaded
+        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
+            prompt = [{"role": "user", "content": prompt}]
         ids = loaded.vocabulary.encode_prompt(prompt)
         params = params or SamplingParams()
         if strategy not in STRATEGIES:
