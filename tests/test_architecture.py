@@ -21,10 +21,8 @@ DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in
 DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
-    "data/": "datasets openai",
-    "train/": "torch transformers tokenizers safetensors accelerate peft datasets",
-    "evaluate/": "scipy jinja2 openai",
-    "evaluate/figures.py": "matplotlib",
+    "train/": "torch transformers tokenizers",
+    "evaluate/": "scipy",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

@@ -12,11 +12,12 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers", "safetensors"),
-    "train": ("accelerate", "peft", "datasets"),
-    "evaluate": ("matplotlib", "scipy", "jinja2", "openai"),
+    "train": ("accelerate", "tensorboard"),
+    "evaluate": ("scipy",),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }
-NO_BUILTIN = "none yet: name a model with --model"
+EXAMPLE = "takings"
+"""The family whose example the built-in model is asked."""
 Facts = dict[str, Any]
 
 
@@ -40,6 +41,7 @@ def doctor(
 
     silence_libraries()
     facts = _installation() | _machine()
+    facts["builtin_model"] = None if facts["self_test"] is None else _builtin()
     if model is not None:
         facts["model"] = _model(model, dtype, device)
     if json:
@@ -65,7 +67,6 @@ def _installation() -> Facts:
         "platform": platform(),
         "packages": {name: _version(name) for name in ("typer", "rich")} | packages,
         "extras": extras,
-        "builtin_model": None,
     }
 
 
@@ -89,6 +90,28 @@ def _machine() -> Facts:
     test = diagnosis.self_test()
     found = {**asdict(test), "is_exact": test.is_exact}
     return {"devices": diagnosis.devices(), "self_test": found, "model": None}
+
+
+def _builtin() -> Facts | None:
+    """Ask the built-in model its example; None where the installation lacks it."""
+    from pasta_lm.errors import ModelNotFoundError
+    from pasta_lm.strategies.model import BUILTIN, Pasta
+    from pasta_lm.tasks.examples import example
+    from pasta_lm.tasks.grader import grade
+
+    try:
+        model = Pasta.from_pretrained(BUILTIN, device="cpu")
+    except ModelNotFoundError:
+        return None
+    task = example(EXAMPLE)
+    answer = model.generate(task.prompt)
+    return {
+        "name": BUILTIN,
+        "num_parameters": model.engine.loaded.model.num_parameters(),
+        "grade": grade(task, answer.text),
+        "num_threads": len(answer.trace.threads),
+        "wall_s": round(answer.trace.wall_s, 3),
+    }
 
 
 def _model(source: str, dtype: str | None, device: str | None) -> Facts:
@@ -130,14 +153,22 @@ def _extras(facts: Facts) -> Rows:
 def _health(facts: Facts) -> Rows:
     test = facts["self_test"]
     if test is None:
-        return [("devices", "not known without torch"), ("built-in model", NO_BUILTIN)]
+        return [("devices", "not known without torch")]
     verdict = "exact" if test["is_exact"] else "NOT EXACT"
     measured = f"logits differ by {test['max_difference']:.1e} at most, {test['wall_s']:.1f} s"
     return [
         *(("device", device) for device in facts["devices"]),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
-        ("built-in model", NO_BUILTIN),
+        ("built-in model", _builtin_row(facts["builtin_model"])),
     ]
+
+
+def _builtin_row(found: Facts | None) -> str:
+    if found is None:
+        return "missing: install pasta-lm again"
+    verdict = "answers its example" if found["grade"] == 1.0 else "does NOT answer its example"
+    size = f"{found['num_parameters'] / 1e6:.1f}M parameters"
+    return f"{verdict}, grade {found['grade']:.2f}, {found['num_threads']} threads ({size})"
 
 
 def _model_rows(model: Facts) -> Rows:
