@@ -5,7 +5,8 @@
 #   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
 #   runs/laptop.sh --audit   the three finetunings of the necessity audit too
 #
-# What is made lies in build/laptop (build/tiny). PASTA=... names another command than pasta.
+# What is made lies in build/laptop (build/tiny); OUT=... names another folder, and PASTA=... another
+# command than pasta.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,10 +14,11 @@ out=build/laptop
 variants=(baseline pasta-gold pasta-noisy)
 prompts=8400  # 400 of each of the 21 families that training sees
 timed=10
+limits=()
 is_tiny=false
 for flag in "$@"; do
     case $flag in
-        --tiny) is_tiny=true out=build/tiny prompts=21 timed=1 ;;
+        --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 limits=(--max-tokens 48) ;;
         --audit) variants+=(audit-always-fork audit-never-fork audit-never-sync) ;;
         *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --audit)" >&2; exit 2 ;;
     esac
@@ -25,20 +27,22 @@ if [[ -z ${PASTA:-} ]]; then
     scripts/setup
     PASTA=.venv/bin/pasta
 fi
+out=${OUT:-$out}
 mkdir -p "$out"
 
 say() { echo "[$(date +%T)] $*" >&2; }
 
 # A tiny run is the same recipe on a toy: fewer steps, a smaller model and smaller batches.
 recipe() {
-    if ! $is_tiny; then
-        echo "runs/recipes/$1.toml"
-        return
+    local edits=(-e "s#build/laptop#$out#")
+    if $is_tiny; then
+        edits+=(
+            -e 's#llama-2m#llama-tiny#'
+            -e 's/^steps = [0-9]*/steps = 12/; s/^max_tokens = [0-9]*/max_tokens = 1024/'
+            -e 's/^log_steps = .*/log_steps = 2/; s/^save_steps = .*/save_steps = 6/'
+        )
     fi
-    sed -e 's#build/laptop#build/tiny#; s#llama-2m#llama-tiny#' \
-        -e 's/^steps = [0-9]*/steps = 12/; s/^max_tokens = [0-9]*/max_tokens = 1024/' \
-        -e 's/^log_steps = .*/log_steps = 2/; s/^save_steps = .*/save_steps = 6/' \
-        "runs/recipes/$1.toml" >"$out/$1.toml"
+    sed "${edits[@]}" "runs/recipes/$1.toml" >"$out/$1.toml"
     echo "$out/$1.toml"
 }
 
@@ -60,7 +64,7 @@ measure() { # name, model, flags...
     fi
     say "results/$name.json: measuring"
     $PASTA evaluate tasks --model "$model" --baseline "$out/baseline/model" \
-        --records "$out/results/$name.jsonl" --json "$@" >"$out/results/$name.part"
+        --records "$out/results/$name.jsonl" --json "${limits[@]}" "$@" >"$out/results/$name.part"
     mv "$out/results/$name.part" "$out/results/$name.json"
 }
 

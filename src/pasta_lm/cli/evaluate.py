@@ -70,6 +70,9 @@ def tasks(
         option("--wordings", metavar="SPLIT", help="Take the wordings of another split."),
     ] = None,
     seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the first prompts.")] = 0,
+    max_tokens: Annotated[
+        int, option("--max-tokens", metavar="N", min=1, help="Tokens of an answer, all threads.")
+    ] = 1024,
     records: Annotated[
         Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
     ] = None,
@@ -109,6 +112,7 @@ def tasks(
         split=split,
         wordings=wordings,
         first_seed=seed,
+        max_tokens=max_tokens,
     )
     ours, theirs = _models(model, baseline, dtype=dtype, device=device)
     try:
