@@ -22,6 +22,9 @@ Progress = Callable[[str, int, int], None]
 PERFECT = "perfect forks"
 """The name of the true structure, decoded with forced tokens."""
 
+UNMASKED = f"{pasta.NAME}, mask off"
+"""The name under which records keep what the model does without the mask."""
+
 
 def answer_all(
     model: Pasta,

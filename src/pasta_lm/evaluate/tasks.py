@@ -7,17 +7,24 @@ all prompts of the families that training sees, families uniform; held-out famil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.evaluate.answered import Answered
-from pasta_lm.evaluate.answering import PERFECT, Progress, answer_all, answer_timed, unmasked
+from pasta_lm.evaluate.answering import (
+    PERFECT,
+    UNMASKED,
+    Progress,
+    answer_all,
+    answer_timed,
+    unmasked,
+)
 from pasta_lm.evaluate.quality import decisions, quality, share
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.tasks.registry import held_out_families, training_families
-from pasta_lm.tasks.splits import prompts_hash, task_set
+from pasta_lm.tasks.registry import held_out_families, make, training_families
+from pasta_lm.tasks.splits import prompts_hash
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -61,18 +68,17 @@ class Answers:
 def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
     """Return all tasks and those that are timed, families in turn and as uniform as can be."""
     trained = training_families()
+    names = (*trained, *held_out_families())
     per_family = max(1, -(-settings.num_prompts // len(trained)))
-    seeds = slice(settings.first_seed, settings.first_seed + per_family)
-    by_family = [
-        task_set(settings.split, seeds.stop, families=[name], wordings=settings.wordings)[seeds]
-        for name in (*trained, *held_out_families())
+    in_turn = [
+        make(name, settings.split, seed, wordings=settings.wordings)
+        for seed in range(settings.first_seed, settings.first_seed + per_family)
+        for name in names
     ]
-    in_turn = [task for round_ in zip(*by_family, strict=True) for task in round_]
     surplus = per_family * len(trained) - settings.num_prompts
-    kept = in_turn[: len(in_turn) - len(by_family)]
-    last = in_turn[len(in_turn) - len(by_family) :]
+    kept, last = in_turn[: -len(names)], in_turn[-len(names) :]
     kept += last[: len(trained) - surplus] + last[len(trained) :]
-    num_timed = min(settings.num_timed, per_family) * len(by_family)
+    num_timed = min(settings.num_timed, per_family) * len(names)
     return kept, kept[:num_timed]
 
 
@@ -91,8 +97,8 @@ def answer_tasks(
         perfect = model if model.is_taught else None
         answers.timed = answer_timed(who, perfect, timed, params, progress)
     if timed and model.is_taught and pasta.NAME in names:
-        off = unmasked(params)
-        answers.unmasked[pasta.NAME] = answer_all(model, timed, pasta.NAME, off, progress)
+        free = answer_all(model, timed, pasta.NAME, unmasked(params), progress)
+        answers.unmasked[pasta.NAME] = [replace(answer, strategy=UNMASKED) for answer in free]
     return answers
 
 
