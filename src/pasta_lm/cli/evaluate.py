@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,11 +84,11 @@ def tasks(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Answer verifiable tasks by several strategies, with grades, speed and intervals.
+    """Grade answers to verifiable tasks, and time them.
 
-    The sequential strategy is answered by the baseline: the built-in model's sequential twin, or
-    the model itself. Greedy; grades from many prompts decoded together, clocks from some decoded
-    alone.
+    Several strategies answer the same prompts; figures have intervals. The sequential strategy is
+    answered by the baseline: the built-in model's sequential twin, or the model itself. Greedy;
+    grades from many prompts decoded together, clocks from some decoded alone.
     """
     from json import dumps
 
@@ -103,8 +104,11 @@ def tasks(
     silence_libraries()
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
+    from pasta_lm.evaluate.answered import write_answers
     from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
 
+    if records is not None:
+        write_answers(records, ())  # whether it can be written is better known now than at the end
     settings = TaskSettings(
         strategies=names,
         num_prompts=num_prompts,
@@ -122,8 +126,6 @@ def tasks(
         typer.echo("pasta: interrupted; nothing was measured", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if records is not None:
-        from pasta_lm.evaluate.answered import write_answers
-
         write_answers(records, answers.all())
     found = report(settings, answers, ours, theirs)
     if json:
@@ -152,7 +154,7 @@ POOL_TOKENS = 65_536
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Give what shows progress: a bar in a terminal, a line for each tenth elsewhere."""
+    """Give what shows progress: bars in a terminal, nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -176,26 +178,25 @@ def _progress() -> Iterator[Progress]:
 def _print(found: dict[str, Any]) -> None:
     from pasta_lm.cli.terminal import console
 
-    out = console(sys.stdout)
+    out = partial(console(sys.stdout).print, soft_wrap=True)  # a row is a line, however wide
     columns = found["strategies"]
-    out.print("{:<26}".format("") + "".join(f"{name:>26}" for name in columns))
+    out("{:<26}".format("") + "".join(f"{name:>26}" for name in columns))
     for key, label in ROWS:
         cells = [_cell(figures.get(key)) for figures in columns.values()]
         if any(cell != "-" for cell in cells):
-            out.print(f"{label:<26}" + "".join(f"{cell:>26}" for cell in cells))
+            out(f"{label:<26}" + "".join(f"{cell:>26}" for cell in cells))
     held_out = [_cell(figures["held_out"].get("quality")) for figures in columns.values()]
-    out.print(f"{'quality, held-out':<26}" + "".join(f"{cell:>26}" for cell in held_out))
-    out.print()
-    out.print(f"{'family: quality, speedup':<26}" + "".join(f"{name:>26}" for name in columns))
+    out(f"{'quality, held-out':<26}" + "".join(f"{cell:>26}" for cell in held_out))
+    out()
+    out(f"{'family: quality, speedup':<26}" + "".join(f"{name:>26}" for name in columns))
     for family in next(iter(columns.values()))["families"]:
         cells = [_short(figures["families"][family]) for figures in columns.values()]
-        out.print(f"{family:<26}" + "".join(f"{cell:>26}" for cell in cells))
-    out.print(
+        out(f"{family:<26}" + "".join(f"{cell:>26}" for cell in cells))
+    out(
         f"\n{found['kind']}: {found['num_prompts']} prompts of split {found['split']}, wordings of "
         f"{found['wordings']}; {found['model']} against the sequential answers of "
         f"{found['baseline']}; {found['dtype']} on {found['device']}; 95 % bootstrap intervals; "
-        "speedups are geometric means",
-        soft_wrap=True,
+        "speedups are geometric means"
     )
 
 

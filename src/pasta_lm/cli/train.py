@@ -57,7 +57,7 @@ def tokenizer(
         int, option("--num-tasks", metavar="N", min=1, help="Training tasks to learn pieces from.")
     ] = 6000,
 ) -> None:
-    """Train the built-in model's tokenizer on training tasks; the same every time."""
+    """Train the built-in model's tokenizer, the same every time."""
     from itertools import islice
 
     from pasta_lm.cli.quiet import silence_libraries
