@@ -1,0 +1,138 @@
+"""Put the built-in model and its twin into the package, with a card that states what was measured.
+
+``python runs/builtin.py build/laptop`` after ``runs/laptop.sh``; results are read from there.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "src" / "pasta_lm" / "models"
+FILES = (
+    "model.safetensors",
+    "config.json",
+    "generation_config.json",
+    "pasta_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+MAX_BYTES = 12_000_000
+FIGURES = (
+    ("quality", "grade"),
+    ("fork_precision", "fork precision"),
+    ("fork_recall", "fork recall"),
+    ("pair_accuracy", "minimal pairs right"),
+    ("theoretical_speedup", "theoretical speedup"),
+    ("realised_speedup", "realised speedup"),
+    ("well_formed", "well formed"),
+)
+CARD = """---
+license: apache-2.0
+language: en
+library_name: pasta-lm
+tags: [pasta-lang, parallel-decoding, demonstration]
+---
+
+# {name}
+
+{what} It is a small demonstration model: it knows the tasks of `pasta examples` and nothing else, in
+English, with at most eight records. Asked anything else it answers nonsense, in good form.
+
+- **Architecture**: Llama, {num_parameters:,} parameters, {layers} layers of width {width}, tied embeddings, byte-level BPE of
+  {vocabulary} pieces (single digits, tag pieces of PASTA-LANG). bfloat16, {num_bytes:,} bytes.
+- **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text of people, no other model's text.
+- **Training**: from random weights, `runs/laptop.sh` (recipes `runs/recipes/base.toml`, then `runs/recipes/{recipe}.toml`),
+  seed 0, commit {commit}, {machine}.
+- **Licence**: Apache-2.0.
+
+## Measured
+
+{measured}
+
+Speedups are against the sequential answers of `builtin-sequential`, geometric means over all prompts, those without any gain too;
+kind: generated. Definitions: `docs/evaluation.md`; all figures: `docs/results.md`.
+"""
+WHAT = {
+    "builtin": "The model that comes with pasta-lm. It writes its own promises, blocks and syncs.",
+    "builtin-sequential": "The sequential twin of the built-in model of pasta-lm: the same base, "
+    "data and budget, tags stripped.",
+}
+
+
+def install(name: str, source: Path, recipe: str, measured: str) -> None:
+    """Copy a model folder and write its card."""
+    target = MODELS / name
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for file in FILES:
+        shutil.copyfile(source / file, target / file)
+    num_bytes = (target / "model.safetensors").stat().st_size
+    if num_bytes > MAX_BYTES:
+        sys.exit(f"{name}: {num_bytes:,} bytes of weights, at most {MAX_BYTES:,} may be shipped")
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    card = CARD.format(
+        name=name,
+        what=WHAT[name],
+        num_parameters=num_bytes // 2,
+        layers=config["num_hidden_layers"],
+        width=config["hidden_size"],
+        vocabulary=config["vocab_size"],
+        num_bytes=num_bytes,
+        recipe=recipe,
+        commit=_commit(),
+        machine=f"{platform.machine()} CPU",
+        measured=measured,
+    )
+    (target / "README.md").write_text(card, encoding="utf-8")
+    print(f"{target}: {num_bytes:,} bytes")
+
+
+def table(report: dict[str, Any], strategy: str) -> str:
+    """Return the card's table of one strategy, trained families beside held-out ones."""
+    figures = report["strategies"][strategy]
+    held_out = figures["held_out"]
+    rows = [
+        f"Split `{report['split']}`, {report['num_prompts']} prompts of 21 families, and "
+        f"{held_out['num_prompts']} of 4 families that no training saw; 95 % intervals.\n",
+        "| | trained families | held-out families |",
+        "|---|---|---|",
+    ]
+    for key, label in FIGURES:
+        if figures.get(key) is not None:
+            rows.append(f"| {label} | {_cell(figures[key])} | {_cell(held_out.get(key))} |")
+    return "\n".join(rows)
+
+
+def _cell(figure: Any) -> str:
+    if figure is None:
+        return "-"
+    if isinstance(figure, float):
+        return f"{figure:.3f}"
+    return f"{figure['mean']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Install both models from a folder that ``runs/laptop.sh`` made."""
+    made = Path(sys.argv[1])
+    results = made / "results" / (sys.argv[2] if len(sys.argv) > 2 else "pasta-gold-test.json")
+    report = json.loads(results.read_text(encoding="utf-8"))
+    install("builtin", made / "pasta-gold" / "model", "pasta-gold", table(report, "pasta"))
+    sequential = table(report, "sequential")
+    install("builtin-sequential", made / "baseline" / "model", "baseline", sequential)
+
+
+if __name__ == "__main__":
+    main()
