@@ -18,9 +18,10 @@ def examples(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print one prompt of each task family that the built-in model was trained for.
+    """Print prompts that the built-in model can answer.
 
-    Names, words and numbers are drawn from a share that training never saw.
+    One of each task family that it was trained for, as a command to copy. Names, words and numbers
+    are drawn from a share that training never saw.
     """
     from json import dumps
     from shlex import quote

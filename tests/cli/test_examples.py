@@ -1,0 +1,80 @@
+"""``pasta examples``: prompts to copy, whatever stands in them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from pasta_lm.tasks import FAMILIES, make, training_families
+from pasta_lm.tasks.draw import owns_value, owns_word
+from pasta_lm.tasks.examples import CHOSEN, FIRST_SEED, example
+from pasta_lm.tasks.registry import held_out_families
+from pasta_lm.tasks.splits import NUM_DEV_PER_FAMILY
+from pasta_lm.tasks.task import Split
+from tests.cli.conftest import Pasta
+
+TRAINED = training_families()
+
+
+def prompts(out: str) -> list[str]:
+    """Return what a shell makes of the commands, comments left out."""
+    words = shlex.split(out, comments=True)
+    commands = [words[place : place + 3] for place in range(0, len(words), 3)]
+    assert all(command[:2] == ["pasta", "run"] for command in commands)
+    return [command[2] for command in commands]
+
+
+def test_there_is_one_command_for_each_trained_family_that_a_shell_reads_back(pasta: Pasta) -> None:
+    result = pasta("examples")
+    assert (result.code, result.err) == (0, "")
+    assert prompts(result.out) == [example(family).prompt for family in TRAINED]
+    assert [line[2:] for line in result.out.splitlines() if line.startswith("# ")] == [*TRAINED]
+
+
+@pytest.mark.parametrize("seed", [0, 3, 11])
+def test_another_seed_draws_other_prompts_that_a_shell_reads_back(pasta: Pasta, seed: int) -> None:
+    found = prompts(pasta("examples", "--seed", seed).out)
+    assert found == [make(family, "dev", seed).prompt for family in TRAINED]
+    assert not {*found} & {example(family).prompt for family in TRAINED}
+
+
+@pytest.mark.parametrize("family", TRAINED)
+def test_a_family_can_be_named(pasta: Pasta, family: str) -> None:
+    assert prompts(pasta("examples", "--family", family).out) == [example(family).prompt]
+
+
+def test_json_has_the_same_prompts(pasta: Pasta) -> None:
+    result = pasta("examples", "--json")
+    assert (result.code, result.err) == (0, "")
+    assert [row["family"] for row in result.json] == [*TRAINED]
+    assert [row["prompt"] for row in result.json] == prompts(pasta("examples").out)
+    (one,) = pasta("examples", "--family", "legs", "--seed", 5, "--json").json
+    assert one == {"family": "legs", "prompt": make("legs", "dev", 5).prompt}
+
+
+@pytest.mark.parametrize("family", [*held_out_families(), "poems"])
+def test_a_family_that_was_not_trained_is_refused_with_those_that_were(
+    pasta: Pasta, family: str
+) -> None:
+    result = pasta("examples", "--family", family)
+    assert (result.code, result.out) == (2, "")
+    assert f"--family cannot be '{family}'" in result.err
+    assert "hint: one of takings, " in result.err
+
+
+def test_a_seed_below_nothing_is_a_usage_error(pasta: Pasta) -> None:
+    result = pasta("examples", "--seed", -1)
+    assert (result.code, result.out) == (2, "")
+    assert "--seed" in result.err
+
+
+def test_nothing_that_is_shown_was_trained_or_measured_on() -> None:
+    assert CHOSEN.keys() <= FAMILIES.keys()
+    assert min([FIRST_SEED, *CHOSEN.values()]) >= NUM_DEV_PER_FAMILY
+    for task in map(example, TRAINED):
+        for word in task.drawn:
+            owns = (
+                owns_value(Split.DEV, int(word)) if word.isdigit() else owns_word(Split.DEV, word)
+            )
+            assert owns, (task.id, word)

@@ -1,0 +1,149 @@
+"""``pasta train``: recipes that are carried out, shown, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from pasta_lm.engines.torch.loading import load, tag_pieces
+from pasta_lm.language.tags import PIECES
+from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.tokenizer import NUM_PIECES
+from tests.cli.conftest import Pasta
+from tests.train.recipes import begin
+
+RECIPE = """
+[model]
+architecture = "{architecture}"
+tokenizer = "{tokenizer}"
+[data]
+max_tokens = 700
+[data.tasks]
+{tasks}
+[train]
+out = "{out}"
+steps = 2
+log_steps = 1
+{train}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """Return what begins at random."""
+    return begin(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def recipe(model: ModelConfig, out: Path, *, tasks: str = "", train: str = "") -> Path:
+    """Write a recipe of two steps."""
+    file = out.parent / "recipe.toml"
+    parts = {"architecture": model.architecture, "tokenizer": model.tokenizer, "out": out}
+    file.write_text(RECIPE.format(**parts, tasks=tasks, train=train), encoding="utf-8")
+    return file
+
+
+def test_help_lists_the_verbs(pasta: Pasta) -> None:
+    result = pasta("train", "--help")
+    assert result.code == 0
+    for verb in ("sft  ", "tokenizer  "):
+        assert f"\n  {verb}" in result.out
+    assert pasta("train").code == 2
+
+
+def test_a_recipe_is_carried_out_and_its_model_s_folder_is_all_that_is_printed(
+    pasta: Pasta, model: ModelConfig, out: Path
+) -> None:
+    result = pasta("train", "sft", recipe(model, out))
+    assert (result.code, result.out) == (0, f"{out / 'model'}\n")
+    assert "step 2/2  loss " in result.err
+    assert load(out / "model").vocabulary.has_pieces
+    assert {path.name for path in out.iterdir()} == {"checkpoint-2", "log.jsonl", "model"}
+
+
+def test_a_dry_run_shows_an_example_and_trains_nothing(
+    pasta: Pasta, model: ModelConfig, out: Path
+) -> None:
+    result = pasta("train", "sft", recipe(model, out), "--dry-run")
+    assert (result.code, result.out) == (0, "")
+    lines = result.err.splitlines()
+    assert "2 steps of 1 x 700 tokens at most" in lines[0]
+    assert lines[3].split() == ["slot", "pos", "thread", "token", "predicts", "sees"]
+    assert any(line.split()[2:3] == ["prompt"] for line in lines)
+    assert any("thread 1" in line for line in lines)
+    assert any("end of text" in line for line in lines)
+    assert not out.exists()
+
+
+def test_resumed_it_goes_on_from_the_checkpoint(
+    pasta: Pasta, model: ModelConfig, out: Path
+) -> None:
+    config = recipe(model, out, train="save_steps = 1")
+    first = pasta("train", "sft", config, "--resume")
+    assert "no checkpoint" in first.err
+    again = pasta("train", "sft", config, "--resume")
+    assert (again.code, again.out) == (0, first.out)
+    assert "no checkpoint" not in again.err
+    assert "step 2/2" not in again.err  # nothing was left to learn
+
+
+@pytest.mark.parametrize(
+    ("tasks", "train", "shown"),
+    [
+        ("", "stepz = 3", ["unknown key train.stepz", "did you mean 'steps'?"]),
+        ('anotator = "gold"', "", ["unknown key data.tasks.anotator", "'annotator'"]),
+        ('annotator = "golden"', "", ["data.tasks.annotator is 'golden'", "one of gold, noisy"]),
+        ("", 'optimizer = "sgd"', ["train.optimizer is 'sgd'", "one of adamw, muon"]),
+        ("", 'learning_rate = "high"', ["train.learning_rate must be float"]),
+        ("", 'positions = "rotate"', ["'rotate' cannot be trained", "train with 'predict'"]),
+    ],
+)
+def test_a_wrong_key_is_named_with_what_may_be_meant(
+    pasta: Pasta, model: ModelConfig, out: Path, tasks: str, train: str, shown: list[str]
+) -> None:
+    result = pasta("train", "sft", recipe(model, out, tasks=tasks, train=train))
+    assert (result.code, result.out) == (2, "")
+    assert all(words in result.err for words in shown)
+    assert len(result.err.splitlines()) <= 4
+    assert not out.exists()
+
+
+def test_a_recipe_that_is_not_there_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:
+    result = pasta("train", "sft", tmp_path / "absent.toml")
+    assert (result.code, result.out) == (2, "")
+    assert "absent.toml is no recipe" in result.err
+
+
+def test_interrupted_it_says_how_to_go_on(
+    pasta: Pasta, model: ModelConfig, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pasta_lm.train.sft.train_sft", interrupt)
+    result = pasta("train", "sft", recipe(model, out))
+    assert (result.code, result.out) == (130, "")
+    assert "--resume goes on" in result.err
+
+
+def test_a_tokenizer_is_trained_the_same_every_time(pasta: Pasta, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        result = pasta("train", "tokenizer", "--out", folder, "--num-tasks", 60)
+        assert (result.code, result.err) == (0, "")
+        assert result.out == f"{folder}: {NUM_PIECES + len(PIECES)} pieces\n"
+    one, two = (AutoTokenizer.from_pretrained(folder) for folder in folders)
+    assert one.get_vocab() == two.get_vocab()
+    assert tag_pieces(one).keys() == {*PIECES}
+
+
+@pytest.mark.parametrize("flags", [(), ("--out", "x", "--num-tasks", 0)])
+def test_a_tokenizer_needs_a_place_and_tasks(pasta: Pasta, flags: tuple[object, ...]) -> None:
+    result = pasta("train", "tokenizer", *flags)
+    assert (result.code, result.out) == (2, "")
