@@ -43,22 +43,26 @@ tags: [pasta-lang, parallel-decoding, demonstration]
 
 # {name}
 
-{what} It is a small demonstration model: it knows the tasks of `pasta examples` and nothing else, in
+{what}
+It is a small demonstration model: it knows the tasks of `pasta examples` and nothing else, in
 English, with at most eight records. Asked anything else it answers nonsense, in good form.
 
-- **Architecture**: Llama, {num_parameters:,} parameters, {layers} layers of width {width}, tied embeddings, byte-level BPE of
-  {vocabulary} pieces (single digits, tag pieces of PASTA-LANG). bfloat16, {num_bytes:,} bytes.
-- **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text of people, no other model's text.
-- **Training**: from random weights, `runs/laptop.sh` (recipes `runs/recipes/base.toml`, then `runs/recipes/{recipe}.toml`),
-  seed 0, commit {commit}, {machine}.
+- **Architecture**: Llama, {num_parameters:,} parameters, {layers} layers of width {width}, tied
+  embeddings, byte-level BPE of {vocabulary} pieces (single digits, tag pieces of PASTA-LANG).
+  bfloat16, {num_bytes:,} bytes.
+- **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text
+  of people, no other model's text.
+- **Training**: from random weights, `runs/laptop.sh` (recipes `runs/recipes/base.toml`, then
+  `runs/recipes/{recipe}.toml`), seed 0, commit {commit}, {machine}.
 - **Licence**: Apache-2.0.
 
 ## Measured
 
 {measured}
 
-Speedups are against the sequential answers of `builtin-sequential`, geometric means over all prompts, those without any gain too;
-kind: generated. Definitions: `docs/evaluation.md`; all figures: `docs/results.md`.
+Speedups are against the sequential answers of `builtin-sequential`, geometric means over all
+prompts, those without any gain too; kind: generated. Definitions: `docs/evaluation.md`; all
+figures: `docs/results.md`.
 """
 WHAT = {
     "builtin": "The model that comes with pasta-lm. It writes its own promises, blocks and syncs.",

@@ -3,7 +3,7 @@
 #
 #   runs/laptop.sh           about three hours on two cores; resumable: run it again after any stop
 #   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
-#   runs/laptop.sh --audit   the three finetunings of the necessity audit too
+#   runs/laptop.sh --audit   the finetunings of the necessity audit too; "never fork" is the baseline
 #
 # What is made lies in build/laptop (build/tiny); OUT=... names another folder, and PASTA=... another
 # command than pasta.
@@ -19,7 +19,7 @@ is_tiny=false
 for flag in "$@"; do
     case $flag in
         --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 limits=(--max-tokens 48) ;;
-        --audit) variants+=(audit-always-fork audit-never-fork audit-never-sync) ;;
+        --audit) variants+=(audit-always-fork audit-never-sync) ;;
         *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --audit)" >&2; exit 2 ;;
     esac
 done

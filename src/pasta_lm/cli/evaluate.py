@@ -92,8 +92,9 @@ def tasks(
     """
     from json import dumps
 
+    from pasta_lm import __version__
     from pasta_lm.cli.quiet import silence_libraries
-    from pasta_lm.strategies.model import STRATEGIES
+    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
     from pasta_lm.tasks.task import Split
 
     names = tuple(name.strip() for name in strategies.split(","))
@@ -128,6 +129,8 @@ def tasks(
     if records is not None:
         write_answers(records, answers.all())
     found = report(settings, answers, ours, theirs)
+    named = model or BUILTIN
+    found |= {"model": named, "baseline": baseline or baseline_of(named), "version": __version__}
     if json:
         typer.echo(dumps(found, ensure_ascii=False))
     else:

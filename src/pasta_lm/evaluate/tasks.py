@@ -40,7 +40,7 @@ class TaskSettings:
     strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
     num_prompts: int = 420
     """Of the families that training sees, together; the held-out ones have as many each."""
-    num_timed: int = 5
+    num_timed: int = 3
     """Prompts of each family that are decoded alone, for clocks and with the mask off."""
     split: str = "test"
     wordings: str | None = None
@@ -104,7 +104,10 @@ def answer_tasks(
 
 def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pasta) -> Figures:
     """Return the object that ``pasta evaluate tasks --json`` prints."""
+    from pasta_lm.engines.torch.diagnosis import devices
+
     loaded = model.engine.loaded
+    machine = next((name for name in devices() if name.startswith(str(loaded.device))), None)
     names = list(dict.fromkeys(settings.strategies))
     trained, held_out = training_families(), held_out_families()
     if answers.timed and PERFECT in answers.timed:
@@ -115,12 +118,14 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "model": loaded.name,
         "baseline": baseline.engine.loaded.name,
         "device": str(loaded.device),
+        "machine": machine,
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "positions": loaded.positions.value,
         "split": settings.split,
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.first_seed,
-        "prompts_sha256": prompts_hash(answers.tasks),
+        "max_tokens": settings.max_tokens,
+        "prompts_sha256": prompts_hash(_by_family(answers.tasks)),
         "strategies": {
             name: _figures(answers, name, trained)
             | {"families": {family: _figures(answers, name, [family]) for family in trained}}
@@ -131,6 +136,12 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
             for name in names
         },
     }
+
+
+def _by_family(tasks: Sequence[Task]) -> list[Task]:
+    """Return tasks in the order of ``task_set``, whose hash is that of docs/hypotheses.md."""
+    order = (*training_families(), *held_out_families())
+    return sorted(tasks, key=lambda task: order.index(task.family))
 
 
 def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:

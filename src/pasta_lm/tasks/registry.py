@@ -31,7 +31,6 @@ class Family:
         name: Its name in every table.
         make: Draws one task.
         twin: The family on the other side of its minimal pairs, if it has one.
-        group: The template group that it shares with its twin.
         held_out: Whether no training stage ever sees it.
     """
 

@@ -49,7 +49,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One chunk of an answer.
+    """One part of an answer: what a block may hold.
 
     Attributes:
         text: What the answer says, white space at the ends excluded.
@@ -82,7 +82,7 @@ class Task:
         family: The name of its family.
         split: Where its words, values and wordings come from.
         prompt: What the model is asked.
-        units: The chunks of the reference answer in reading order, at least one.
+        units: The parts of the reference answer in reading order, at least one.
         records: The part of the prompt that holds the data, as it stands there.
         candidates: Every word of the prompt's data that a unit could get wrong.
         ordered: Whether units out of order make the answer wrong.
