@@ -118,6 +118,24 @@ class SftConfig:
             _choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
             if not 0 <= self.data.tasks.few_first <= 1:
                 raise UsageError("data.tasks.few_first must be between 0 and 1")
+        self._refuse_ignored()
+
+    def _refuse_ignored(self) -> None:
+        """Refuse keys that these other keys make meaningless."""
+        model, train = self.model, self.train
+        is_constant, is_adamw = train.schedule == "constant", train.optimizer == "adamw"
+        ignored = {
+            "model.tokenizer": (model.base and model.tokenizer, "base brings its own"),
+            "train.other_learning_rate": (
+                is_adamw and train.other_learning_rate is not None,
+                "adamw has one rate",
+            ),
+            "train.decay": (train.decay and train.schedule != WSD, f"it belongs to {WSD}"),
+            "train.warmup": (train.warmup and is_constant, "a constant rate does not grow"),
+        }
+        for key, (is_ignored, reason) in ignored.items():
+            if is_ignored:
+                raise UsageError(f"{key} would be ignored: {reason}", hint="leave it out")
 
 
 def read_config(path: Path) -> SftConfig:

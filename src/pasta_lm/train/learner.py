@@ -11,7 +11,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from pasta_lm.data.encode import encode_example
 from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.loading import read_architecture, read_pretrained, tag_pieces
+from pasta_lm.engines.torch.loading import (
+    last_position,
+    read_architecture,
+    read_pretrained,
+    tag_pieces,
+)
 from pasta_lm.engines.torch.model_folder import save_model_folder
 from pasta_lm.engines.torch.pieces import add_pieces
 from pasta_lm.engines.torch.self_test import check_exact
@@ -33,6 +38,11 @@ class Learner:
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
+
+    @property
+    def last_position(self) -> int | None:
+        """Return the last position that the model can have, or None."""
+        return last_position(self.model)
 
     def encoder(self, positions: PositionStrategy) -> Encode:
         """Return what encodes records for this model."""
@@ -81,8 +91,27 @@ def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenize
     return model, tokenizer
 
 
+def check_finite(model: torch.nn.Module) -> None:
+    """Refuse weights that are no numbers any more: whoever loads them would learn it later.
+
+    Raises:
+        ModelError: a weight is NaN or infinite; it is named.
+    """
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ModelError(
+                f"the weights {name} are NaN or infinite: they are not saved",
+                hint="lower learning_rate; --resume goes on from the last checkpoint",
+            )
+
+
 def save(learner: Learner, train: TrainConfig) -> Path:
-    """Write the model folder, in the recipe's dtype."""
+    """Write the model folder, in the recipe's dtype.
+
+    Raises:
+        ModelError: a weight is NaN or infinite.
+    """
+    check_finite(learner.model)
     folder = Path(train.out) / MODEL_FOLDER
     model = learner.model.to(getattr(torch, train.dtype))
     model.generation_config.eos_token_id = learner.eos_id

@@ -20,9 +20,10 @@ from pasta_lm.data.encode import NO_LABEL
 from pasta_lm.errors import ModelError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train import muon
+from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.collate import collate
 from pasta_lm.train.config import WSD, SftConfig, TrainConfig
-from pasta_lm.train.learner import Learner, load_learner, save
+from pasta_lm.train.learner import Learner, check_finite, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.preflight import describe
 from pasta_lm.train.progress import Progress
@@ -37,7 +38,9 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         resume: Go on from the newest checkpoint in ``train.out``, if there is one.
 
     Raises:
-        ModelError: the loss became NaN or infinite; the records of that batch are named.
+        ModelError: the loss became NaN or infinite, and the records of that batch are named; or the
+            weights did.
+        InputError: the data are none, or reach beyond the model's context.
         UnsupportedModelError: the engine would not be exact for this model.
     """
     train = config.train
@@ -52,7 +55,8 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         callbacks=[Progress(Path(train.out) / "log.jsonl")],
     )
     trainer.remove_callback(PrinterCallback)  # standard output is for the result
-    trainer.train(resume_from_checkpoint=_checkpoint(train) if resume else None)
+    checkpoint = newest_checkpoint(Path(train.out)) if resume else None
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     return save(learner, train)
 
 
@@ -67,7 +71,8 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     learner = load_learner(config.model)
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
-    return learner, packs_of(config.data, encode, num_packs, train.seed)
+    last = learner.last_position
+    return learner, packs_of(config.data, encode, num_packs, train.seed, last_position=last)
 
 
 def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
@@ -116,6 +121,16 @@ class SftTrainer(Trainer):
             )
         return loss
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights of a checkpoint.
+
+        Raises:
+            ModelError: a weight is NaN or infinite: no loss has met it yet.
+        """
+        assert isinstance(self.model, nn.Module)
+        check_finite(self.model)
+        super().save_model(output_dir, _internal_call)
+
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
         """Return the optimiser that the recipe names."""
         if self._train.optimizer == "adamw":
@@ -161,12 +176,3 @@ def _decay(train: TrainConfig) -> dict[str, Any]:
     if train.schedule != WSD:
         return {}
     return {"num_decay_steps": round(train.decay * (train.steps or 0)), "decay_type": "1-sqrt"}
-
-
-def _checkpoint(train: TrainConfig) -> str | None:
-    from transformers.trainer_utils import get_last_checkpoint
-
-    found = get_last_checkpoint(train.out) if Path(train.out).is_dir() else None
-    if found is None:
-        print(f"pasta: no checkpoint in {train.out}: starting anew", file=sys.stderr)  # noqa: T201
-    return found

@@ -44,9 +44,15 @@ class TaskPacks(Dataset[Pack]):
     """Packs of tasks, each drawn when it is wanted; the same index gives the same pack."""
 
     def __init__(
-        self, config: TasksConfig, max_tokens: int, num_packs: int, encode: Encode
+        self,
+        config: TasksConfig,
+        max_tokens: int,
+        num_packs: int,
+        encode: Encode,
+        last_position: int | None = None,
     ) -> None:
         """Keep what is to be drawn; nothing is drawn yet."""
+        self._last_position = last_position
         self._config = config
         self._max_tokens = max_tokens
         self._num_packs = num_packs
@@ -60,7 +66,7 @@ class TaskPacks(Dataset[Pack]):
         """Draw tasks of all families in turn until the next would not fit.
 
         Raises:
-            InputError: not even the first fits.
+            InputError: not even the first fits, or one reaches beyond the model's context.
         """
         found: Pack = []
         room = self._max_tokens
@@ -73,6 +79,7 @@ class TaskPacks(Dataset[Pack]):
             found.append(example)
         if not found:
             raise InputError(f"nothing to learn: a task is longer than {self._max_tokens} tokens")
+        check_context(found, self._last_position)
         return found
 
     def _records(self, index: int, most: int | None) -> Iterator[Record]:
@@ -85,20 +92,57 @@ class TaskPacks(Dataset[Pack]):
 PackSet = Packs | TaskPacks
 
 
-def packs_of(config: DataConfig, encode: Encode, num_packs: int | None, seed: int) -> PackSet:
+def packs_of(
+    config: DataConfig,
+    encode: Encode,
+    num_packs: int | None,
+    seed: int,
+    *,
+    last_position: int | None = None,
+) -> PackSet:
     """Return the packs that a recipe asks for.
 
+    Args:
+        config: What is learned.
+        encode: What encodes a record for the model that learns.
+        num_packs: How many are drawn where data do not end.
+        seed: Of the order.
+        last_position: The last that the model can have; None: any.
+
     Raises:
-        InputError: the file is no annotated data, or none of it fits.
+        InputError: the file is no annotated data, none of it fits, or some of it reaches beyond
+            the model's context.
     """
     stripped: Encode = lambda record: encode(  # noqa: E731
         replace(record, document=record.document.without_tags()) if config.plain else record
     )
     if config.tasks is not None:
         assert num_packs is not None
-        return TaskPacks(config.tasks, config.max_tokens, num_packs, stripped)
+        return TaskPacks(config.tasks, config.max_tokens, num_packs, stripped, last_position)
     assert config.file is not None
-    return pack_records(read_records(Path(config.file)), stripped, config.max_tokens, seed)
+    packs = pack_records(read_records(Path(config.file)), stripped, config.max_tokens, seed)
+    for index in range(len(packs)):
+        check_context(packs[index], last_position)
+    return packs
+
+
+def check_context(pack: Pack, last_position: int | None) -> None:
+    """Refuse what the model could never be asked: it would learn what nobody can decode.
+
+    Args:
+        pack: Examples to learn.
+        last_position: The last that the model can have; None: any.
+
+    Raises:
+        InputError: an example reaches beyond it; the record is named.
+    """
+    for example in pack:
+        if last_position is not None and max(example.positions) > last_position:
+            raise InputError(
+                f"record {example.id} reaches position {max(example.positions)}, and the model's "
+                f"last is {last_position}",
+                hint="leave it out, or lower data.max_tokens so that longer records are left out",
+            )
 
 
 def pack_records(records: Sequence[Record], encode: Encode, max_tokens: int, seed: int) -> Packs:

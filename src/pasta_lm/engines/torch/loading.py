@@ -98,13 +98,7 @@ class LoadedModel:
     @cached_property
     def max_position(self) -> int | None:
         """Return the last position that the model may be given, or None."""
-        text = self.model.config.get_text_config()
-        longest = getattr(text, "max_position_embeddings", None)
-        for parameters in rope_parameters(self.model.config):
-            # Beyond the original length other factors would apply, to every response in the pass.
-            if parameters.get("rope_type") == "longrope":
-                longest = parameters.get("original_max_position_embeddings", longest)
-        return None if longest is None else int(longest) - 1
+        return last_position(self.model)
 
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
@@ -231,6 +225,16 @@ def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     vocab = tokenizer.get_vocab()
     found = {piece: vocab[piece] for piece in PIECES if piece in vocab}
     return found if len(found) == len(PIECES) else {}
+
+
+def last_position(model: PreTrainedModel) -> int | None:
+    """Return the last position that a model may be given, or None where it has no bound."""
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    for parameters in rope_parameters(model.config):
+        # Beyond the original length other factors would apply, to every response in the pass.
+        if parameters.get("rope_type") == "longrope":
+            longest = parameters.get("original_max_position_embeddings", longest)
+    return None if longest is None else int(longest) - 1
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
