@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from itertools import islice
@@ -25,7 +26,7 @@ from pasta_lm.tasks import mixture
 from pasta_lm.train import sft as training
 from pasta_lm.train.collate import collate
 from pasta_lm.train.config import DataConfig, ModelConfig, SftConfig, TasksConfig
-from pasta_lm.train.learner import Learner, load_learner
+from pasta_lm.train.learner import Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sft import preflight, train_sft
 from pasta_lm.train.sources import Pack
@@ -261,6 +262,68 @@ def test_the_records_of_the_very_batch_are_named(
     for index, pack in enumerate(packs(config)):
         for example in pack:
             assert (example.id in caught.value.message) == (index == 3)
+
+
+def without_gradient(loss: Tensor, logits: Tensor) -> Tensor:
+    """Return the same loss, whose gradient is no number."""
+    return loss + (0 * logits.sum()).sqrt()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_gradient_that_is_no_number_is_never_saved(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, optimizer: str
+) -> None:
+    """No loss meets what the last step before a checkpoint, or before the end, did."""
+    config = sft(model, tmp_path, steps=3, save_steps=1, optimizer=optimizer)
+    steps = iter(range(1, 4))
+
+    def spoiled(logits: Tensor, labels: Tensor) -> Tensor:
+        loss = next_token_loss(logits, labels)
+        return without_gradient(loss, logits) if next(steps) == step else loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "next_token_loss", spoiled)
+        with pytest.raises(ModelError, match=r"the weights \S+ are NaN or infinite") as caught:
+            train_sft(config)
+    assert "--resume" in str(caught.value.hint)
+    assert not folder_of(config).exists()
+    assert not (tmp_path / f"checkpoint-{step}" / "model.safetensors").exists()
+    for weight in load_file(train_sft(config, resume=True) / "model.safetensors").values():
+        assert weight.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_not_saved(
+    model: ModelConfig, tmp_path: Path, value: float
+) -> None:
+    config = sft(model, tmp_path)
+    learner = load_learner(model)
+    with torch.no_grad():
+        learner.model.get_parameter("model.norm.weight")[3] = value
+    with pytest.raises(ModelError, match="model.norm.weight are NaN or infinite"):
+        save(learner, config.train)
+    assert not folder_of(config).exists()
+
+
+@pytest.mark.parametrize("positions", ["predict", "continue"])
+def test_a_record_beyond_the_model_s_context_is_named_before_training(
+    model: ModelConfig, file: DataConfig, tmp_path: Path, positions: str
+) -> None:
+    assert model.architecture is not None
+    short = json.loads(Path(model.architecture).read_text("utf-8"))
+    short["max_position_embeddings"] = 256
+    architecture = tmp_path / "short.json"
+    architecture.write_text(json.dumps(short), encoding="utf-8")
+    source = ModelConfig(architecture=str(architecture), tokenizer=model.tokenizer)
+    config = sft(source, tmp_path / "out", file, positions=positions, epochs=1)
+    reached = {e.id: max(e.positions) for pack in packs(config) for e in pack}
+    beyond = {name for name, position in reached.items() if position > 255}
+    assert beyond
+    with pytest.raises(InputError, match="and the model's last is 255") as caught:
+        train_sft(config)
+    assert caught.value.message.split()[1] in beyond
+    assert not (tmp_path / "out").exists()
 
 
 # --- what is learned

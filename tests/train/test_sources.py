@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 
 import pytest
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.records import Record
-from pasta_lm.language.document import Document
+from pasta_lm.data.records import Record, write_records
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document, Text
 from pasta_lm.tasks import FAMILIES, training_families
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
@@ -89,3 +91,49 @@ def test_the_annotator_of_the_recipe_marks_the_answers() -> None:
     assert all(not d.blocks and not d.num_syncs for d in plain)
     assert [len(d.blocks) for d in unsynced] == [len(d.blocks) for d in gold]
     assert all(not d.num_syncs for d in unsynced)
+
+
+# --- the model's context
+
+
+def placed(record: Record) -> EncodedExample:
+    """Encode a record as so many tokens as its prompt has letters, each at its own place."""
+    ids = array("i", range(len(record.prompt)))
+    return EncodedExample(record.id, ids, ids, ids, ids, ids, None, 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> DataConfig:
+    """Return records of 5, 10 and 20 tokens: the last positions are one less."""
+    path = tmp_path / "data.jsonl"
+    answer = Document((Text("Yes."),))
+    write_records(path, [Record(f"of-{n}", "x" * n, answer) for n in (5, 20, 10)])
+    return DataConfig(file=str(path), max_tokens=40)
+
+
+@pytest.mark.parametrize("last", [None, 19, 20, 1000])
+def test_records_within_the_context_are_learned(file: DataConfig, last: int | None) -> None:
+    packs = packs_of(file, placed, None, seed=0, last_position=last)
+    assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-20", "of-5"]
+
+
+@pytest.mark.parametrize("last", [18, 10])
+def test_a_record_beyond_the_context_is_named(file: DataConfig, last: int) -> None:
+    with pytest.raises(InputError) as caught:
+        packs_of(file, placed, None, seed=0, last_position=last)
+    assert caught.value.message.startswith("record of-20 reaches position 19, and the model's last")
+    assert caught.value.message.endswith(str(last))
+
+
+def test_a_record_that_is_left_out_as_too_long_is_no_fault(file: DataConfig) -> None:
+    assert file.file is not None
+    shorter = DataConfig(file=file.file, max_tokens=15)
+    packs = packs_of(shorter, placed, None, seed=0, last_position=9)
+    assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-5"]
+
+
+def test_a_task_beyond_the_context_is_named_when_it_is_drawn() -> None:
+    config = DataConfig(tasks=TasksConfig(), max_tokens=6000)
+    packs = packs_of(config, placed, NUM_PACKS, seed=0, last_position=20)
+    with pytest.raises(InputError, match=r"record \w+-train-\d+ reaches position \d+, "):
+        packs[0]

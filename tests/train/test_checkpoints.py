@@ -1,0 +1,206 @@
+"""A run that was killed, whenever it was, goes on from what it had written to the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch import allclose
+
+from pasta_lm.train.checkpoints import LAST_FILE, newest_checkpoint
+from pasta_lm.train.config import ModelConfig, SftConfig, read_config
+from pasta_lm.train.sft import train_sft
+from tests.train.recipes import begin, losses, sft
+
+ROOT = Path(__file__).parents[2]
+WHOLE = '{"global_step": 1}'
+STEPS, SAVE_STEPS = 12, 4
+
+# --- which checkpoint
+
+
+@pytest.mark.parametrize(
+    ("states", "newest", "left_out"),
+    [
+        ({}, None, []),
+        ({"checkpoint-5": WHOLE}, "checkpoint-5", []),
+        ({"checkpoint-5": WHOLE, "checkpoint-10": WHOLE}, "checkpoint-10", []),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": None}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": ""}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": WHOLE[:9]}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": "null"}, "checkpoint-9", ["checkpoint-10"]),
+        (
+            {"checkpoint-8": WHOLE, "checkpoint-10": None, "checkpoint-12": "{"},
+            "checkpoint-8",
+            ["checkpoint-12", "checkpoint-10"],
+        ),
+        ({"checkpoint-8": WHOLE, "checkpoint-6": None}, "checkpoint-8", []),
+        ({"checkpoint-5": None}, None, ["checkpoint-5"]),
+        ({"model": WHOLE, "checkpoint-x": WHOLE, "old-checkpoint-7": WHOLE}, None, []),
+    ],
+)
+def test_the_newest_that_is_whole_is_taken_and_what_is_left_out_is_said(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    states: dict[str, str | None],
+    newest: str | None,
+    left_out: list[str],
+) -> None:
+    for name, state in states.items():
+        (tmp_path / name).mkdir()
+        if state is not None:
+            (tmp_path / name / LAST_FILE).write_text(state, encoding="utf-8")
+    found = newest_checkpoint(tmp_path)
+    assert found == (newest and tmp_path / newest)
+    said = [
+        f"pasta: {tmp_path / name} was not written to its end: it is left out" for name in left_out
+    ]
+    said += [] if newest else [f"pasta: no checkpoint in {tmp_path}: starting anew"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_file_and_a_folder_that_is_not_there_are_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-5").touch()
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path / "absent") is None
+
+
+# --- going on
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """Return what begins at random."""
+    return begin(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def whole(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return a recipe that was carried out without a stop."""
+    config = recipe(model, tmp_path_factory.mktemp("whole"))
+    train_sft(config)
+    return config
+
+
+def recipe(model: ModelConfig, out: Path) -> SftConfig:
+    return sft(model, out, steps=STEPS, save_steps=SAVE_STEPS, warmup=0.2)
+
+
+def last_losses(config: SftConfig) -> dict[int, float]:
+    """Return the loss of each step, of the last time it was taken."""
+    return {step: found[-1] for step, found in losses(config).items()}
+
+
+def assert_same_run(parts: SftConfig, whole: SftConfig) -> None:
+    assert last_losses(parts) == pytest.approx(last_losses(whole), abs=1e-6)
+    one, other = (
+        load_file(Path(config.train.out) / "model" / "model.safetensors")
+        for config in (parts, whole)
+    )
+    assert one.keys() == other.keys()
+    assert all(allclose(one[key], other[key], atol=1e-6) for key in one)
+
+
+def test_without_the_newest_checkpoint_s_end_it_goes_on_from_the_one_before(
+    model: ModelConfig, whole: SftConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = recipe(model, tmp_path)
+    train_sft(config)
+    (tmp_path / f"checkpoint-{STEPS}" / LAST_FILE).unlink()
+    (tmp_path / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"half")
+    train_sft(config, resume=True)
+    assert f"checkpoint-{STEPS} was not written to its end" in capsys.readouterr().err
+    times = {step: len(found) for step, found in losses(config).items()}
+    assert times == {step: 1 + (step > STEPS - SAVE_STEPS) for step in range(1, STEPS + 1)}
+    assert_same_run(config, whole)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from transformers import TrainerState
+from pasta_lm.train import sft
+from pasta_lm.train.config import read_config
+
+place, config = sys.argv[1], read_config(Path(sys.argv[2]))
+kind, name, state_of = {
+    "in a step": (sft.SftTrainer, "compute_loss", lambda trainer: trainer.state),
+    "in a checkpoint": (sft.SftTrainer, "_save_rng_state", lambda trainer: trainer.state),
+    "in the last file": (TrainerState, "save_to_json", lambda state: state),
+}[place]
+usual = getattr(kind, name)
+
+def deadly(self, *args, **kwargs):
+    if state_of(self).global_step == 8:
+        if kind is TrainerState:
+            Path(args[0]).write_text('{"global_step": 8, "ep')
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(self, *args, **kwargs)
+
+setattr(kind, name, deadly)
+sft.train_sft(config)
+"""
+
+
+def written(config: SftConfig, folder: Path) -> Path:
+    """Write a recipe to disk, for another process."""
+    model, train = config.model, config.train
+    text = f"""
+    [model]
+    architecture = "{model.architecture}"
+    tokenizer = "{model.tokenizer}"
+    [data]
+    max_tokens = {config.data.max_tokens}
+    [data.tasks]
+    [train]
+    out = "{train.out}"
+    steps = {train.steps}
+    learning_rate = {train.learning_rate}
+    warmup = {train.warmup}
+    log_steps = {train.log_steps}
+    save_steps = {train.save_steps}
+    """
+    file = folder / "recipe.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "left_out"),
+    [
+        ("in a step", False),
+        ("in a checkpoint", True),
+        ("in the last file", True),
+    ],
+)
+def test_a_run_that_was_killed_is_in_the_end_the_run_that_was_not(
+    model: ModelConfig,
+    whole: SftConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    left_out: bool,
+) -> None:
+    config = recipe(model, tmp_path / "out")
+    command = [sys.executable, "-c", CHILD, place, str(written(config, tmp_path))]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert max(losses(config)) == 8
+    assert not (tmp_path / "out" / "model").exists()
+    train_sft(config, resume=True)
+    assert ("checkpoint-8 was not written" in capsys.readouterr().err) is left_out
+    times = {step: len(found) for step, found in losses(config).items()}
+    assert times == {step: 1 + (left_out and 4 < step <= 8) for step in range(1, STEPS + 1)}
+    assert_same_run(config, whole)
+
+
+def test_the_recipe_that_the_other_process_reads_is_the_same(
+    model: ModelConfig, tmp_path: Path
+) -> None:
+    config = recipe(model, tmp_path / "out")
+    assert read_config(written(config, tmp_path)) == config
