@@ -284,8 +284,29 @@ def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bou
 
 
 @pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"model.tokenizer": "t"}, "model.tokenizer"),
+        ({"train.other_learning_rate": 1e-3}, "train.other_learning_rate"),
+        ({"train.optimizer": "adamw", "train.other_learning_rate": 0.0}, "other_learning_rate"),
+        ({"train.decay": 0.2}, "train.decay"),
+        ({"train.schedule": "cosine", "train.decay": 0.2}, "train.decay"),
+        ({"train.schedule": "constant", "train.warmup": 0.1}, "train.warmup"),
+    ],
+)
+def test_a_key_that_would_be_ignored_is_named(
+    tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{key} would be ignored: ") as caught:
+        read(tmp_path, recipe(changes))
+    assert caught.value.hint == "leave it out"
+
+
+@pytest.mark.parametrize(
     "changes",
     [
+        {"train.optimizer": "muon", "train.other_learning_rate": 1e-3},
+        {"train.schedule": "constant", "train.warmup": 0.0},
         {"data": FILE, "train.steps": NONE, "train.epochs": 1.5},
         {"data": FILE},
         {"train.warmup": 0, "train.decay": 0.0, "data.tasks.few_first": 1},
