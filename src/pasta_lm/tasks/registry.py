@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
@@ -32,12 +33,14 @@ class Family:
         make: Draws one task.
         twin: The family on the other side of its minimal pairs, if it has one.
         held_out: Whether no training stage ever sees it.
+        draws: How often a mixture draws it in each round: short answers have few tokens to learn.
     """
 
     name: str
     make: Callable[[Draw], Task]
     twin: str | None = None
     held_out: bool = False
+    draws: int = 1
 
 
 FAMILIES: dict[str, Family] = {
@@ -49,7 +52,7 @@ FAMILIES: dict[str, Family] = {
         Family("route", journeys.route, twin="legs"),
         Family("profiles", sections.profiles),
         Family("plain_chunks", sections.plain_chunks),
-        Family("single_answer", sections.single_answer),
+        Family("single_answer", sections.single_answer, draws=3),
         Family("lookups", exchanges.lookups, twin="substitutions"),
         Family("substitutions", exchanges.substitutions, twin="lookups"),
         Family("numbered_apart", notes.numbered_apart, twin="numbered_on"),
@@ -59,7 +62,7 @@ FAMILIES: dict[str, Family] = {
         Family("code_words", code_words.code_words),
         Family("two_rounds", mixed.two_rounds),
         Family("uneven", mixed.uneven),
-        Family("short_answers", mixed.short_answers),
+        Family("short_answers", mixed.short_answers, draws=3),
         Family("tallies_motto", tallies.tallies_motto, twin="tallies"),
         Family("tallies", tallies.tallies, twin="tallies_motto"),
         Family("bills_motto", tallies.bills_motto, twin="bills"),
@@ -115,9 +118,15 @@ def make(
 
 
 def mixture(split: Split | str, seed: int, *, most: int | None = None) -> Iterator[Task]:
-    """Yield tasks of all training families without end: each family once, in an order by chance."""
+    """Yield tasks of all training families without end, a round of all after the other.
+
+    In a round every family is drawn as often as it says, in an order by chance.
+    """
     random = Random(f"mixture/{seed}")
-    names = training_families()
+    names = [name for name in training_families() for _ in range(FAMILIES[name].draws)]
     for count in itertools.count():
+        drawn: Counter[str] = Counter()
         for name in random.sample(names, len(names)):
-            yield make(name, split, seed * 1_000 + count, most=most)
+            number = seed * 10_000 + 10 * count + drawn[name]
+            drawn[name] += 1
+            yield make(name, split, number, most=most)
