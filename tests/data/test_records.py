@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pasta_lm.data.records import Record, read_records, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.strategies.annotated import read_annotated
 from tests.data.examples import documents
 
 WITH_LENGTHS = 'Two.<promise topic="a" tokens="1"/><async>one</async><sync/>End.'
@@ -23,7 +25,7 @@ RECORDS = [
     Record("written", "Q?", parse(WITH_LENGTHS), "made"),
     Record("annotated", "Q?", parse(WITHOUT, "annotator"), "teacher"),
     Record("odd", "Is <sync/> a tag?\n\u2028\u00e9 \x85", Document((Text("<sync/>\r\n is text"),))),
-    Record("mixed", "", Document((Block("a", 2), Block("b", None, (Text("x"),)), Sync()))),
+    Record("mixed", " ", Document((Block("a", 2), Block("b", None, (Text("x"),)), Sync()))),
 ]
 
 
@@ -61,11 +63,12 @@ def test_a_record_is_a_line_of_json(tmp_path: Path, record: Record, key: str, te
     assert json.loads(line) == {**rest, key: text}
 
 
-nonempty = documents.filter(lambda document: document.items != ())
+nonempty = documents.filter(lambda document: document.plain_text != "")
+names, prompts = st.text("abc", min_size=1), st.text(min_size=1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.builds(Record, st.text("abc", min_size=1), st.text(), nonempty, st.text())))
+@given(st.lists(st.builds(Record, names, prompts, nonempty, st.text())))
 def test_any_records_survive_the_disk(tmp_path: Path, records: list[Record]) -> None:
     path = tmp_path / "data.jsonl"
     assert write_records(path, records) == len(records)
@@ -83,38 +86,104 @@ def row(**changes: Any) -> str:
     return json.dumps({key: value for key, value in (good | changes).items() if value is not None})
 
 
+QUESTION = [{"role": "user", "content": "Q?"}]
+
+
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("line", "prompt"),
     [
-        ("{broken", "no JSON"),
-        ("[1, 2]", "not an object"),
-        ("null", "not an object"),
-        (row(id=None), "'id' must be a text"),
-        (row(id=7), "'id' must be a text"),
-        (row(id=""), "'id' must be a text"),
-        (row(messages=None), "'messages' must hold one message of the user"),
-        (row(messages="Q?"), "'messages' must hold one message of the user"),
-        (row(messages=[]), "'messages' must hold one message of the user"),
-        (row(messages=[{"role": "system", "content": "Q?"}]), "one message of the user"),
-        (row(messages=[{"role": "user", "content": 1}]), "one message of the user"),
-        (row(messages=[{"role": "user", "content": "Q?"}] * 2), "one message of the user"),
-        (row(response=None), "'annotated' must be a text"),
-        (row(response=["A."]), "'response' must be a text"),
-        (row(response=""), "'response' must be a text"),
-        (row(response="<async>nobody promised it</async>"), "response: "),
-        (row(response=WITHOUT), "response: "),
-        (row(response=None, annotated='<async topic="a">never closed'), "annotated: "),
+        (row(), "Q?"),
+        (row(messages=None, prompt="P?"), "P?"),
+        (row(messages=None, instruction="I?"), "I?"),
+        (row(messages=None, instruction="I?", prompt="P?"), "P?"),
+        (row(prompt="not this"), "Q?"),
+        (row(messages=[{"role": "system", "content": "Be brief."}, *QUESTION]), "Be brief.\n\nQ?"),
+        (row(messages=[{"role": "user", "content": "Q?", "name": "me"}]), "Q?"),
+        (row(messages=[{"content": "Q?"}]), "Q?"),
     ],
 )
+@pytest.mark.parametrize("is_zipped", [False, True])
+def test_a_prompt_stands_under_one_of_three_keys(
+    tmp_path: Path, line: str, prompt: str, is_zipped: bool
+) -> None:
+    path = tmp_path / ("data.jsonl.gz" if is_zipped else "data.jsonl")
+    path.write_bytes(gzip.compress(line.encode()) if is_zipped else line.encode())
+    assert read_records(path) == [Record("a", prompt, parse("A."))]
+
+
+@pytest.mark.parametrize(
+    ("given_id", "expected"), [("x", "x"), (7, "7"), (0, "0"), (None, "2"), ("", "2")]
+)
+def test_a_record_without_an_id_has_its_line_s(
+    tmp_path: Path, given_id: object, expected: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(f"\n{row(id=given_id)}\n", encoding="utf-8")
+    assert [record.id for record in read_records(path)] == [expected]
+
+
+@pytest.mark.parametrize(("source", "expected"), [("made", "made"), (None, ""), (3, "3")])
+def test_a_source_is_kept(tmp_path: Path, source: object, expected: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(row(source=source), encoding="utf-8")
+    assert [record.source for record in read_records(path)] == [expected]
+
+
+def turn(role: Any, content: Any = "Q?") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+PROBLEMS = [
+    ("{broken", "not JSON"),
+    ("[1, 2]", "not a JSON object"),
+    ("null", "not a JSON object"),
+    (row(messages="Q?"), "'messages' must be a list of objects"),
+    (row(messages=["Q?"]), "'messages' must be a list of objects"),
+    (row(messages=[turn("user"), turn("assistant"), turn("user")]), "several turns are not read"),
+    (row(messages=[turn(["user"])]), "several turns are not read"),
+    (row(messages=[turn("user", 1)]), "'messages' must have texts"),
+    (row(messages=[turn("user", [{"type": "text", "text": "Q?"}])]), "'messages' must have texts"),
+    (row(response=None), "no 'response' (written form) and no 'annotated' (annotator form)"),
+    (row(response=["A."]), "no 'response' (written form)"),
+    (row(response=""), "the answer is empty"),
+    (row(response='<promise topic="a" tokens="1"/><async></async>'), "the answer is empty"),
+    (row(response="<async>nobody promised it</async>"), "PASTA"),
+    (row(response=WITHOUT), "PASTA"),
+    (row(response=None, annotated='<async topic="a">never closed'), "PASTA"),
+]
+WITHOUT_PROMPT = [
+    (row(messages=None), "no prompt"),
+    (row(messages=None, prompt=7), "no prompt"),
+    (row(messages=None, question="Q?"), "no prompt"),
+    (row(messages=[]), "no prompt"),
+    (row(messages=[turn("user", "")]), "no prompt"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), PROBLEMS + WITHOUT_PROMPT)
 def test_a_line_that_is_no_record_is_named_by_file_and_number(
     tmp_path: Path, line: str, reason: str
 ) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_text(f"{row()}\n\n{line}\n{row()}\n", encoding="utf-8")
+    path.write_text(f"{row()}\n\n{line}\n{{also broken\n", encoding="utf-8")
     with pytest.raises(InputError) as caught:
         read_records(path)
-    assert caught.value.message.startswith(f"{path}, line 3: ")
+    assert caught.value.message.startswith(f"{path}:3: ")
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(("line", "reason"), PROBLEMS + WITHOUT_PROMPT)
+def test_a_replay_reads_the_same_rows_and_needs_no_prompt(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(line, encoding="utf-8")
+    answers, problems = read_annotated(path)
+    if reason == "no prompt":
+        assert ([answer.prompt for answer in answers], problems) == ([""], [])
+    else:
+        assert (answers, [problem.line for problem in problems]) == ([], [1])
+        assert reason in problems[0].reason
 
 
 def test_a_fault_in_an_answer_is_shown_with_what_to_do(tmp_path: Path) -> None:
@@ -127,15 +196,39 @@ def test_a_fault_in_an_answer_is_shown_with_what_to_do(tmp_path: Path) -> None:
 
 def test_blank_lines_and_the_keys_of_others_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    messages = [{"role": "user", "content": "Q?", "name": "me"}]
-    path.write_text(f"\n{row(messages=messages, score=3)}\n  \n", encoding="utf-8")
+    path.write_text(f"\n{row(score=3)}\n  \n", encoding="utf-8")
     assert read_records(path) == [Record("a", "Q?", parse("A."))]
 
 
+@pytest.mark.parametrize(
+    ("record", "part"),
+    [
+        (Record("bad", "Q?", Document()), "answer"),
+        (Record("bad", "Q?", Document((Block("a", 1), Sync()))), "answer"),
+        (Record("bad", "", parse("A.")), "prompt"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(
+    tmp_path: Path, record: Record, part: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    with pytest.raises(InputError, match=f"record bad: its {part} is empty"):
+        write_records(path, [*RECORDS, record])
+    assert not path.exists()
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    latin = tmp_path / "latin.jsonl"
+    latin, fake = tmp_path / "latin.jsonl", tmp_path / "fake.jsonl.gz"
     latin.write_bytes(b"\xe9")
-    for path in (tmp_path / "absent.jsonl", latin, tmp_path):
-        with pytest.raises(InputError, match="cannot be read") as caught:
+    fake.write_bytes(b"not gzip")
+    absent = tmp_path / "absent.jsonl"
+    for path in (latin, fake, absent, tmp_path):
+        with pytest.raises(InputError, match="cannot be read|no such file") as caught:
             read_records(path)
         assert str(path) in caught.value.message
+
+
+def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written") as caught:
+        write_records(tmp_path / "absent" / "data.jsonl", RECORDS)
+    assert "absent" in caught.value.message

@@ -7,14 +7,14 @@ answer in written form, or in annotator form under ``"annotated"``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, PastaSyntaxError
-from pasta_lm.language.document import Document, parse
-from pasta_lm.language.parser import Form
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document
+from pasta_lm.strategies.annotated import read_annotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,78 +35,43 @@ class Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read annotated data.
+    """Read annotated data, as ``read_annotated`` does; every row must have a prompt.
 
     Raises:
-        InputError: a line is no record; it is named by its number.
+        InputError: the file cannot be read, or a row is no record: the first is named by its line.
     """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            return [
-                _record(line, f"{path}, line {n}")
-                for n, line in enumerate(lines, 1)
-                if line.strip()
-            ]
-    except (OSError, UnicodeError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+    answers, problems = read_annotated(path, needs_prompt=True)
+    if problems:
+        first = problems[0]
+        raise InputError(f"{path}:{first.line}: {first.reason}", hint=first.hint)
+    return [Record(one.id, one.prompt, one.document, one.source) for one in answers]
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write annotated data, and return how many records it was."""
-    num = 0
-    with path.open("w", encoding="utf-8") as file:
-        for row in _rows(records):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            num += 1
-    return num
+    """Write annotated data, and return how many records it was.
 
-
-def _rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        has_lengths = all(block.units is not None for block in record.document.blocks)
-        answer = (
-            {"response": record.document.written()}
-            if has_lengths
-            else {"annotated": record.document.annotator_form()}
-        )
-        messages = [{"role": "user", "content": record.prompt}]
-        yield {"id": record.id, "messages": messages, **answer, "source": record.source}
-
-
-def _record(line: str, place: str) -> Record:
+    Raises:
+        InputError: a record could not be read again, and nothing is written; or the file cannot be.
+    """
+    rows = [_row(record) for record in records]
     try:
-        row = json.loads(line)
-    except ValueError as exc:
-        raise InputError(f"{place}: no JSON: {exc}") from exc
-    if not isinstance(row, dict):
-        raise InputError(f"{place}: not an object")
-    return Record(
-        _text(row, "id", place),
-        _prompt(row, place),
-        _document(row, place),
-        str(row.get("source", "")),
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except OSError as exc:
+        raise InputError(f"{path} cannot be written: {exc}") from exc
+    return len(rows)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    for part, text in (("prompt", record.prompt), ("answer", record.document.plain_text)):
+        if not text:
+            raise InputError(f"record {record.id}: its {part} is empty")
+    has_lengths = all(block.units is not None for block in record.document.blocks)
+    answer = (
+        {"response": record.document.written()}
+        if has_lengths
+        else {"annotated": record.document.annotator_form()}
     )
-
-
-def _prompt(row: Mapping[str, Any], place: str) -> str:
-    match row.get("messages"):
-        case [{"role": "user", "content": str(prompt)}]:
-            return prompt
-        case _:
-            raise InputError(f"{place}: 'messages' must hold one message of the user")
-
-
-def _document(row: Mapping[str, Any], place: str) -> Document:
-    key, form = ("response", Form.WRITTEN) if "response" in row else ("annotated", Form.ANNOTATOR)
-    text = _text(row, key, place)
-    try:
-        return parse(text, form)
-    except PastaSyntaxError as exc:
-        raise InputError(f"{place}: {key}: {exc.message}", hint=exc.hint) from exc
-
-
-def _text(row: Mapping[str, Any], key: str, place: str) -> str:
-    value = row.get(key)
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{place}: {key!r} must be a text")
-    return value
+    messages = [{"role": "user", "content": record.prompt}]
+    return {"id": record.id, "messages": messages, **answer, "source": record.source}

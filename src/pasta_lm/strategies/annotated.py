@@ -22,6 +22,8 @@ class AnnotatedAnswer:
     prompt: str
     document: Document
     """Lengths may be missing: they are filled in with the target model's tokenizer."""
+    source: str = ""
+    """Where it comes from, if the row says so."""
 
 
 class Problem(NamedTuple):
@@ -29,6 +31,7 @@ class Problem(NamedTuple):
 
     line: int
     reason: str
+    hint: str | None = None
 
 
 class ReadResult(NamedTuple):
@@ -38,15 +41,18 @@ class ReadResult(NamedTuple):
     problems: list[Problem]
 
 
-def read_annotated(path: Path, limit: int | None = None) -> ReadResult:
+def read_annotated(
+    path: Path, limit: int | None = None, *, needs_prompt: bool = False
+) -> ReadResult:
     """Read a JSONL file of annotated answers, gzipped if its name ends in ``.gz``.
 
     A row has the written form under ``response`` or the annotator form under ``annotated``; its
-    prompt under ``messages``, ``prompt`` or ``instruction``.
+    prompt under ``messages``, ``prompt`` or ``instruction``. Without an ``id`` its line is its id.
 
     Args:
         path: The file.
         limit: Read at most this many answers.
+        needs_prompt: Whether a row without a prompt is a problem.
 
     Raises:
         InputError: there is no such file, or it is not a text file.
@@ -59,11 +65,14 @@ def read_annotated(path: Path, limit: int | None = None) -> ReadResult:
         if not line.strip():
             continue
         try:
-            answers.append(_answer(json.loads(line), number))
+            answer = _answer(json.loads(line), number)
+            if needs_prompt and not answer.prompt:
+                raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
+            answers.append(answer)
         except json.JSONDecodeError as exc:
             problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
         except PastaError as exc:
-            problems.append(Problem(number, exc.message.split("\n")[0]))
+            problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
     return ReadResult(answers, problems)
 
 
@@ -89,15 +98,28 @@ def _answer(row: Any, number: int) -> AnnotatedAnswer:
         raise InputError("no 'response' (written form) and no 'annotated' (annotator form)")
     if not document.plain_text:
         raise InputError("the answer is empty")
-    return AnnotatedAnswer(str(row.get("id", number)), _prompt(row), document)
+    name = number if row.get("id") in (None, "") else row["id"]
+    return AnnotatedAnswer(str(name), _prompt(row), document, str(row.get("source") or ""))
 
 
 def _prompt(row: dict[str, Any]) -> str:
-    messages = row.get("messages")
-    if isinstance(messages, list):
-        contents = [m.get("content") for m in messages if isinstance(m, dict)]
-        return "\n\n".join(text for text in contents if isinstance(text, str))
+    if row.get("messages") is not None:
+        return _said_before(row["messages"])
     for key in ("prompt", "instruction"):
         if isinstance(row.get(key), str):
             return str(row[key])
     return ""
+
+
+def _said_before(messages: Any) -> str:
+    """Return the texts of the user, and of the system, above one answer."""
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise InputError("'messages' must be a list of objects")
+    if any(one.get("role", "user") not in ("user", "system") for one in messages):
+        raise InputError(
+            "'messages' must be the user's: conversations of several turns are not read"
+        )
+    texts = [one.get("content") for one in messages]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError("'messages' must have texts under 'content'")
+    return "\n\n".join(texts)
