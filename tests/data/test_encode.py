@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.data.records import Record
@@ -34,6 +35,7 @@ from tests.lockstep import Lockstep
 from tests.models import loaded
 from tests.programs import random_program
 from tests.reference import PROMPT, reference
+from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
 from tests.witness import Seen, Witness
 
@@ -378,3 +380,11 @@ def test_the_worked_example_of_the_rules_is_encoded_as_it_is_decoded() -> None:
     assert [position[0, index] for index in range(10)] == [3, 4, 5, 6, 17, 18, 19, 20, 31, 32]
     assert [position[1, index] for index in range(5)] == [7, 8, 9, 10, 11]
     assert [position[2, index] for index in range(3)] == [21, 22, 23]
+
+
+def test_a_tokenizer_that_changes_text_is_refused() -> None:
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    record = Record("one", "Say it.", parse("It is."))
+    with pytest.raises(VocabularyError, match="'It is.' becomes 'it is.'"):
+        encode_example(record, Vocabulary(tokenizer), 0)

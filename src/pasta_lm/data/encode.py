@@ -78,13 +78,14 @@ def encode_example(
     Raises:
         UsageError: ``rotate``: its keys have several positions, which training does not express.
         InputError: the prompt has no tokens, or a block has tags inside.
-        VocabularyError: the answer has tags and the model has none.
+        VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
     """
     if strategy is PositionStrategy.ROTATE:
         raise UsageError(
             "positions 'rotate' cannot be trained",
             hint="train with 'predict': until a sync the two are the same",
         )
+    vocabulary.check_round_trip(record.document.plain_text)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
     if not prompt:
         raise InputError(f"record {record.id}: its prompt has no tokens to answer after")

@@ -77,7 +77,7 @@ class TrainConfig:
     clip: float = 1.0
     positions: str = "predict"
     dtype: str = "float32"
-    """Of the arithmetic (autocast) and of the saved weights; master weights are float32."""
+    """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
     seed: int = 0
     log_steps: int = 10
     save_steps: int = 500

@@ -9,6 +9,7 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 from __future__ import annotations
 
 import sys
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
 def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
     train, examples = config.train, packs[0]
     example = next((e for e in examples if e.rows is not None), examples[0])
-    num_steps = train.steps or round((train.epochs or 1) * len(packs) / train.accumulate)
+    of_an_epoch = ceil(len(packs) / train.accumulate)
+    num_steps = train.steps or ceil((train.epochs or 1) * of_an_epoch)
     head = (
         f"{learner.model.num_parameters():,} weights; {num_steps} steps of {train.accumulate} x "
         f"{config.data.max_tokens} tokens at most; positions {train.positions}; {train.optimizer}"
