@@ -47,9 +47,9 @@ def test_a_family_can_be_named(pasta: Pasta, family: str) -> None:
 def test_json_has_the_same_prompts(pasta: Pasta) -> None:
     result = pasta("examples", "--json")
     assert (result.code, result.err) == (0, "")
-    assert [row["family"] for row in result.json] == [*TRAINED]
-    assert [row["prompt"] for row in result.json] == prompts(pasta("examples").out)
-    (one,) = pasta("examples", "--family", "legs", "--seed", 5, "--json").json
+    assert [row["family"] for row in result.json["examples"]] == [*TRAINED]
+    assert [row["prompt"] for row in result.json["examples"]] == prompts(pasta("examples").out)
+    (one,) = pasta("examples", "--family", "legs", "--seed", 5, "--json").json["examples"]
     assert one == {"family": "legs", "prompt": make("legs", "dev", 5).prompt}
 
 

@@ -34,7 +34,7 @@ def examples(
     drawn = [example(name, seed) for name in names if family in (None, name)]
     if json:
         rows = [{"family": task.family, "prompt": task.prompt} for task in drawn]
-        typer.echo(dumps(rows, ensure_ascii=False))
+        typer.echo(dumps({"examples": rows}, ensure_ascii=False))
         return
     for task in drawn:
         typer.echo(f"# {task.family}\npasta run {quote(task.prompt)}\n")
