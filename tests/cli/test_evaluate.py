@@ -28,7 +28,7 @@ def test_json_is_one_object_on_standard_output(pasta: Pasta, taught_folder: Path
     found = result.json
     assert found.keys() >= DOCUMENTED
     assert (found["num_prompts"], found["split"], found["first_seed"]) == (1, "test", 0)
-    assert (found["model"], found["baseline"]) == ("taught", "taught")
+    assert (found["model"], found["baseline"]) == (str(taught_folder), str(taught_folder))
     assert [*found["strategies"]] == ["sequential", "pasta"]
 
 
@@ -46,7 +46,8 @@ def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
         assert len(rows[label]) == 3 * 26
     assert rows["quality (mean grade)"].split()[-1] == "-"
     assert rows.keys() >= {*training_families(), "quality, held-out"}
-    assert lines[-1].startswith("generated: 1 prompts of split test, wordings of test; taught ")
+    setting = f"generated: 1 prompts of split test, wordings of test; {taught_folder} against"
+    assert lines[-1].startswith(setting)
 
 
 def test_the_flags_say_what_is_asked(pasta: Pasta, taught_folder: Path) -> None:
