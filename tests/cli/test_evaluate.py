@@ -65,7 +65,7 @@ def test_a_baseline_answers_sequentially_for_the_model(
     flags = ("--model", taught_folder, "--baseline", untaught_folder, "--records", records)
     result = pasta("evaluate", "tasks", *flags, *FEW, "--json")
     assert (result.code, result.err) == (0, "")
-    assert result.json["baseline"] == "untaught"
+    assert result.json["baseline"] == str(untaught_folder)
     rows = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
     assert [row["strategy"] for row in rows] == ["sequential"] * 5 + ["pasta"] * 5
     for row, (model, name) in zip(
