@@ -140,10 +140,10 @@ CLAUSES = Wordings(
 
 
 class Trade(NamedTuple):
-    """A record: who takes what, where, and for which thing and fee."""
+    """A record: what is taken by whom, where, and for which fee and thing."""
 
-    trader: str
     wants: str
+    trader: str
     place: str
     fee: int
     gives: str
@@ -164,12 +164,12 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
     chain = draw.words("object", num + 1)
     traders, places = draw.names(num), draw.words("colour", num)
     fees = draw.values(num)
-    trades = [Trade(*cells) for cells in zip(traders, chain, places, fees, chain[1:], strict=False)]
+    trades = [Trade(*cells) for cells in zip(chain, traders, places, fees, chain[1:], strict=False)]
     listed = [chain[0], *_out_of_chain(draw, chain[1:-1])]
     things = ", ".join(f"{index} {thing}" for index, thing in enumerate(listed, 1))
     by_thing = {trade.wants: trade for trade in trades}
     draw.random.shuffle(trades)
-    records = draw_records(draw, ("trader", "wants", "stall", "fee", "gives"), trades)
+    records = draw_records(draw, ("thing", "trader", "stall", "fee", "gives"), trades)
     form, request = draw_format(draw)
     clauses = draw.wording(CLAUSES)
     opening = draw.wording(OPENINGS).format(things=things)
@@ -195,7 +195,7 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
         draw, [opening, clauses.chain if is_chain else clauses.free, request], units, dependence,
         ordered=is_chain,
     )  # fmt: skip
-    return task.with_candidates(traders)
+    return task.with_candidates(chain)
 
 
 def _out_of_chain(draw: Draw, things: list[str]) -> list[str]:
