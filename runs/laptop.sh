@@ -3,6 +3,7 @@
 #
 #   runs/laptop.sh           about three hours on two cores; resumable: run it again after any stop
 #   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
+#   runs/laptop.sh --gpu     the same recipes on a GPU: a model of 5M parameters, 200M tokens
 #   runs/laptop.sh --audit   the finetunings of the necessity audit too; "never fork" is the baseline
 #
 # What is made lies in build/laptop (build/tiny); OUT=... names another folder, and PASTA=... another
@@ -16,11 +17,13 @@ prompts=8400  # 400 of each of the 21 families that training sees
 timed=10
 limits=()
 is_tiny=false
+is_gpu=false
 for flag in "$@"; do
     case $flag in
         --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 limits=(--max-tokens 48) ;;
+        --gpu) is_gpu=true out=build/gpu ;;
         --audit) variants+=(audit-always-fork audit-never-sync) ;;
-        *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --audit)" >&2; exit 2 ;;
+        *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --gpu, --audit)" >&2; exit 2 ;;
     esac
 done
 if [[ -z ${PASTA:-} ]]; then
@@ -40,6 +43,13 @@ recipe() {
             -e 's#llama-2m#llama-tiny#'
             -e 's/^steps = [0-9]*/steps = 12/; s/^max_tokens = [0-9]*/max_tokens = 1024/'
             -e 's/^log_steps = .*/log_steps = 2/; s/^save_steps = .*/save_steps = 6/'
+        )
+    fi
+    if $is_gpu; then
+        edits+=(
+            -e 's#llama-2m#llama-5m#'
+            -e 's/^max_tokens = [0-9]*/max_tokens = 32768/'
+            -e 's/^seed = 0$/seed = 0\nworkers = 12/'
         )
     fi
     sed "${edits[@]}" "runs/recipes/$1.toml" >"$out/$1.toml"

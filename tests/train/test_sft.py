@@ -517,3 +517,10 @@ def test_what_is_not_there_is_named(model: ModelConfig, tmp_path: Path, missing:
     data = DataConfig(file=absent) if missing == "file" else None
     with pytest.raises((ModelNotFoundError, InputError), match="absent"):
         train_sft(sft(source, tmp_path, data))
+
+
+def test_processes_that_draw_the_data_change_nothing(model: ModelConfig, tmp_path: Path) -> None:
+    alone, beside = (sft(model, tmp_path / str(n), steps=4, workers=n) for n in (0, 2))
+    train_sft(alone)
+    train_sft(beside)
+    assert losses(alone) == losses(beside)

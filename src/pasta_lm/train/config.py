@@ -74,6 +74,8 @@ class TrainConfig:
     decay: float = 0.0
     """Share of the steps in which the rate falls to zero, under ``warmup_stable_decay``."""
     accumulate: int = 1
+    workers: int = 0
+    """Processes that draw and encode data beside the one that trains."""
     clip: float = 1.0
     positions: str = "predict"
     dtype: str = "float32"

@@ -171,6 +171,7 @@ def _arguments(train: TrainConfig) -> TrainingArguments:
         remove_unused_columns=False,
         train_sampling_strategy="sequential",
         dataloader_pin_memory=False,
+        dataloader_num_workers=train.workers,
     )
 
 
