@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.task import Dependence, Task, Unit
+from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.task import Dependence, Split, Task, Unit
 
 Cell = str | int
+T = TypeVar("T", bound=Sequence[Cell])
+
+SHUFFLED = {Split.TRAIN: 0.5, Split.DEV: 0.3, Split.TEST: 0.3, Split.HARD: 0.3}
+"""Share of prompts whose records stand in another order than the answer, which the prompt states.
+
+Without them the record of a unit is always the next one, and a model learns to count, not to find.
+"""
+
+ORDERS = Wordings(
+    train=(
+        "Take them in this order: {names}.",
+        "Go in this order: {names}.",
+        "The order of the answer is {names}.",
+        "Answer in the order {names}.",
+        "Keep to this order: {names}.",
+        "From first to last: {names}.",
+    ),
+    dev=("Follow this order: {names}.",),
+    test=(
+        "Answer in this order: {names}.",
+        "Take them in the order {names}.",
+        "The order to keep is {names}.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +43,12 @@ class Records:
     Attributes:
         text: The whole, lines joined.
         cells: Every cell but those of the first column, as text.
+        order: The records' names in the order of the answer, where it is another than theirs.
     """
 
     text: str
     cells: frozenset[str]
+    order: tuple[str, ...] = ()
 
     def task(
         self,
@@ -35,8 +62,11 @@ class Records:
         """Return the task that asks these sentences about these records.
 
         The data stand after the first sentence (what they are) or after all of them, by chance.
+        Where the records stand in another order than the units, a sentence more says so.
         ``family``, ``id`` and ``pair`` are filled in by the registry.
         """
+        if self.order and {*self.order} <= {unit.anchor for unit in units}:
+            sentences = [*sentences, draw.wording(ORDERS).format(names=", ".join(self.order))]
         first, *others = sentences
         if draw.choice((True, False)):
             prompt = f"{first}\n{self.text}\n{' '.join(others)}"
@@ -64,6 +94,7 @@ def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cel
         columns: Names of the columns, the record's own name first.
         rows: One cell for each column.
     """
+    rows, order = _arranged(draw, rows)
     as_table = draw.choice((True, False))
     lines = [" | ".join(columns)] if as_table else []
     for row in rows:
@@ -72,10 +103,19 @@ def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cel
         fields = ", ".join(f"{column} {value}" for column, value in pairs)
         lines.append(" | ".join((name, *values)) if as_table else f"{name}: {fields}")
     cells = frozenset(str(cell) for row in rows for cell in row[1:])
-    return Records("\n".join(lines), cells)
+    return Records("\n".join(lines), cells, order)
 
 
-def write_lines(rows: Sequence[Sequence[Cell]]) -> Records:
+def write_lines(draw: Draw, rows: Sequence[Sequence[Cell]]) -> Records:
     """Write rows of any length, a line each: the record's name, then its cells."""
+    rows, order = _arranged(draw, rows)
     lines = [f"{name}: {', '.join(map(str, cells))}" for name, *cells in rows]
-    return Records("\n".join(lines), frozenset(str(cell) for row in rows for cell in row[1:]))
+    cells = frozenset(str(cell) for row in rows for cell in row[1:])
+    return Records("\n".join(lines), cells, order)
+
+
+def _arranged(draw: Draw, rows: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
+    """Return rows as they stand in the prompt and, if not in their order, their names in it."""
+    if draw.random.random() >= SHUFFLED[draw.split]:
+        return rows, ()
+    return draw.random.sample(rows, len(rows)), tuple(str(row[0]) for row in rows)

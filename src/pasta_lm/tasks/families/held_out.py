@@ -114,6 +114,6 @@ def profiles_then_running(draw: Draw) -> Task:
         needs = frozenset({num + index - 1}) if index else frozenset[int]()
         units.append(Unit(text, box, box, (Fact(str(total), ("total",)),), needs, fork=False))
     stock: list[tuple[str | int, ...]] = [(b, *g) for b, g in zip(boxes, amounts, strict=True)]
-    lines = write_lines([*rows, *stock])
+    lines = write_lines(draw, [*rows, *stock])
     asked = draw.wording(MIXTURE).format(noun=domain.noun)
     return lines.task(draw, [asked], units, Dependence.CHAIN)

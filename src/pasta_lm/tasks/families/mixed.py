@@ -150,7 +150,7 @@ def two_rounds(draw: Draw) -> Task:
         )
         units.append(Unit(text, cup, cup, facts, frozenset(pair)))
     sentences = [draw.wording(ROUND_OPENINGS), draw.wording(ROUNDS)]
-    return write_lines(rows).task(draw, sentences, units, Dependence.SYNC)
+    return write_lines(draw, rows).task(draw, sentences, units, Dependence.SYNC)
 
 
 def uneven(draw: Draw) -> Task:
@@ -171,7 +171,7 @@ def uneven(draw: Draw) -> Task:
         facts = tuple(Fact(word, (f"{detail} is",)) for detail, word in known)
         units.append(Unit(f"About {name}: {says}", name, name, facts))
     sentences = [draw.wording(UNEVEN_OPENINGS), draw.wording(UNEVEN)]
-    task = write_lines(rows).task(draw, sentences, units, Dependence.FREE)
+    task = write_lines(draw, rows).task(draw, sentences, units, Dependence.FREE)
     return task.with_candidates(cell.split()[-1] for _, *cells in rows for cell in cells)
 
 

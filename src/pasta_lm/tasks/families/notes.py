@@ -156,4 +156,4 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
     clauses = draw.wording(CLAUSES)
     sentences = [draw.wording(OPENINGS), clauses.chain if is_chain else clauses.free]
     dependence = Dependence.CHAIN if is_chain else Dependence.FREE
-    return write_lines(rows).task(draw, sentences, units, dependence, ordered=is_chain)
+    return write_lines(draw, rows).task(draw, sentences, units, dependence, ordered=is_chain)
