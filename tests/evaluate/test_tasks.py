@@ -96,7 +96,7 @@ def test_split_and_wordings_are_those_that_were_asked_for() -> None:
 
 ALL = TaskSettings(num_prompts=21, num_timed=0, max_tokens=MAX_TOKENS)
 TIMED = TaskSettings(num_prompts=4, num_timed=1, max_tokens=MAX_TOKENS)
-MODEL, BASELINE = tiny("ours"), tiny("theirs", seed=1)
+MODEL, BASELINE = tiny("ours", seed=7), tiny("theirs", seed=1)
 
 
 def run(settings: TaskSettings) -> tuple[Answers, list[tuple[str, int, int]]]:
