@@ -118,4 +118,5 @@ def _arranged(draw: Draw, rows: Sequence[T]) -> tuple[Sequence[T], tuple[str, ..
     """Return rows as they stand in the prompt and, if not in their order, their names in it."""
     if draw.random.random() >= SHUFFLED[draw.split]:
         return rows, ()
-    return draw.random.sample(rows, len(rows)), tuple(str(row[0]) for row in rows)
+    mixed = draw.random.sample(rows, len(rows))
+    return mixed, tuple(str(row[0]) for row in rows) if mixed != [*rows] else ()
