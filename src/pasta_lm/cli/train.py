@@ -1,4 +1,4 @@
-"""Train: stage one, and the tokenizer of a model that starts from nothing."""
+"""Train: both stages, and the tokenizer of a model that starts from nothing."""
 
 from __future__ import annotations
 
@@ -47,6 +47,40 @@ def sft(
         typer.echo(str(train_sft(recipe, resume=resume)))
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; --resume goes on from the last checkpoint", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def preference(
+    config: Recipe,
+    resume: Annotated[
+        bool, option("--resume", help="Go on where an earlier run stopped, whatever it was doing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Sample, score and show a pair, and stop.")
+    ] = False,
+) -> None:
+    """Teach a finetuned model to prefer answers that are good and fast.
+
+    In rounds: samples prompts, scores the samples, and learns from the best and the worst of each.
+    Everything lies below train.out; the folder of the last round's model is printed.
+    """
+    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.train.preference_config import read_preference_config
+
+    recipe = read_preference_config(config)
+    silence_libraries()
+    from pasta_lm.train.preference import train_preference
+
+    if dry_run:
+        from pasta_lm.train.preference_preflight import preflight
+
+        typer.echo(preflight(recipe), err=True)
+        return
+    try:
+        typer.echo(str(train_preference(recipe, resume=resume)))
+    except KeyboardInterrupt:
+        typer.echo("pasta: interrupted; --resume goes on where it stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from math import isinf
 from statistics import fmean
 from typing import NamedTuple
@@ -25,9 +26,9 @@ class Efficiency(StrEnum):
     """What stands for speed in a score."""
 
     SPEEDUP = "speedup"
-    """Theoretical speedup: tokens of the baseline's answer / critical path. A short answer is fast."""
+    """Theoretical speedup: tokens of the baseline's answer / critical path; brevity is speed."""
     PARALLELISM = "parallelism"
-    """Content tokens / critical path: a long answer is not slow."""
+    """Content tokens / critical path: length is no loss of speed."""
     HARMONIC = "harmonic"
     """The harmonic mean of the two, which neither brevity nor length alone can raise far."""
 
@@ -68,21 +69,21 @@ class Selection:
 
     Attributes:
         pairs: In the order of the rollouts.
-        scored: All usable samples of each rollout.
+        scored: By id, all usable samples of each rollout.
         num_equal: Prompts whose best and worst sample are worth the same.
         num_lacking: Prompts with fewer than two usable samples.
         num_unusable: Samples that were left out, see ``is_usable``.
     """
 
     pairs: list[PreferencePair]
-    scored: list[list[Scored]]
+    scored: dict[str, list[Scored]]
     num_equal: int
     num_lacking: int
     num_unusable: int
 
     def figures(self) -> dict[str, float]:
         """Return counts, and means over prompts of what was drawn and of what was picked."""
-        drawn = [group for group in self.scored if group]
+        drawn = [group for group in self.scored.values() if group]
         return {
             "num_prompts": len(self.scored),
             "num_pairs": len(self.pairs),
@@ -144,7 +145,8 @@ def select_pairs(
     scored = _score(rollouts, originals, judge, scoring)
     pairs: list[PreferencePair] = []
     num_equal = num_lacking = 0
-    for rollout, group in zip(rollouts, scored, strict=True):
+    for rollout in rollouts:
+        group = scored[rollout.id]
         if len(group) < 2:
             num_lacking += 1
             continue
@@ -154,12 +156,13 @@ def select_pairs(
         else:
             pairs.append(_pair(rollout, best, worst))
     num_drawn = sum(len(rollout.samples) for rollout in rollouts)
-    return Selection(pairs, scored, num_equal, num_lacking, num_drawn - sum(map(len, scored)))
+    num_usable = sum(map(len, scored.values()))
+    return Selection(pairs, scored, num_equal, num_lacking, num_drawn - num_usable)
 
 
 def _score(
     rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, scoring: Scoring
-) -> list[list[Scored]]:
+) -> dict[str, list[Scored]]:
     """Return the usable samples of each rollout with their scores; the judge is asked once."""
     usable = [[one for one in rollout.samples if is_usable(one)] for rollout in rollouts]
     asked = [
@@ -168,13 +171,13 @@ def _score(
     ]
     flat = [one for group in asked for comparisons in group for one in comparisons]
     verdicts = iter(judge.compare(flat))
-    scored: list[list[Scored]] = []
+    scored: dict[str, list[Scored]] = {}
     for rollout, samples, group in zip(rollouts, usable, asked, strict=True):
-        found = []
-        for sample, comparisons in zip(samples, group, strict=True):
-            given = [next(verdicts) for _ in comparisons]
-            found.append(_scored(sample, rollout.baseline, given, scoring))
-        scored.append(found)
+        given = [list(islice(verdicts, len(comparisons))) for comparisons in group]
+        scored[rollout.id] = [
+            _scored(sample, rollout.baseline, said, scoring)
+            for sample, said in zip(samples, given, strict=True)
+        ]
     return scored
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,21 +107,32 @@ def check_finite(model: torch.nn.Module) -> None:
             )
 
 
-def save(learner: Learner, train: TrainConfig) -> Path:
-    """Write the model folder, in the recipe's dtype.
+def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Path:
+    """Write the model folder, in the recipe's dtype; it is there whole or not at all.
+
+    Args:
+        learner: Its weights are left as they are.
+        train: Says the dtype and the positions.
+        folder: Where; None: ``model`` below the recipe's ``out``.
 
     Raises:
         ModelError: a weight is NaN or infinite.
     """
     check_finite(learner.model)
-    folder = Path(train.out) / MODEL_FOLDER
-    model = learner.model.to(getattr(torch, train.dtype))
+    folder = folder or Path(train.out) / MODEL_FOLDER
+    dtype = getattr(torch, train.dtype)
+    is_same = learner.model.dtype is dtype
+    model = learner.model if is_same else deepcopy(learner.model).to(dtype)
     model.generation_config.eos_token_id = learner.eos_id
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
     save_model_folder(
         model,
         learner.tokenizer,
-        folder,
+        part,
         positions=PositionStrategy(train.positions),
         limits=Limits(),
     )
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
     return folder

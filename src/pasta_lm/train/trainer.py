@@ -1,4 +1,4 @@
-"""What both stages ask of the Trainer: their optimiser, a stop where a number is none, arguments."""
+"""What both stages ask of the Trainer: the recipe's optimiser, and a stop where a loss is NaN."""
 
 from __future__ import annotations
 
