@@ -5,6 +5,7 @@ Legend: E pairs of a pack.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,12 @@ class EncodedPair:
     def __len__(self) -> int:
         """Return how many tokens are fed, the prompt twice."""
         return len(self.chosen) + len(self.rejected)
+
+    @property
+    def digest(self) -> str:
+        """Return what tells this pair of answers from another one to the same prompt."""
+        parts = (part.token_ids.tobytes() for part in (self.chosen, self.rejected))
+        return hashlib.blake2b(b"/".join(parts), digest_size=8).hexdigest()
 
 
 PairPack = list[EncodedPair]

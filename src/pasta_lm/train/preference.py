@@ -143,7 +143,8 @@ def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
         say(f"round {round.number}: reference log-probabilities of {len(packs)} packs")
         learner = load_learner(ModelConfig(base=round.config.model.base))
         learner.model.to(usable_device(None))  # type: ignore[arg-type]
-        return learner.model.eval()
+        learner.model.eval()
+        return learner.model
 
     path = round.folder / "reference.jsonl"
     return reference_log_probs(path, packs, load, is_bfloat16=is_bfloat16)

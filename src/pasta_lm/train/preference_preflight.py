@@ -50,7 +50,7 @@ def _head(config: PreferenceConfig) -> str:
     tasks = config.data.tasks
     where = config.data.file if tasks is None else f"{tasks.num_prompts} prompts a round"
     return (
-        f"{train.rounds} rounds from {config.model.base}; {where}, {rollouts.samples} samples; "
+        f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
         f"{train.optimizer} at {train.learning_rate:g}; positions {train.positions}"
     )
