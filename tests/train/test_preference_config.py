@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,16 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
         loss=LossConfig(kind="ipo", beta=1.0),
         train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, optimizer="muon"),
     )
+
+
+def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    (text,) = (one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one)
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, "utf-8")
+    config = read_preference_config(path)
+    assert (config.rollouts, config.loss) == (RolloutsConfig(), LossConfig())
+    assert config.train == PreferenceTrainConfig(out=config.train.out, epochs=1)
 
 
 @pytest.mark.parametrize(
