@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +22,17 @@ from pasta_lm.data.pairs import read_pairs, write_pairs
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import InputError, ModelError, UsageError
+from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.train import preference, preference_trainer, reference
 from pasta_lm.train.preference import EARLY_FOLDER, train_preference
 from pasta_lm.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.train.rounds import Round
+from tests.evaluate.tiny import tiny
+from tests.small_tokenizers import byte_level
 from tests.train.preferences import margins, pair, recipe, rows, save_tiny
+
+ROOT = Path(__file__).parents[2]
 
 
 class PowerCutError(Exception):
@@ -211,6 +219,25 @@ def test_pairs_that_cannot_be_learned_are_named(
         train_preference(of_file(models, tmp_path / "again", long))
 
 
+def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_path: Path) -> None:
+    config = recipe(models.baseline, models.baseline, tmp_path / "out", rounds=1, steps=1)
+    config = replace(config, rollouts=replace(config.rollouts, strategy="sequential"))
+    train_preference(config)
+    for row in read_rows(tmp_path / "out" / "round-1" / "rollouts.jsonl"):
+        assert row["sampled"]["strategy"] == "sequential"
+        for sample in row["samples"]:
+            assert parse(sample["program"]).plain_text == sample["text"]
+            assert not parse(sample["program"]).blocks
+
+
+def test_a_base_that_was_not_taught_is_refused(models: Models, tmp_path: Path) -> None:
+    folder = tmp_path / "untaught"
+    tiny("untaught").engine.loaded.model.save_pretrained(folder)
+    byte_level().save_pretrained(folder)
+    with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
+        train_preference(recipe(str(folder), models.baseline, tmp_path / "out"))
+
+
 # --- refusals
 
 
@@ -300,3 +327,45 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
             assert are_close(weights(config, number, name), weights(whole, number, name))
         for step, found in margins(out(config), number).items():
             assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from pasta_lm.data import journal, rollouts
+from pasta_lm.train import preference_trainer
+from pasta_lm.train.preference import train_preference
+from tests.train.preferences import recipe
+
+place, calls, base, baseline, out = sys.argv[1:]
+rollouts.BATCH = 8
+places = {"write": (journal, "line_of"), "step": (preference_trainer, "pair_log_probs")}
+module, name = places[place]
+usual, left = getattr(module, name), iter(range(int(calls)))
+
+def deadly(*args, **kwargs):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(*args, **kwargs)
+
+setattr(module, name, deadly)
+train_preference(recipe(base, baseline, Path(out), save_steps=4), resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_is_in_the_end_the_run_that_was_not(
+    models: Models, whole: PreferenceConfig, tmp_path: Path
+) -> None:
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
+    for place, calls in (("write", 11), ("write", 30), ("step", 6), ("step", 9)):
+        command = [sys.executable, "-c", CHILD, place, str(calls), *models, config.train.out]
+        killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    train_preference(config, resume=True)
+    for number in (1, 2):
+        one, other = (
+            read_rows(out(c) / f"round-{number}" / "pairs.jsonl") for c in (config, whole)
+        )
+        assert [row["id"] for row in one] == [row["id"] for row in other]
+        assert are_close(weights(config, number), weights(whole, number))
