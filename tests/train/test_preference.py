@@ -106,7 +106,7 @@ def test_the_newest_model_answers_and_the_reference_stays(whole: PreferenceConfi
     first, second = (out(whole) / f"round-{number}" for number in (1, 2))
     sampled = [read_rows(folder / "rollouts.jsonl")[0]["sampled"] for folder in (first, second)]
     assert sampled[0]["model"] == whole.model.base
-    assert sampled[1]["model"] == str(first / "model")
+    assert sampled[1]["model"] == "round-1/model"
     # In round two the model is not its own reference any more.
     assert margins(out(whole), 2)[1][0] > 1
 
@@ -313,11 +313,13 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     stop: str,
 ) -> None:
     monkeypatch.setattr(rollouts, "BATCH", 8)
-    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
     with monkeypatch.context() as patch:
         fail_after(patch, *STOPS[stop])
         with pytest.raises(PowerCutError):
             train_preference(config)
+    (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
     train_preference(config, resume=True)
     for number in (1, 2):
         for name in ("pairs.jsonl", "reference.jsonl"):

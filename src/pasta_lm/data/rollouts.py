@@ -40,7 +40,7 @@ class Sampling:
     """How answers are drawn; every row of a journal says it."""
 
     model: str
-    """Folder or hub id of who answers."""
+    """Folder or hub id of who answers, or the round that it came out of."""
     baseline: str
     """Folder or hub id of whose sequential answer stands beside them."""
     strategy: str = "pasta"

@@ -28,6 +28,7 @@ from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
+from pasta_lm.train.learner import MODEL_FOLDER
 from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
 from pasta_lm.train.progress import append_row
 from pasta_lm.train.task_judge import GraderJudge
@@ -60,9 +61,10 @@ class Round:
     def sampling(self) -> Sampling:
         """Return how this round's answers are drawn."""
         assert self.config.model.baseline is not None
-        rollouts = self.config.rollouts
+        rollouts, before = self.config.rollouts, self.number - 1
         return Sampling(
-            model=self.newest,
+            # Not its whole path: a run goes on where it was moved to.
+            model=f"round-{before}/{MODEL_FOLDER}" if before else self.newest,
             baseline=self.config.model.baseline,
             strategy=rollouts.strategy,
             round=self.number,
