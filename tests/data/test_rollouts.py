@@ -15,6 +15,8 @@ from pasta_lm.data.journal import Row
 from pasta_lm.data.rollouts import (
     Answering,
     Question,
+    Rollout,
+    Sample,
     Sampling,
     read_rollouts,
     roll_out,
@@ -77,7 +79,7 @@ def never() -> Answering:
     raise AssertionError("a complete journal needs no model")
 
 
-def silent(num_done: int, num_all: int, left_s: float) -> None:
+def silent(num_done: int, num_all: int, left_s: float | None) -> None:
     """Tell nobody."""
 
 
@@ -95,7 +97,7 @@ def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path
     assert all([*row] == ["id", "prompt", "sampled", "baseline", "samples"] for row in rows)
     assert [*rows[0]["samples"][0]] == [
         *("program", "text", "finish_reason"),
-        *("critical_path", "num_content_tokens", "num_illegal"),
+        *("critical_path", "num_content_tokens", "num_illegal", "trace"),
     ]
     assert [len(one.samples) for one in found] == [3] * 5
     assert found == read_rollouts(path)
@@ -154,11 +156,15 @@ def test_what_was_written_before_a_power_cut_is_not_asked_again(
     assert roll_out(parts, QUESTIONS, SAMPLING, never, silent) == expected
 
 
-def test_progress_is_told_after_each_batch(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_is_told_before_the_first_batch_and_after_each(tmp_path: Path) -> None:
+    told: list[tuple[int, int, float | None]] = []
     path = tmp_path / "rollouts.jsonl"
-    roll_out(path, QUESTIONS, SAMPLING, fakes()[1], lambda *said: told.append(said[:2]))
-    assert told == [(2, 5), (4, 5), (5, 5)]
+    with pytest.raises(PowerCutError):
+        roll_out(path, QUESTIONS, SAMPLING, fakes(1)[1], lambda *said: told.append(said))
+    roll_out(path, QUESTIONS, SAMPLING, fakes()[1], lambda *said: told.append(said))
+    assert [said[:2] for said in told] == [(0, 5), (2, 5), (2, 5), (4, 5), (5, 5)]
+    assert [said[2] is None for said in told] == [True, False, True, False, False]
+    assert told[-1][2] == 0
 
 
 def test_seeds_depend_on_recipe_round_and_prompt_alone() -> None:
@@ -192,6 +198,17 @@ def test_a_journal_of_other_prompts_is_refused(tmp_path: Path) -> None:
             roll_out(path, others, SAMPLING, never, silent)
 
 
+@pytest.mark.parametrize("key", ["strategy", "round", "samples", "temperature", "max_tokens"])
+def test_a_journal_to_share_must_be_sampled_as_the_recipe_says(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    found = roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
+    elsewhere = replace(SAMPLING, model="moved", baseline="moved too", seed=8)
+    assert read_rollouts(path, elsewhere) == found
+    other = replace(SAMPLING, **{key: "sequential" if key == "strategy" else 9})
+    with pytest.raises(InputError, match=f"sampled with another {key}"):
+        read_rollouts(path, other)
+
+
 def test_a_row_that_is_no_rollout_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text('{"id": "q0", "prompt": "?", "samples": [{}], "baseline": {}}\n', "utf-8")
@@ -205,9 +222,27 @@ def test_a_real_engine_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     found = roll_out(whole, QUESTIONS[:3], sampling, lambda: both, silent)
     parts.write_bytes(whole.read_bytes()[:700])
-    roll_out(parts, QUESTIONS[:3], sampling, lambda: both, silent)
-    assert parts.read_bytes() == whole.read_bytes()
+    again = roll_out(parts, QUESTIONS[:3], sampling, lambda: both, silent)
+    assert list(map(but_for_clocks, again)) == list(map(but_for_clocks, found))
     texts = [one.text for rollout in found for one in rollout.samples]
     assert len(set(texts)) > 3
     for one in (sample for rollout in found for sample in rollout.samples):
         assert parse(one.program).plain_text == one.text
+        trace = Trace.from_packed(one.trace or "")
+        assert (trace.strategy, trace.finish_reason) == ("pasta", one.finish_reason)
+        assert trace.critical_path == one.critical_path
+        assert trace.num_content_tokens == one.num_content_tokens
+
+
+def but_for_clocks(rollout: Rollout) -> list[tuple[Sample, list[tuple[int, ...]]]]:
+    """Return the answers with what was fed when, in steps."""
+    return [
+        (
+            replace(one, trace=None),
+            [
+                (token.thread, token.token or 0, token.decoded_step, token.slot or 0)
+                for token in Trace.from_packed(one.trace or "").tokens
+            ],
+        )
+        for one in (rollout.baseline, *rollout.samples)
+    ]

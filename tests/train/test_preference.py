@@ -169,7 +169,11 @@ def test_rollouts_are_shared_by_recipes_that_weigh_quality_otherwise(
 
 @pytest.mark.parametrize(
     ("changes", "shown"),
-    [({"num_prompts": 3}, "which this recipe does not draw"), ({}, "4 samples of")],
+    [
+        ({"num_prompts": 3}, "which this recipe does not draw"),
+        ({"num_prompts": 25}, "has 24 of this recipe's 25 prompts"),
+        ({}, "sampled with another samples"),
+    ],
 )
 def test_rollouts_of_another_recipe_are_refused(
     models: Models, whole: PreferenceConfig, tmp_path: Path, changes: dict[str, Any], shown: str
@@ -252,6 +256,28 @@ def test_a_finished_run_that_is_resumed_learns_no_more(whole: PreferenceConfig) 
     assert train_preference(whole, resume=True) == out(whole) / "round-2" / "model"
     after = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
     assert before == after
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"quality_weight": 8.0}, r"score.quality_weight '1.0', and the recipe now says '8.0'"),
+        ({"quality_weight": float("inf")}, r"score.quality_weight '1.0', and .* 'inf'"),
+        ({"steps": 11}, "train.steps 10, and the recipe now says 11"),
+    ],
+)
+def test_a_run_goes_on_under_no_other_recipe(
+    models: Models, whole: PreferenceConfig, changes: dict[str, Any], shown: str
+) -> None:
+    config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
+    with pytest.raises(UsageError, match=shown):
+        train_preference(config, resume=True)
+
+
+def test_what_changes_no_figure_may_change_when_a_run_goes_on(whole: PreferenceConfig) -> None:
+    changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
+    folder = train_preference(replace(whole, train=changed), resume=True)
+    assert folder == out(whole) / "round-1" / "model"
 
 
 def test_positions_that_the_base_was_not_taught_are_refused(models: Models, tmp_path: Path) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pasta_lm.cli.bars import bars
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_one_of
-
-if TYPE_CHECKING:
-    from pasta_lm.evaluate.answering import Progress
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -121,7 +117,7 @@ def tasks(
     )
     ours, theirs = _models(model, baseline, dtype=dtype, device=device)
     try:
-        with _progress() as progress:
+        with bars() as progress:
             answers = answer_tasks(settings, ours, theirs, progress)
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; nothing was measured", err=True)
@@ -153,29 +149,6 @@ def _models(
 
 POOL_TOKENS = 65_536
 """Cache entries: about fifty prompts of the tasks at the same time."""
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Give what shows progress: bars in a terminal, nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    from pasta_lm.cli.terminal import console
-
-    if not sys.stderr.isatty():
-        yield lambda name, done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True) as bars:
-        rows: dict[str, Any] = {}
-
-        def show(name: str, done: int, total: int) -> None:
-            if name not in rows:
-                rows[name] = bars.add_task(name, total=total)
-            bars.update(rows[name], completed=done, total=total)
-
-        yield show
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pasta_lm.cli.bars import bars, has_bars
 from pasta_lm.cli.flags import option
 
 INTERRUPTED = 130
@@ -78,7 +79,10 @@ def preference(
         typer.echo(preflight(recipe), err=True)
         return
     try:
-        typer.echo(str(train_preference(recipe, resume=resume)))
+        with bars() as show:
+            seen = show if has_bars() else None
+            folder = train_preference(recipe, resume=resume, show=seen)
+        typer.echo(str(folder))
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; --resume goes on where it stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -24,6 +24,9 @@ from pasta_lm.strategies import sequential
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
+SHARED = ("strategy", "round", "samples", "temperature", "max_tokens")
+"""What recipes that share their rollouts must agree on."""
+
 BATCH = 32
 """Prompts that are handed to the engine together, and written down together."""
 
@@ -71,6 +74,8 @@ class Sample:
         critical_path: Tokens decoded one after another, tags counted.
         num_content_tokens: Tokens of all threads, tags and topics excluded.
         num_illegal: Tags where the grammar has none.
+        trace: What happened when, packed (``Trace.from_packed`` reads it); its clocks ran among
+            others. None: nobody kept it.
     """
 
     program: str
@@ -79,6 +84,7 @@ class Sample:
     critical_path: int
     num_content_tokens: int
     num_illegal: int
+    trace: str | None = None
 
     @classmethod
     def of(cls, answer: Answer) -> Sample:
@@ -91,6 +97,7 @@ class Sample:
             critical_path=trace.critical_path,
             num_content_tokens=trace.num_content_tokens,
             num_illegal=trace.num_illegal,
+            trace=trace.packed(),
         )
 
 
@@ -111,8 +118,8 @@ class Answering(NamedTuple):
     baseline: Pasta
 
 
-Progress = Callable[[int, int, float], None]
-"""Told how many prompts are done, of how many, and how many seconds the rest will take."""
+Progress = Callable[[int, int, float | None], None]
+"""Told how many prompts are done, of how many, and in how many seconds the rest, where known."""
 
 
 def seed_of(seed: int, round: int, prompt_id: str) -> int:
@@ -135,7 +142,7 @@ def roll_out(
         questions: The prompts; ids must differ.
         sampling: How answers are drawn.
         load: Loads the models; it is not called where the journal is complete.
-        progress: Told after each batch.
+        progress: Told before the first batch and after each; not where the journal is complete.
 
     Raises:
         InputError: the journal is of other prompts, or its answers were drawn otherwise.
@@ -144,6 +151,7 @@ def roll_out(
     _check_same(journal, questions, sampling)
     if any(question.id not in journal.rows for question in questions):
         answering, start, num_before = load(), time.monotonic(), len(journal.rows)
+        progress(num_before, len(questions), None)
         for some in _batches(questions):
             if any(question.id not in journal.rows for question in some):
                 rows = _answer(some, sampling, answering)
@@ -154,13 +162,22 @@ def roll_out(
     return [_rollout(path, journal.rows[question.id]) for question in questions]
 
 
-def read_rollouts(path: Path) -> list[Rollout]:
+def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]:
     """Read a journal of another run; its last line must be whole.
 
+    Args:
+        path: The journal.
+        sampling: How its answers must have been drawn; by whom and from which seed is not held
+            against them. None: in any way.
+
     Raises:
-        InputError: it cannot be read, or a row is no rollout.
+        InputError: it cannot be read, a row is no rollout, or it was sampled otherwise.
     """
-    return [_rollout(path, row) for row in read_rows(path)]
+    rows = read_rows(path)
+    if sampling is not None:
+        for row in rows:
+            _check_sampled(path, row, {key: getattr(sampling, key) for key in SHARED})
+    return [_rollout(path, row) for row in rows]
 
 
 def _batches(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
@@ -210,17 +227,19 @@ def _check_same(journal: Journal, questions: Sequence[Question], sampling: Sampl
                 f"{journal.path} has prompt {row['id']}, which is not among those to be sampled",
                 hint="the recipe or the tasks have changed: name another folder under train.out",
             )
-        found = row.get("sampled")
-        if found != wanted:
-            other = [key for key in wanted if _of(found, key) != wanted[key]]
-            raise InputError(
-                f"{journal.path} was sampled with another {', '.join(other) or 'setting'}",
-                hint="the recipe has changed: name another folder under train.out",
-            )
+        _check_sampled(journal.path, row, wanted)
 
 
-def _of(found: Any, key: str) -> Any:
-    return found.get(key) if isinstance(found, Mapping) else None
+def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
+    """Refuse a row whose answers were drawn otherwise."""
+    found = row.get("sampled")
+    drawn = found if isinstance(found, Mapping) else {}
+    other = [key for key in wanted if key not in drawn or drawn[key] != wanted[key]]
+    if other:
+        raise InputError(
+            f"{path} was sampled with another {', '.join(other)}",
+            hint="the recipe has changed: name another folder under train.out",
+        )
 
 
 def _rollout(path: Path, row: Row) -> Rollout:

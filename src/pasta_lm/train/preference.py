@@ -35,22 +35,26 @@ from pasta_lm.train.preference_trainer import (
 )
 from pasta_lm.train.progress import Progress
 from pasta_lm.train.reference import reference_log_probs
-from pasta_lm.train.rounds import LOG, Round, pairs_of, say
+from pasta_lm.train.rounds import LOG, Round, Show, pairs_of, say
+from pasta_lm.train.same_recipe import check_same_recipe
 from pasta_lm.train.trainer import training_arguments
 
 EARLY_FOLDER = "model-tenth"
 
 
-def train_preference(config: PreferenceConfig, *, resume: bool = False) -> Path:
+def train_preference(
+    config: PreferenceConfig, *, resume: bool = False, show: Show | None = None
+) -> Path:
     """Carry out a recipe; return the folder of the model that the last round gave.
 
     Args:
         config: The recipe.
         resume: Go on where an earlier run stopped, in whatever it was doing.
+        show: Told how far the sampling is; None: lines on standard error say it.
 
     Raises:
-        UsageError: there is a run already and it is not to be resumed, or the recipe does not fit
-            the model.
+        UsageError: there is a run already and it is not to be resumed or is of another recipe, or
+            the recipe does not fit the model.
         InputError: there is nothing to learn, or a file is of another recipe.
         ModelError: the loss or the weights became NaN or infinite.
     """
@@ -60,9 +64,10 @@ def train_preference(config: PreferenceConfig, *, resume: bool = False) -> Path:
             f"{config.train.out} has a run already",
             hint="--resume goes on with it; or name another folder under train.out",
         )
+    check_same_recipe(config)
     newest = config.model.base
     for number in range(1, config.train.rounds + 1):
-        newest = str(_carry_out(Round(config, number, newest)))
+        newest = str(_carry_out(Round(config, number, newest), show))
     return Path(newest)
 
 
@@ -82,13 +87,13 @@ def check_positions(config: PreferenceConfig) -> None:
         )
 
 
-def _carry_out(round: Round) -> Path:
+def _carry_out(round: Round, show: Show | None) -> Path:
     """Return the model folder of a round; what is there of it already is not made again."""
     folder = round.folder / MODEL_FOLDER
     if folder.is_dir():
         say(f"round {round.number}: done before")
         return folder
-    pairs, train = pairs_of(round), round.train
+    pairs, train = pairs_of(round, show), round.train
     set_seed(train.seed)
     learner = load_learner(ModelConfig(base=round.newest))
     packs = pack_round(round, pairs, learner)

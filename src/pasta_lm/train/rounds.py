@@ -7,7 +7,7 @@ stop where it was: ``rollouts.jsonl`` grows by batches, ``pairs.jsonl`` is there
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -35,6 +35,9 @@ from pasta_lm.train.task_judge import GraderJudge
 
 LOG = "log.jsonl"
 
+Show = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much: a bar, for instance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -60,12 +63,11 @@ class Round:
     @property
     def sampling(self) -> Sampling:
         """Return how this round's answers are drawn."""
-        assert self.config.model.baseline is not None
         rollouts, before = self.config.rollouts, self.number - 1
         return Sampling(
             # Not its whole path: a run goes on where it was moved to.
             model=f"round-{before}/{MODEL_FOLDER}" if before else self.newest,
-            baseline=self.config.model.baseline,
+            baseline=self.config.model.baseline or "",
             strategy=rollouts.strategy,
             round=self.number,
             seed=self.config.train.seed,
@@ -83,8 +85,12 @@ class Round:
         return list(islice(drawn, config.num_prompts))
 
 
-def pairs_of(round: Round) -> list[PreferencePair]:
+def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     """Return a round's pairs: those of the recipe's file, or of its rollouts.
+
+    Args:
+        round: Which.
+        show: Told how far the sampling is; None: lines on standard error say it.
 
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
@@ -95,7 +101,7 @@ def pairs_of(round: Round) -> list[PreferencePair]:
     path = round.folder / "pairs.jsonl"
     if not path.exists():
         tasks = round.tasks()
-        selection = select(round, tasks, rollouts_of(round, tasks))
+        selection = select(round, tasks, rollouts_of(round, tasks, show))
         figures = selection.figures()
         say(f"round {round.number}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
         if not selection.pairs:
@@ -105,18 +111,18 @@ def pairs_of(round: Round) -> list[PreferencePair]:
     return read_pairs(path)
 
 
-def rollouts_of(round: Round, tasks: Sequence[Task]) -> list[Rollout]:
+def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -> list[Rollout]:
     """Return a round's rollouts: those of a file that the recipe names, or its own.
 
     Raises:
-        InputError: the file is of other prompts, or of another number of samples.
+        InputError: the file is of other prompts, lacks some, or was sampled otherwise.
     """
     files = round.config.rollouts.files
     if round.number <= len(files):
-        return _shared(Path(files[round.number - 1]), tasks, round.config.rollouts.samples)
+        return _shared(Path(files[round.number - 1]), tasks, round.sampling)
     questions = [Question(task.id, task.prompt) for task in tasks]
     path = round.folder / "rollouts.jsonl"
-    return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round))
+    return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round, show))
 
 
 def select(round: Round, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> Selection:
@@ -153,28 +159,31 @@ def say(line: str) -> None:
     print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _teller(round: Round) -> Progress:
+def _teller(round: Round, show: Show | None) -> Progress:
     """Return what says how far a round's sampling is."""
 
-    def tell(num_done: int, num_all: int, left_s: float) -> None:
-        left = f"{left_s / 60:.1f} min left"
-        say(f"round {round.number}: {num_done}/{num_all} prompts sampled  {left}")
+    def tell(num_done: int, num_all: int, left_s: float | None) -> None:
+        if show is not None:
+            show(f"round {round.number}: prompts sampled", num_done, num_all)
+            return
+        left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
+        say(f"round {round.number}: {num_done}/{num_all} prompts sampled{left}")
 
     return tell
 
 
-def _shared(path: Path, tasks: Sequence[Task], num_samples: int) -> list[Rollout]:
+def _shared(path: Path, tasks: Sequence[Task], sampling: Sampling) -> list[Rollout]:
     prompts = {task.id: task.prompt for task in tasks}
-    rollouts = read_rollouts(path)
+    rollouts = read_rollouts(path, sampling)
     for rollout in rollouts:
         if prompts.get(rollout.id) != rollout.prompt:
             raise InputError(
                 f"{path} has prompt {rollout.id}, which this recipe does not draw",
                 hint="data.tasks must be those of the recipe that sampled it",
             )
-        if len(rollout.samples) != num_samples:
-            raise InputError(
-                f"{path} has {len(rollout.samples)} samples of {rollout.id}, and rollouts.samples "
-                f"says {num_samples}",
-            )
+    if len(rollouts) < len(tasks):
+        raise InputError(
+            f"{path} has {len(rollouts)} of this recipe's {len(tasks)} prompts",
+            hint="let the run that samples it come to the end of that round",
+        )
     return rollouts
