@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import UsageError
+from pasta_lm.train.config import read_config
 from pasta_lm.train.preference_config import (
     LossConfig,
     PairsConfig,
@@ -21,7 +23,9 @@ from pasta_lm.train.preference_config import (
     StartConfig,
     read_preference_config,
 )
-from tests.train.test_config import NONE, toml
+from tests.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
+
+OURS = [path for path in ALL_RECIPES if path not in RECIPES]
 
 GOOD: dict[str, dict[str, Any]] = {
     "model": {"base": "sft", "baseline": "plain"},
@@ -169,3 +173,19 @@ def test_what_cannot_be_meant_is_named(
     with pytest.raises(UsageError) as caught:
         read(tmp_path, changes)
     assert caught.value.message.startswith(message)
+
+
+def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
+    pasta, baseline = (read_preference_config(path) for path in reversed(OURS))
+    assert (pasta.score, baseline.score) == (
+        ScoreConfig(quality_weight=4),
+        ScoreConfig(quality_weight=inf),
+    )
+    assert (pasta.rollouts.strategy, baseline.rollouts.strategy) == ("pasta", "sequential")
+    assert baseline.model.base == baseline.model.baseline == pasta.model.baseline
+    assert (pasta.data, pasta.loss) == (baseline.data, baseline.loss)
+    assert replace(pasta.train, out="") == replace(baseline.train, out="")
+    drawn = [read_config(path).data.tasks for path in RECIPES]
+    seeds = {tasks.seed for tasks in drawn if tasks is not None}
+    assert pasta.data.tasks is not None
+    assert pasta.data.tasks.seed not in seeds  # prompts that no finetuning has met
