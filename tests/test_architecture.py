@@ -23,6 +23,7 @@ DOORS = {
     "engines/vocabulary.py": "transformers tokenizers",
     "train/": "torch transformers tokenizers",
     "evaluate/": "scipy",
+    "evaluate/page.py": "jinja2",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

@@ -21,7 +21,7 @@ MAX_ERROR_LINES = 4
 EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
     **dict.fromkeys(("accelerate", "tensorboard"), "train"),
-    "scipy": "evaluate",
+    **dict.fromkeys(("scipy", "jinja2"), "evaluate"),
 }
 
 app = typer.Typer(

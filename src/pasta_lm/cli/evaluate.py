@@ -133,6 +133,47 @@ def tasks(
         _print(found)
 
 
+@app.command()
+def frontier(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="Which points, and their records.")
+    ],
+    html: Annotated[
+        Path | None, option("--html", metavar="OUT.html", help="Write a page to look into.")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot alone.")
+    ] = None,
+    num_shown: Annotated[
+        int, option("--num-shown", metavar="N", min=0, help="Prompts of a family on the page.")
+    ] = 2,
+    json: Json = False,
+) -> None:
+    """Compare many models and strategies by quality and speed, from the files of their answers.
+
+    Runs no model: what has no file yet is printed as "not run", with the command that makes it.
+    """
+    from json import dumps
+
+    from pasta_lm.cli.frontier_table import print_frontier
+    from pasta_lm.cli.reading import write_text
+    from pasta_lm.evaluate.comparison import read_comparison
+    from pasta_lm.evaluate.frontier import measure, report
+    from pasta_lm.evaluate.page import page, svg
+
+    asked = read_comparison(comparison)
+    measured = measure(asked)
+    found = report(asked, measured)
+    if plot is not None:
+        write_text(plot, svg(found))
+    if html is not None:
+        write_text(html, page(found, measured, num_shown=num_shown, wordings=asked.wordings))
+    if json:
+        typer.echo(dumps(found, ensure_ascii=False))
+    else:
+        print_frontier(found)
+
+
 def _models(
     model: str | None, baseline: str | None, *, dtype: str | None, device: str | None
 ) -> Any:

@@ -32,6 +32,8 @@ class Answered:
         num_content_tokens: Tokens of all threads, tags and topics excluded.
         critical_path: Tokens decoded one after another.
         wall_s: Seconds, where it was decoded alone; None: among others.
+        kind: How it came about, see ``Kind``; None: an older version did not say.
+        trace: What happened when, where it was decoded alone; ``Trace.from_packed`` reads it.
     """
 
     task_id: str
@@ -46,6 +48,8 @@ class Answered:
     num_content_tokens: int
     critical_path: int
     wall_s: float | None = None
+    kind: str | None = None
+    trace: str | None = None
 
     @property
     def is_well_formed(self) -> bool:
@@ -90,6 +94,8 @@ def graded(task: Task, answer: Answer, strategy: str, *, is_timed: bool = False)
         num_content_tokens=trace.num_content_tokens,
         critical_path=trace.critical_path,
         wall_s=trace.wall_s if is_timed else None,
+        kind=trace.kind.value,
+        trace=trace.packed() if is_timed else None,
     )
 
 
@@ -105,3 +111,26 @@ def write_answers(path: Path, answers: Iterable[Answered]) -> None:
                 file.write(json.dumps(answer.to_dict(), ensure_ascii=False) + "\n")
     except OSError as exc:
         raise InputError(f"{path} cannot be written: {exc}") from exc
+
+
+def read_answers(path: Path) -> list[Answered]:
+    """Read a record file.
+
+    Raises:
+        InputError: it cannot be read, or a line is no graded answer: the first is named.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+    return [_answered(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _answered(path: Path, number: int, line: bytes) -> Answered:
+    try:
+        row = json.loads(line)
+        parts = row.pop("structure")
+        forked, syncs = frozenset(parts["forked"]), frozenset(parts["syncs"])
+        return Answered(**row, structure=Structure(forked, parts["num_stray"], syncs))
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise InputError(f"{path}:{number}: no graded answer: {exc}") from exc
