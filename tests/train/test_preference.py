@@ -21,13 +21,14 @@ from pasta_lm.data.journal import read_rows
 from pasta_lm.data.pairs import read_pairs, write_pairs
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
-from pasta_lm.errors import InputError, ModelError, UsageError
+from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
 from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.train import preference, preference_trainer, reference
 from pasta_lm.train.preference import EARLY_FOLDER, train_preference
 from pasta_lm.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.train.rounds import Round
+from pasta_lm.train.same_recipe import check_same_recipe, has_begun
 from tests.evaluate.tiny import tiny
 from tests.small_tokenizers import byte_level
 from tests.train.preferences import margins, pair, recipe, rows, save_tiny
@@ -272,6 +273,16 @@ def test_a_run_goes_on_under_no_other_recipe(
     config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
     with pytest.raises(UsageError, match=shown):
         train_preference(config, resume=True)
+
+
+def test_a_run_that_failed_before_its_first_round_may_begin_under_another_recipe(
+    models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "absent").mkdir()
+    with pytest.raises(PastaError):
+        train_preference(recipe(str(tmp_path / "absent"), models.baseline, tmp_path / "out"))
+    assert not has_begun(tmp_path / "out")
+    check_same_recipe(recipe(*models, tmp_path / "out", quality_weight=8.0))
 
 
 def test_what_changes_no_figure_may_change_when_a_run_goes_on(whole: PreferenceConfig) -> None:

@@ -78,11 +78,12 @@ class Measured:
                 name: log(max(self.baseline[name].critical_path, 1) / max(one.critical_path, 1))
                 for name, one in self.answers.items()
             }
-        return {
-            name: log(self.timed_baseline[name].wall_s / one.wall_s)
+        clocks = {
+            name: (self.timed_baseline[name].wall_s, one.wall_s)
             for name, one in self.timed.items()
-            if one.wall_s and self.timed_baseline[name].wall_s
+            if name in self.timed_baseline
         }
+        return {name: log(base / ours) for name, (base, ours) in clocks.items() if base and ours}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from pasta_lm.train.preference_trainer import (
 from pasta_lm.train.progress import Progress
 from pasta_lm.train.reference import reference_log_probs
 from pasta_lm.train.rounds import LOG, Round, Show, pairs_of, say
-from pasta_lm.train.same_recipe import check_same_recipe
+from pasta_lm.train.same_recipe import check_same_recipe, has_begun
 from pasta_lm.train.trainer import training_arguments
 
 EARLY_FOLDER = "model-tenth"
@@ -59,7 +59,7 @@ def train_preference(
         ModelError: the loss or the weights became NaN or infinite.
     """
     check_positions(config)
-    if not resume and any(Path(config.train.out).glob("round-*")):
+    if not resume and has_begun(Path(config.train.out)):
         raise UsageError(
             f"{config.train.out} has a run already",
             hint="--resume goes on with it; or name another folder under train.out",

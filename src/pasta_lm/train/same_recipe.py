@@ -23,7 +23,7 @@ MAY_CHANGE = {
 
 
 def check_same_recipe(config: PreferenceConfig) -> None:
-    """Write down beside a run what its recipe says, or hold it against what was written down.
+    """Write down beside a run what its recipe says; of a run that has begun, hold it against that.
 
     Raises:
         UsageError: the run in ``train.out`` was begun with other numbers; they are named.
@@ -31,7 +31,7 @@ def check_same_recipe(config: PreferenceConfig) -> None:
     """
     path = Path(config.train.out) / FILE
     wanted = dict(_flat(asdict(config), ""))
-    if not path.exists():
+    if not path.exists() or not has_begun(path.parent):
         write_rows(path, [wanted])
         return
     before = _read(path)
@@ -42,6 +42,11 @@ def check_same_recipe(config: PreferenceConfig) -> None:
                 f"says {wanted[key]!r}",
                 hint="name another folder under train.out",
             )
+
+
+def has_begun(out: Path) -> bool:
+    """Tell whether something of a round is on disk."""
+    return any(out.glob("round-*/*"))
 
 
 def _flat(table: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
