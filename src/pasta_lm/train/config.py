@@ -19,6 +19,7 @@ T = TypeVar("T")
 WSD = "warmup_stable_decay"
 SCHEDULES = ("linear", "cosine", "constant", WSD)
 OPTIMIZERS = ("adamw", "muon")
+BEGINNINGS = ("random", "looking_back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class ModelConfig:
     """JSON file of a transformers configuration; the weights begin at random."""
     tokenizer: str | None = None
     """Folder of the tokenizer that goes with ``architecture``."""
+    begin: str = "random"
+    """Of the random weights: ``looking_back`` gives some heads a beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,10 @@ class TasksConfig:
     seed: int = 0
     few_first: float = 0.0
     """For this share of the steps, prompts of few records only."""
+    drills: float = 0.0
+    """Share of drills among the tasks at the beginning; it falls to none at the end."""
+    drills_first: float = 0.0
+    """For this share of the steps, nothing but drills, small ones first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +110,19 @@ class SftConfig:
             raise UsageError("[model] architecture needs a tokenizer beside it")
         if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
+        choice("model.begin", self.model.begin, BEGINNINGS)
         check_train(self.train)
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
             choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
             choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
-            if not 0 <= self.data.tasks.few_first <= 1:
-                raise UsageError("data.tasks.few_first must be between 0 and 1")
-        has_tokenizer = bool(self.model.base and self.model.tokenizer)
-        refuse_ignored("model.tokenizer", has_tokenizer, "base brings its own")
+            for key in ("few_first", "drills", "drills_first"):
+                if not 0 <= getattr(self.data.tasks, key) <= 1:
+                    raise UsageError(f"data.tasks.{key} must be between 0 and 1")
+        model = self.model
+        has_beginning = model.base and model.begin != "random"
+        refuse_ignored("model.begin", has_beginning, "base has its weights")
+        refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
 
 
 def check_train(train: TrainConfig) -> None:

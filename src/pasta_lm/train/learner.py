@@ -26,6 +26,7 @@ from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, ModelNotFoundError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.beginning import begin_with_heads
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.sources import Encode
 
@@ -65,6 +66,8 @@ def load_learner(config: ModelConfig) -> Learner:
         model, tokenizer = read_pretrained(config.base, torch.float32)
     else:
         model, tokenizer = _begin(Path(config.architecture or ""), config.tokenizer or "")
+        if config.begin == "looking_back":
+            begin_with_heads(model)
     eos_id = tokenizer.eos_token_id
     if not isinstance(eos_id, int) or not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
