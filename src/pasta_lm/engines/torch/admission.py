@@ -30,6 +30,11 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             hint="shorten the prompt",
         )
     _check_tokens(request, loaded.num_tokens)
+    if request.guess is not None and (request.forks or request.expansion or request.params.n > 1):
+        raise RequestError(
+            "guesses are for a single thread, but the request forks or wants several samples",
+            hint="decode sequentially, one sample a request",
+        )
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
         raise RequestError(
             "positions 'oracle' need the length of every block, which only a given answer has",
