@@ -17,6 +17,7 @@ _ORDINALS = "First|Second|Third|Fourth|Fifth|Sixth|Seventh|Eighth|Ninth|Tenth|Fi
 _ITEM = re.compile(rf"(?:[-*+]|\d{{1,3}}[.)])[ \t]+|(?:{_ORDINALS}|Thirdly),[ \t]+")
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _BOLD = re.compile(r"(\*\*|__)(?=\S)(.+?)\1")
+_BOLD_LABEL = re.compile(r"(\*\*|__)(?=\S)(.+?)\1:?")
 _ROW = re.compile(r"\|.*\|[ \t]*\Z")
 _RULE = re.compile(r"\|?[ \t:|-]*-[ \t:|-]*\|?[ \t]*\Z")
 _LABEL = re.compile(r"(?P<label>[^\s:.,;!?|](?:[^:.;!?|\n]{0,48}[^\s:.;!?|])?):(?=\s)")
@@ -76,6 +77,22 @@ class Part:
             return label["label"] if label else body
         name = _NAME.match(body)
         return name[0] if name else body
+
+    @property
+    def label_end(self) -> int | None:
+        """Return where its label ends: a heading's line, the first cell, bold words, a colon.
+
+        None where it has none.
+        """
+        first = self.text.split("\n", 1)[0]
+        if self.layout is Layout.SECTION:
+            return len(first)
+        if self.layout is Layout.ROW:
+            return first.index("|", 1) + 1
+        label = (_BOLD_LABEL if self.layout is Layout.BOLD else _LABEL).match(
+            first, self.body_start
+        )
+        return None if label is None else label.end()
 
     @property
     def topic(self) -> str:
