@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.torch.drafting import DraftModel
 from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.speculation import LOOKUP, PromptLookup, request
-from tests.models import loaded
+from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
+from tests.models import build, load, loaded
 
 MODEL = loaded("qwen2")
 PROMPT = MODEL.vocabulary.encode_prompt("the dog and the dog and the cat")
@@ -152,3 +153,31 @@ def test_guesses_are_refused_where_threads_share_a_cache() -> None:
     ):
         with pytest.raises(RequestError, match="single thread"):
             engine().submit(given)
+
+
+# --- a draft model
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_a_draft_model_guesses_is_checked(same: bool) -> None:
+    draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
+    guess = DraftModel(draft, MODEL, num_guesses=3)
+    for prompt in (PROMPT, PROMPT[:6], PROMPT):
+        alone = decoded(sequential.request(prompt, GREEDY))
+        found = decoded(request(prompt, GREEDY, guess, DRAFT))
+        assert said(found) == said(alone)
+        if same:  # it is never wrong
+            assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
+
+
+def test_a_draft_model_reads_only_what_is_new_and_guesses_what_it_would_say() -> None:
+    guess = DraftModel(MODEL, MODEL, num_guesses=5)
+    for length in (4, 5, 9, 3, len(PROMPT)):
+        alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
+        assert list(guess(PROMPT[:length]))[: len(said(alone))] == said(alone)
+    assert guess([1] * 5000) == ()
+
+
+def test_a_draft_model_of_another_tokenizer_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot guess"):
+        DraftModel(loaded("gemma"), MODEL)
