@@ -80,8 +80,11 @@ class _Writer:
 
     def write(self, name: str, blocks: Sequence[Block]) -> EncodedExample:
         skeleton = skeleton_of(blocks)
+        starts = self._stages.starts(skeleton)
+        if len(starts) != len(blocks):
+            raise InputError(f"record {name}: a point without a topic is in no skeleton")
         self._decode(self._main, self._encode(skeleton))
-        for block, start in zip(blocks, self._stages.starts(skeleton), strict=True):
+        for block, start in zip(blocks, starts, strict=True):
             self._begin(start, self._encode(block.plain_text))
         return example_of(name, self._entries, self._labels, len(self._stages.prompt))
 

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.request import Answer, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError, ModelNotFoundError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import apar, pasta, sequential, speculation
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
@@ -27,16 +29,29 @@ A model with a chat template takes a text as what the user says; one without goe
 
 BUILTIN, TWIN = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, TWIN)
-STRATEGIES = (pasta.NAME, sequential.NAME)
+EXACT_SEQUENTIAL = (sequential.NAME, speculation.LOOKUP, speculation.DRAFT)
+"""Strategies whose tokens are those of the sequential one."""
+STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *EXACT_SEQUENTIAL[1:])
 NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
+NOT_TAUGHT_THIS = "this model was not taught {strategy}: it answers sequentially"
 
 
 class Pasta:
     """A model that answers with any strategy."""
 
-    def __init__(self, engine: TorchEngine) -> None:
-        """Answer with this engine's model."""
+    def __init__(
+        self, engine: TorchEngine, *, router: sot.Router | None = None, guess: Guess | None = None
+    ) -> None:
+        """Answer with this engine's model.
+
+        Args:
+            engine: Has the model.
+            router: Which prompts get a skeleton under strategy 'sot'; None: all.
+            guess: Guesses tokens under strategy 'draft-model'.
+        """
         self.engine = engine
+        self.router = router
+        self.guess = guess
         self._has_said_not_taught = False
 
     @classmethod
@@ -78,6 +93,12 @@ class Pasta:
         """Tell whether the model has the tag pieces."""
         return self.engine.loaded.vocabulary.has_pieces
 
+    def knows(self, strategy: str) -> bool:
+        """Tell whether the model was taught a strategy, or needs to be taught nothing for it."""
+        if strategy not in (pasta.NAME, apar.NAME):
+            return True
+        return self.is_taught and self.engine.loaded.taught == strategy
+
     def request(
         self,
         prompt: Prompt,
@@ -93,23 +114,41 @@ class Pasta:
         Raises:
             UsageError: an unknown strategy or position strategy.
         """
-        loaded = self.engine.loaded
-        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
-            prompt = [{"role": "user", "content": prompt}]
-        ids = loaded.vocabulary.encode_prompt(prompt)
-        params = params or SamplingParams()
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
-        if strategy == pasta.NAME and not self.is_taught:
-            self._say_not_taught()
-        if strategy == sequential.NAME or not self.is_taught:
+        loaded = self.engine.loaded
+        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
+            prompt = [{"role": "user", "content": prompt}]
+        params = params or SamplingParams()
+        if strategy == sot.NAME:
+            _refuse_gaps(positions, strategy)
+            wording = FINETUNED if loaded.taught == sot.NAME else PROMPTED
+            vocabulary, router = loaded.vocabulary, self.router
+            return sot.request(prompt, vocabulary, params, wording=wording, router=router)
+        ids = loaded.vocabulary.encode_prompt(prompt)
+        if strategy in EXACT_SEQUENTIAL:
+            return self._sequential(ids, params, strategy)
+        if not self.knows(strategy):
+            self._say_not_taught(strategy)
             return sequential.request(ids, params)
+        if strategy == apar.NAME:
+            _refuse_gaps(positions, strategy)
+            return apar.request(ids, params)
         return pasta.request(ids, params, _positions(positions, loaded.positions))
 
-    def _say_not_taught(self) -> None:
+    def _sequential(self, ids: Sequence[int], params: SamplingParams, strategy: str) -> Request:
+        if strategy == sequential.NAME:
+            return sequential.request(ids, params)
+        guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
+        if guess is None:
+            raise UsageError(f"strategy {strategy!r} needs a draft model", hint="name one")
+        return speculation.request(ids, params, guess, strategy)
+
+    def _say_not_taught(self, strategy: str) -> None:
         if not self._has_said_not_taught:
-            print(f"pasta: {NOT_TAUGHT}", file=sys.stderr)  # noqa: T201
+            said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.is_taught else NOT_TAUGHT
+            print(f"pasta: {said}", file=sys.stderr)  # noqa: T201
             self._has_said_not_taught = True
 
     def generate(
@@ -178,3 +217,11 @@ def _positions(given: PositionStrategy | str | None, default: PositionStrategy) 
             f"positions {given!r} cannot be used here{reason}", hint=f"one of {', '.join(choices)}"
         )
     return PositionStrategy(given)
+
+
+def _refuse_gaps(given: PositionStrategy | str | None, strategy: str) -> None:
+    if given not in (None, apar.POSITIONS):
+        raise UsageError(
+            f"strategy {strategy!r} leaves no gaps, so positions {str(given)!r} mean nothing to it",
+            hint="leave them out",
+        )

@@ -19,7 +19,7 @@ from random import Random
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.parser import FORK_TOPIC
-from pasta_lm.tasks.annotators import gold, noisy
+from pasta_lm.tasks.annotators import ANNOTATORS, gold, noisy
 from pasta_lm.tasks.layout import Layout, Part, parts, rest
 from pasta_lm.tasks.task import Task
 
@@ -93,6 +93,8 @@ APAR_ANNOTATORS: dict[str, Annotate] = {
     "apar_noisy": apar_noisy,
 }
 SOT_ANNOTATORS: dict[str, Annotate] = {"sot": sot, "sot_gold": sot_gold, "sot_noisy": sot_noisy}
+EVERY_ANNOTATOR: dict[str, Annotate] = ANNOTATORS | APAR_ANNOTATORS | SOT_ANNOTATORS
+"""All that a recipe can name."""
 
 
 def forked_document(

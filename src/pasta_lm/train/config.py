@@ -11,7 +11,9 @@ from typing import Any, TypeVar, get_type_hints
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.tasks.annotators import ANNOTATORS
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.tasks.rivals import APAR_ANNOTATORS, EVERY_ANNOTATOR, SOT_ANNOTATORS
 from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
@@ -116,10 +118,16 @@ class SftConfig:
             _above_0(f"train.{key}", getattr(self.train, key))
         _above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
-            _choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
+            _choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
             _choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
             if not 0 <= self.data.tasks.few_first <= 1:
                 raise UsageError("data.tasks.few_first must be between 0 and 1")
+        if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            raise UsageError(
+                f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
+                f"{self.train.positions!r} need their lengths",
+                hint=f'train.positions = "{apar.POSITIONS}"',
+            )
         self._refuse_ignored()
 
     def _refuse_ignored(self) -> None:
@@ -138,6 +146,14 @@ class SftConfig:
         for key, (is_ignored, reason) in ignored.items():
             if is_ignored:
                 raise UsageError(f"{key} would be ignored: {reason}", hint="leave it out")
+
+
+def taught_by(data: DataConfig) -> str:
+    """Return the strategy that a model is taught by these data."""
+    if data.tasks is None or data.plain:
+        return pasta.NAME
+    names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+    return next((name for name, some in names.items() if data.tasks.annotator in some), pasta.NAME)
 
 
 def read_config(path: Path) -> SftConfig:

@@ -9,6 +9,7 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train import muon
 from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import WSD, SftConfig, TrainConfig
+from pasta_lm.train.config import WSD, SftConfig, TrainConfig, taught_by
 from pasta_lm.train.learner import Learner, check_finite, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.preflight import describe
@@ -69,7 +70,7 @@ def preflight(config: SftConfig) -> str:
 def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
     set_seed(train.seed)  # before the weights: a model that begins at random begins with it
-    learner = load_learner(config.model)
+    learner = replace(load_learner(config.model), taught=taught_by(config.data))
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
     last = learner.last_position

@@ -14,7 +14,7 @@ from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.packing import pack
 from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
-from pasta_lm.tasks.annotators import annotate
+from pasta_lm.tasks.rivals import EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]
@@ -85,7 +85,7 @@ class TaskPacks(Dataset[Pack]):
     def _records(self, index: int, most: int | None) -> Iterator[Record]:
         seed = self._config.seed * 1_000_000 + index
         for task in tasks.mixture(self._config.split, seed, most=most):
-            document = annotate(task, self._config.annotator)
+            document = EVERY_ANNOTATOR[self._config.annotator](task, 0)
             yield Record(task.id, task.prompt, document, "tasks")
 
 
