@@ -103,7 +103,7 @@ def test_interrupted_it_reports_nothing(
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        (("--strategies", "apar"), "one of pasta, sequential"),
+        (("--strategies", "paste"), "one of pasta, sequential"),
         (("--strategies", "pasta,"), "one of pasta, sequential"),
         (("--split", "exam"), "one of train, dev, test, hard"),
         (("--wordings", "exam"), "one of train, dev, test, hard"),

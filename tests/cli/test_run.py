@@ -101,7 +101,7 @@ def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
     [
         ((), 2, "--model"),
         (("--model", "./nowhere"), 2, "no config.json"),
-        (("--strategy", "apar"), 2, "one of pasta, sequential"),
+        (("--strategy", "paste"), 2, "one of pasta, sequential"),
         (("--positions", "oracle"), 2, "one of predict, continue, rotate"),
         (("--temperature", "-1"), 2, "at least 0"),
         (("--max-tokens", "0"), 2, "at least 1"),

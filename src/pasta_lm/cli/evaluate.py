@@ -95,11 +95,13 @@ def tasks(
     from pasta_lm import __version__
     from pasta_lm.cli.quiet import silence_libraries
     from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
+    from pasta_lm.strategies.speculation import DRAFT
     from pasta_lm.tasks.task import Split
 
     names = tuple(name.strip() for name in strategies.split(","))
+    known = [name for name in STRATEGIES if name != DRAFT]  # no second model is loaded here
     for name in names:
-        require_one_of("--strategies", name, STRATEGIES)
+        require_one_of("--strategies", name, known)
     for flag, value in (("--split", split), ("--wordings", wordings)):
         require_one_of(flag, value, [one.value for one in Split])
     silence_libraries()

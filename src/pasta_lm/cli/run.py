@@ -44,8 +44,16 @@ def run(
     model: Model = None,
     strategy: Annotated[
         str,
-        option("--strategy", metavar="NAME", help="pasta or sequential."),
+        option(
+            "--strategy",
+            metavar="NAME",
+            help="pasta, sequential, apar, sot, prompt-lookup or draft-model.",
+        ),
     ] = "pasta",
+    draft: Annotated[
+        str | None,
+        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
+    ] = None,
     max_tokens: Annotated[
         int,
         option(
@@ -90,8 +98,11 @@ def run(
     from pasta_lm.errors import UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
     from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
+    from pasta_lm.strategies.speculation import DRAFT
 
     require_one_of("--strategy", strategy, STRATEGIES)
+    if (draft is not None) is not (strategy == DRAFT):
+        raise UsageError("--draft and --strategy draft-model go together", hint="give both")
     asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
     require_one_of("--positions", positions, asked)
     params = SamplingParams(
@@ -107,7 +118,7 @@ def run(
     asked_for = _prompt(prompt, file)
     silence_libraries()
     with _loading(model):
-        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device)
+        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device, draft=draft)
     if model in (None, BUILTIN):
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)

@@ -23,6 +23,7 @@ from pasta_lm.evaluate.answering import (
 from pasta_lm.evaluate.quality import decisions, quality, share
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.tasks.registry import held_out_families, make, training_families
 from pasta_lm.tasks.splits import prompts_hash
 from pasta_lm.tasks.task import Task
@@ -85,11 +86,11 @@ def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
 def answer_tasks(
     settings: TaskSettings, model: Pasta, baseline: Pasta, progress: Progress
 ) -> Answers:
-    """Let both models answer; the sequential strategy is the baseline's, the rest the model's."""
+    """Let both models answer; strategies with sequential tokens are the baseline's."""
     params = SamplingParams(max_tokens=settings.max_tokens)
     answers = Answers(*choose_tasks(settings))
     names = dict.fromkeys((sequential.NAME, *settings.strategies))
-    who = [(name, baseline if name == sequential.NAME else model) for name in names]
+    who = [(name, baseline if name in EXACT_SEQUENTIAL else model) for name in names]
     for name, answering in who:
         answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
     timed = answers.timed_tasks
@@ -161,7 +162,7 @@ def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:
     base = _of(families, tasks, answers.by_strategy[sequential.NAME])
     asked = [task for task in tasks if task.family in families]
     figures = {"num_prompts": len(given), **quality(given, base), **speed(given, base), **clocks}
-    if name != sequential.NAME:
+    if name not in EXACT_SEQUENTIAL:
         free = _of(families, timed, answers.unmasked.get(name, []))
         figures["well_formed_unmasked"] = share([answer.is_well_formed for answer in free])
         figures |= decisions(asked, given)

@@ -62,6 +62,7 @@ class Pasta:
         dtype: str | None = None,
         device: str | None = None,
         pool_tokens: int | None = None,
+        draft: str | Path | None = None,
     ) -> Pasta:
         """Load a model folder, a hub id or a model that comes with the package.
 
@@ -71,6 +72,7 @@ class Pasta:
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
+            draft: The smaller model that guesses under strategy 'draft-model'; the same names.
 
         Raises:
             MissingExtraError: torch or transformers is not installed.
@@ -78,7 +80,9 @@ class Pasta:
             UnsupportedModelError: the engine would not be exact for this model.
         """
         source = builtin_folder(source) if source in BUILTINS else source
+        draft = builtin_folder(draft) if draft in BUILTINS else draft
         try:
+            from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
         except ModuleNotFoundError as exc:
@@ -86,7 +90,11 @@ class Pasta:
                 raise
             raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         loaded = load(source, dtype=dtype, device=device)
-        return cls(TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS))
+        guess = None
+        if draft is not None:
+            guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
+        engine = TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS)
+        return cls(engine, guess=guess)
 
     @property
     def is_taught(self) -> bool:
@@ -142,7 +150,7 @@ class Pasta:
             return sequential.request(ids, params)
         guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
         if guess is None:
-            raise UsageError(f"strategy {strategy!r} needs a draft model", hint="name one")
+            raise UsageError(f"strategy {strategy!r} needs a draft model", hint="--draft names one")
         return speculation.request(ids, params, guess, strategy)
 
     def _say_not_taught(self, strategy: str) -> None:
