@@ -15,7 +15,7 @@ from pasta_lm.language.events import Text
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
-from tests.models import loaded
+from tests.models import build, load, loaded
 from tests.taught import PLAIN, TAUGHT
 from tests.witness import TOLERANCE, Seen, Witness, is_tied
 
@@ -280,6 +280,20 @@ def test_a_response_never_has_more_tokens_than_it_may(max_tokens: int) -> None:
 def test_no_more_points_are_expanded_than_there_may_be_blocks() -> None:
     (answer,) = engine().generate([free("a\n", "b\n", "c\n", max_blocks=2)])[0]
     assert [block.topic for block in answer.document.blocks] == ["t0", "t1"]
+    assert answer.finish_reason == "length"  # a point is missing
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 6])
+def test_a_point_that_has_no_place_in_the_context_is_left_out(room: int) -> None:
+    last = len(PROMPT) + 4 + len(ids("a\n")) + 1 + room
+    model = load("qwen2", build("qwen2", max_position_embeddings=last + 1))
+    one = TorchEngine(model, pool_tokens=512)
+    (answer,) = one.generate([free("a\n", "b" * 80, num_main=4)])[0]
+    assert answer.finish_reason == "length"
+    assert [block.topic for block in answer.document.blocks] == ["t0"] * (room > 0)
+    assert max(token.position or 0 for token in answer.trace.tokens) <= last
+    assert (answer.text == "") == (room == 0)
+    assert_empty(one)
 
 
 def test_nothing_is_left_when_a_response_is_aborted_at_any_step() -> None:

@@ -146,6 +146,13 @@ def test_guesses_survive_preemption_and_company() -> None:
     assert one.pool.num_free_pages == one.pool.num_pages
 
 
+def test_guesses_that_are_no_tokens_are_not_fed() -> None:
+    alone = decoded(sequential.request(PROMPT, GREEDY))
+    for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
+        found = decoded(request(PROMPT, GREEDY, lambda _, wrong=wrong: [wrong, 5], LOOKUP))
+        assert said(found) == said(alone)
+
+
 def test_guesses_are_refused_where_threads_share_a_cache() -> None:
     for given in (
         Request(prompt=PROMPT, guess=PromptLookup()),

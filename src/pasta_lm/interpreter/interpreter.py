@@ -222,18 +222,21 @@ class Interpreter:
             commands.append(Fork(child, child.parent))
         return commands
 
-    def expand(self, starts: Iterable[tuple[str | None, int]]) -> list[Command]:
+    def expand(
+        self, starts: Iterable[tuple[str | None, int]], *, is_cut: bool = False
+    ) -> list[Command]:
         """End main and let other threads write the answer: what main wrote is no part of it.
 
         Args:
             starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
-                how many tokens it is given. No more are started than there may be blocks.
+                how many tokens it is given; no more than there may be blocks.
+            is_cut: A limit left some out: the answer is not whole.
         """
         self.main.content.clear()
         for topic, num_given in starts:
-            if len(self.threads) <= self.limits.max_blocks:
-                self._add(self.main, topic, None, num_given)
-        return self._end(self.main, FinishReason.STOP) + self._cut_if_full()
+            self._add(self.main, topic, None, num_given)
+        reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
+        return self._end(self.main, reason) + self._cut_if_full()
 
     def _sync(self, thread: Thread) -> list[Command]:
         thread.content.append(Sync())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import Answer, Capabilities, Finished, Request, StreamEvent
-from pasta_lm.engines.torch.admission import check_request, limits_of
+from pasta_lm.engines.torch.admission import check_request, known_tokens, limits_of
 from pasta_lm.engines.torch.batch import Batch, EntryTensors, join_slices
 from pasta_lm.engines.torch.lane import Lane
 from pasta_lm.engines.torch.loading import LoadedModel
@@ -103,6 +103,9 @@ class TorchEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
+        if request.guess is not None:
+            known = known_tokens(request.guess, self.loaded.num_tokens)
+            request = replace(request, guess=known)
         num_prompt, params = len(request.prompt), request.params
         need = num_prompt + params.n * params.max_tokens
         ticket = self.scheduler.submit(num_prompt, need)

@@ -218,8 +218,12 @@ class Response:
         starts = expansion.starts("".join(part for part in main.content if isinstance(part, str)))
         if not starts:
             return self.interpreter.end_of_text(main)
-        commands = self.interpreter.expand([(one.topic, len(one.given)) for one in starts])
-        for child, start in zip(main.children, starts, strict=False):  # to the limit of blocks
+        kept = [one for one in starts if self._has_room(main, one)]
+        kept = kept[: self.interpreter.limits.max_blocks]
+        commands = self.interpreter.expand(
+            [(one.topic, len(one.given)) for one in kept], is_cut=len(kept) < len(starts)
+        )
+        for child, start in zip(main.children, kept, strict=True):
             self.placement.start(child, start.num_seen)
             self._starts[child.id] = start
             if self._counts_seen:
@@ -228,6 +232,12 @@ class Response:
                 if start.num_seen is None:
                     self._seen_at_promise[child.id] |= lane.seen
         return commands
+
+    def _has_room(self, main: Thread, start: Start) -> bool:
+        """Tell whether what a thread is given, and a token of its own, have positions."""
+        last = self.interpreter.limits.max_position
+        first = main.position if start.num_seen is None else start.num_seen
+        return last is None or first + len(start.given) < last - 1  # where threads must end
 
     def _take_id(self, lane: Lane, token: int, t_s: float, is_forced: bool) -> None:
         thread, lexeme = lane.thread, self._vocabulary.id_to_lexeme(token)
