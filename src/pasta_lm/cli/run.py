@@ -18,6 +18,7 @@ from pasta_lm.cli.flags import (
     Model,
     Positions,
     option,
+    require_draft,
     require_one_of,
 )
 
@@ -47,7 +48,7 @@ def run(
         option(
             "--strategy",
             metavar="NAME",
-            help="pasta, sequential, apar, sot, prompt-lookup or draft-model.",
+            help="pasta, sequential, apar, sot, sot-router, prompt-lookup or draft-model.",
         ),
     ] = "pasta",
     draft: Annotated[
@@ -98,11 +99,9 @@ def run(
     from pasta_lm.errors import UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
     from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
-    from pasta_lm.strategies.speculation import DRAFT
 
     require_one_of("--strategy", strategy, STRATEGIES)
-    if (draft is not None) is not (strategy == DRAFT):
-        raise UsageError("--draft and --strategy draft-model go together", hint="give both")
+    require_draft(draft, [strategy])
     asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
     require_one_of("--positions", positions, asked)
     params = SamplingParams(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.answering import (
-    PERFECT,
+    BOUNDS,
     UNMASKED,
+    Bounds,
     Progress,
     answer_all,
     answer_timed,
+    fork_rate,
     unmasked,
 )
 from pasta_lm.evaluate.quality import decisions, quality, share
@@ -48,6 +50,8 @@ class TaskSettings:
     """Another split whose wordings are used instead."""
     first_seed: int = 0
     max_tokens: int = 1024
+    bounds: bool = False
+    """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class Answers:
     by_strategy: dict[str, list[Answered]] = field(default_factory=dict)
     timed: dict[str, list[Answered]] = field(default_factory=dict)
     unmasked: dict[str, list[Answered]] = field(default_factory=dict)
+    fork_rate: float | None = None
+    """Of PASTA's units, where forks were also made by chance."""
 
     def all(self) -> list[Answered]:
         """Return every answer, for the record file."""
@@ -95,8 +101,11 @@ def answer_tasks(
         answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
     timed = answers.timed_tasks
     if timed:
-        perfect = model if model.is_taught else None
-        answers.timed = answer_timed(who, perfect, timed, params, progress)
+        forked = answers.by_strategy.get(pasta.NAME)
+        rate = None if forked is None else fork_rate(answers.tasks, forked)
+        bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
+        answers.fork_rate = rate if settings.bounds else None
+        answers.timed = answer_timed(who, bounds, timed, params, progress)
     if timed and model.is_taught and pasta.NAME in names:
         free = answer_all(model, timed, pasta.NAME, unmasked(params), progress)
         answers.unmasked[pasta.NAME] = [replace(answer, strategy=UNMASKED) for answer in free]
@@ -111,8 +120,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
     machine = next((name for name in devices() if name.startswith(str(loaded.device))), None)
     names = list(dict.fromkeys(settings.strategies))
     trained, held_out = training_families(), held_out_families()
-    if answers.timed and PERFECT in answers.timed:
-        names.append(PERFECT)
+    names += [name for name in BOUNDS if name in answers.timed]
     return {
         "kind": loaded.kind.value,
         "num_prompts": sum(task.family in trained for task in answers.tasks),
@@ -126,6 +134,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.first_seed,
         "max_tokens": settings.max_tokens,
+        "fork_rate": answers.fork_rate,
         "prompts_sha256": prompts_hash(_by_family(answers.tasks)),
         "strategies": {
             name: _figures(answers, name, trained)
@@ -154,10 +163,12 @@ def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:
             _of(families, timed, answers.timed[name]),
             _of(families, timed, answers.timed[sequential.NAME]),
         )
-    if name == PERFECT:
-        given = _of(families, timed, answers.timed[PERFECT])
+    if name in BOUNDS:
+        given = _of(families, timed, answers.timed[name])
         base = _of(families, timed, answers.timed[sequential.NAME])
-        return {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
+        figures = {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
+        asked = [task for task in timed if task.family in families]
+        return figures | decisions(asked, given)
     given = _of(families, tasks, answers.by_strategy[name])
     base = _of(families, tasks, answers.by_strategy[sequential.NAME])
     asked = [task for task in tasks if task.family in families]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pasta_lm.errors import MissingExtraError, ModelNotFoundError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.router import read_router
 from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ BUILTIN, TWIN = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, TWIN)
 EXACT_SEQUENTIAL = (sequential.NAME, speculation.LOOKUP, speculation.DRAFT)
 """Strategies whose tokens are those of the sequential one."""
-STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *EXACT_SEQUENTIAL[1:])
+STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *EXACT_SEQUENTIAL[1:])
 NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 NOT_TAUGHT_THIS = "this model was not taught {strategy}: it answers sequentially"
 
@@ -46,13 +48,13 @@ class Pasta:
 
         Args:
             engine: Has the model.
-            router: Which prompts get a skeleton under strategy 'sot'; None: all.
+            router: Which prompts get a skeleton under strategy 'sot-router'.
             guess: Guesses tokens under strategy 'draft-model'.
         """
         self.engine = engine
         self.router = router
         self.guess = guess
-        self._has_said_not_taught = False
+        self._said_not_taught: set[str] = set()
 
     @classmethod
     def from_pretrained(
@@ -94,7 +96,7 @@ class Pasta:
         if draft is not None:
             guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
         engine = TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS)
-        return cls(engine, guess=guess)
+        return cls(engine, router=read_router(Path(source)), guess=guess)
 
     @property
     def is_taught(self) -> bool:
@@ -120,7 +122,8 @@ class Pasta:
         A model without tag pieces answers sequentially, and says so once on standard error.
 
         Raises:
-            UsageError: an unknown strategy or position strategy.
+            UsageError: an unknown strategy or position strategy; a strategy that needs a draft
+                model or a router which is not there.
         """
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
@@ -129,11 +132,9 @@ class Pasta:
         if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
             prompt = [{"role": "user", "content": prompt}]
         params = params or SamplingParams()
-        if strategy == sot.NAME:
+        if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)
-            wording = FINETUNED if loaded.taught == sot.NAME else PROMPTED
-            vocabulary, router = loaded.vocabulary, self.router
-            return sot.request(prompt, vocabulary, params, wording=wording, router=router)
+            return self._by_points(prompt, params, strategy)
         ids = loaded.vocabulary.encode_prompt(prompt)
         if strategy in EXACT_SEQUENTIAL:
             return self._sequential(ids, params, strategy)
@@ -145,6 +146,18 @@ class Pasta:
             return apar.request(ids, params)
         return pasta.request(ids, params, _positions(positions, loaded.positions))
 
+    def _by_points(self, prompt: Prompt, params: SamplingParams, strategy: str) -> Request:
+        loaded = self.engine.loaded
+        if strategy == sot.ROUTED and self.router is None:
+            raise UsageError(
+                f"strategy {strategy!r} needs a router, and {loaded.name} has none",
+                hint="pasta train router DIR learns one",
+            )
+        wording = FINETUNED if loaded.taught == sot.NAME else PROMPTED
+        router = self.router if strategy == sot.ROUTED else None
+        asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
+        return replace(asked, strategy=strategy)
+
     def _sequential(self, ids: Sequence[int], params: SamplingParams, strategy: str) -> Request:
         if strategy == sequential.NAME:
             return sequential.request(ids, params)
@@ -154,10 +167,10 @@ class Pasta:
         return speculation.request(ids, params, guess, strategy)
 
     def _say_not_taught(self, strategy: str) -> None:
-        if not self._has_said_not_taught:
-            said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.is_taught else NOT_TAUGHT
+        said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.is_taught else NOT_TAUGHT
+        if said not in self._said_not_taught:
             print(f"pasta: {said}", file=sys.stderr)  # noqa: T201
-            self._has_said_not_taught = True
+            self._said_not_taught.add(said)
 
     def generate(
         self,

@@ -25,7 +25,7 @@ from pasta_lm.strategies.skeleton_prompts import FINETUNED, Wording
 if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
-NAME = "sot"
+NAME, ROUTED = "sot", "sot-router"
 LEAST_POINTS = 2
 """With fewer there is nothing to expand at once."""
 MAX_SKELETON_TOKENS = 256

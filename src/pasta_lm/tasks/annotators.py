@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
 
@@ -49,9 +49,25 @@ def noisy(task: Task, seed: int = 0) -> Document:
 
 def always_fork(task: Task, seed: int = 0) -> Document:
     """Return the answer with every unit a block, its true syncs kept as they are."""
+    return _forking(task, range(len(task.units)))
+
+
+def random_fork(task: Task, rate: float, seed: int = 0) -> Document:
+    """Return the answer with units made blocks by chance, syncs where its true blocks need them.
+
+    Args:
+        task: What was asked.
+        rate: The chance of each unit.
+        seed: With the task's id, of the chance: the same block falls at every rate above its own.
+    """
+    random = Random(f"fork/{task.id}/{seed}")
+    return _forking(task, [i for i in range(len(task.units)) if random.random() < rate])
+
+
+def _forking(task: Task, blocks: Collection[int]) -> Document:
     units = task.units
-    true_blocks = [i for i, unit in enumerate(units) if unit.fork]
-    return write(units, range(len(units)), needed_syncs(units, true_blocks))
+    true_blocks = [index for index in blocks if units[index].fork]
+    return write(units, blocks, needed_syncs(units, true_blocks))
 
 
 def never_sync(task: Task, seed: int = 0) -> Document:
