@@ -114,9 +114,10 @@ def answer_timed(
         for name, model in models:
             request = model.request(task.prompt, params, strategy=name)
             done[name].append(_timed(model, task, request, name))
-        for name, document in bounds.documents(task).items() if bounds else ():
-            request = _given_request(bounds.model, task, document)
-            done[name].append(_timed(bounds.model, task, request, name))
+        if bounds is not None:
+            for name, document in bounds.documents(task).items():
+                request = _given_request(bounds.model, task, document)
+                done[name].append(_timed(bounds.model, task, request, name))
         progress("clocks", index, len(tasks))
     return {name: answers[1:] for name, answers in done.items()}
 
