@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.evaluate.answered import Answered, graded
 from pasta_lm.language.document import Document
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.replay import bounded
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.task import Task
@@ -29,8 +29,11 @@ ALWAYS, RANDOM = "always fork", "random fork"
 
 BOUNDS = (PERFECT, ALWAYS, RANDOM)
 
-UNMASKED = f"{pasta.NAME}, mask off"
-"""The name under which records keep what the model does without the mask."""
+MASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
+"""Strategies in which a mask keeps a model from wrong tags, and the names under which records keep
+what it does without."""
+
+UNMASKED = MASKED[pasta.NAME]
 
 
 def answer_all(

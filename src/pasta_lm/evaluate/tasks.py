@@ -14,7 +14,7 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.answering import (
     BOUNDS,
-    UNMASKED,
+    MASKED,
     Bounds,
     Progress,
     answer_all,
@@ -101,14 +101,14 @@ def answer_tasks(
         answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
     timed = answers.timed_tasks
     if timed:
-        forked = answers.by_strategy.get(pasta.NAME)
+        forked = answers.by_strategy.get(pasta.NAME) if model.knows(pasta.NAME) else None
         rate = None if forked is None else fork_rate(answers.tasks, forked)
         bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
         answers.fork_rate = rate if settings.bounds else None
         answers.timed = answer_timed(who, bounds, timed, params, progress)
-    if timed and model.is_taught and pasta.NAME in names:
-        free = answer_all(model, timed, pasta.NAME, unmasked(params), progress)
-        answers.unmasked[pasta.NAME] = [replace(answer, strategy=UNMASKED) for answer in free]
+    for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
+        free = answer_all(model, timed, name, unmasked(params), progress)
+        answers.unmasked[name] = [replace(one, strategy=MASKED[name]) for one in free]
     return answers
 
 

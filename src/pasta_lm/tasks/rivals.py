@@ -75,12 +75,22 @@ def sot(task: Task, seed: int = 0) -> Document:
 
 
 def sot_gold(task: Task, seed: int = 0) -> Document:
-    """Return the answer as points where the true structure lets all be written at once."""
-    return _by_points_like(task, gold(task, seed))
+    """Return the answer as points where the true structure lets all be written at once.
+
+    Elsewhere it is a single point, which has no skeleton: so a model learns to route by itself.
+    """
+    document = _by_points_like(task, gold(task, seed))
+    if document.blocks:
+        return document
+    return Document((Block(task.units[0].topic, None, (Text(task.text),)),))
 
 
 def sot_noisy(task: Task, seed: int = 0) -> Document:
-    """Return the answer as points where the noisy annotator lets all be written at once."""
+    """Return the answer as points where the noisy annotator lets all be written at once.
+
+    Elsewhere it stays whole. One wrong sync is enough for that, so what is learned of it must not
+    be when to write no skeleton: a router weighs that.
+    """
     return _by_points_like(task, noisy(task, seed))
 
 
