@@ -79,6 +79,7 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     [model]
     architecture = "tiny.json"
     tokenizer = "build/tokenizer"
+    begin = "looking_back"
     [data]
     plain = true
     max_tokens = 512
@@ -87,6 +88,8 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     split = "train"
     seed = 3
     few_first = 0.25
+    drills = 0.5
+    drills_first = 0.1
     [train]
     out = "build/x"
     steps = 200
@@ -100,10 +103,11 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     tensorboard = true
     """
     found = read(tmp_path, text)
-    assert found.model == ModelConfig(architecture="tiny.json", tokenizer="build/tokenizer")
-    assert found.data == DataConfig(
-        plain=True, max_tokens=512, tasks=TasksConfig(annotator="noisy", seed=3, few_first=0.25)
+    assert found.model == ModelConfig(
+        architecture="tiny.json", tokenizer="build/tokenizer", begin="looking_back"
     )
+    tasks = TasksConfig(annotator="noisy", seed=3, few_first=0.25, drills=0.5, drills_first=0.1)
+    assert found.data == DataConfig(plain=True, max_tokens=512, tasks=tasks)
     assert found.train == TrainConfig(
         out="build/x",
         steps=200,
@@ -226,6 +230,7 @@ def test_keys_that_exclude_or_need_each_other_are_named(
 @pytest.mark.parametrize(
     ("key", "value", "option"),
     [
+        ("model.begin", "upside_down", "looking_back"),
         ("train.schedule", "warmup", "warmup_stable_decay"),
         ("train.optimizer", "sgd", "muon"),
         ("train.dtype", "float16", "bfloat16"),
@@ -275,6 +280,8 @@ def test_what_must_be_more_than_nothing_is_named(
         ("train.decay", 1.0, "at least 0 and below 1"),
         ("data.tasks.few_first", -0.1, "between 0 and 1"),
         ("data.tasks.few_first", 1.1, "between 0 and 1"),
+        ("data.tasks.drills", -0.1, "between 0 and 1"),
+        ("data.tasks.drills_first", 1.1, "between 0 and 1"),
     ],
 )
 def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bounds: str) -> None:
@@ -287,6 +294,7 @@ def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bou
     ("changes", "key"),
     [
         ({"model.tokenizer": "t"}, "model.tokenizer"),
+        ({"model.begin": "looking_back"}, "model.begin"),
         ({"train.other_learning_rate": 1e-3}, "train.other_learning_rate"),
         ({"train.optimizer": "adamw", "train.other_learning_rate": 0.0}, "other_learning_rate"),
         ({"train.decay": 0.2}, "train.decay"),

@@ -53,6 +53,25 @@ def test_a_pack_holds_what_fits(max_tokens: int) -> None:
     assert all(0.5 * max_tokens < size <= max_tokens for size in sizes)
 
 
+def share_of_drills(pack: list[str]) -> float:
+    return sum(name.startswith("drill-") for name in pack) / len(pack)
+
+
+def test_the_first_packs_are_drills_alone_and_then_ever_fewer() -> None:
+    shares = [share_of_drills(pack) for pack in ids(drawn(60_000, drills_first=0.25, drills=0.6))]
+    assert shares[:2] == [1.0, 1.0]
+    assert 0.3 < shares[2] < 0.8
+    assert 0 < shares[-1] < 0.3
+    assert not any(share_of_drills(pack) for pack in ids(drawn()))
+
+
+def test_no_drill_is_drawn_twice_and_they_grow() -> None:
+    packs = drawn(60_000, drills_first=1.0)
+    assert len({name for pack in ids(packs) for name in pack}) == sum(map(len, ids(packs)))
+    longest = [max(len(example) for example in packs[index]) for index in range(NUM_PACKS)]
+    assert longest[-1] > 2 * longest[0]
+
+
 def test_training_never_sees_a_held_out_family_or_another_split() -> None:
     packs = drawn(100_000)
     seen = {tuple(name.rsplit("-", 2)[:2]) for pack in ids(packs) for name in pack}

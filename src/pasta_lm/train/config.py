@@ -21,6 +21,7 @@ T = TypeVar("T")
 WSD = "warmup_stable_decay"
 SCHEDULES = ("linear", "cosine", "constant", WSD)
 OPTIMIZERS = ("adamw", "muon")
+BEGINNINGS = ("random", "looking_back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class ModelConfig:
     """JSON file of a transformers configuration; the weights begin at random."""
     tokenizer: str | None = None
     """Folder of the tokenizer that goes with ``architecture``."""
+    begin: str = "random"
+    """Of the random weights: ``looking_back`` gives some heads a beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,10 @@ class TasksConfig:
     seed: int = 0
     few_first: float = 0.0
     """For this share of the steps, prompts of few records only."""
+    drills: float = 0.0
+    """Share of drills among the tasks at the beginning; it falls to none at the end."""
+    drills_first: float = 0.0
+    """For this share of the steps, nothing but drills, small ones first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,7 @@ class SftConfig:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
         if self.train.schedule == WSD and not (self.train.steps and 0 < self.train.decay < 1):
             raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
+        _choice("model.begin", self.model.begin, BEGINNINGS)
         _choice("train.schedule", self.train.schedule, SCHEDULES)
         _choice("train.optimizer", self.train.optimizer, OPTIMIZERS)
         _choice("train.dtype", self.train.dtype, ("float32", "bfloat16"))
@@ -120,8 +128,9 @@ class SftConfig:
         if self.data.tasks:
             _choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
             _choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
-            if not 0 <= self.data.tasks.few_first <= 1:
-                raise UsageError("data.tasks.few_first must be between 0 and 1")
+            for key in ("few_first", "drills", "drills_first"):
+                if not 0 <= getattr(self.data.tasks, key) <= 1:
+                    raise UsageError(f"data.tasks.{key} must be between 0 and 1")
         if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
             raise UsageError(
                 f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
@@ -135,6 +144,7 @@ class SftConfig:
         model, train = self.model, self.train
         is_constant, is_adamw = train.schedule == "constant", train.optimizer == "adamw"
         ignored = {
+            "model.begin": (model.base and model.begin != "random", "base has its weights"),
             "model.tokenizer": (model.base and model.tokenizer, "base brings its own"),
             "train.other_learning_rate": (
                 is_adamw and train.other_learning_rate is not None,

@@ -28,6 +28,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.train.beginning import begin_with_heads
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.sources import Encode
 
@@ -73,6 +74,8 @@ def load_learner(config: ModelConfig) -> Learner:
         model, tokenizer = read_pretrained(config.base, torch.float32)
     else:
         model, tokenizer = _begin(Path(config.architecture or ""), config.tokenizer or "")
+        if config.begin == "looking_back":
+            begin_with_heads(model)
     eos_id = tokenizer.eos_token_id
     if not isinstance(eos_id, int) or not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 from torch.utils.data import Dataset
 
@@ -14,6 +16,9 @@ from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.packing import pack
 from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document
+from pasta_lm.language.events import Text
+from pasta_lm.tasks.drills import drill
 from pasta_lm.tasks.rivals import EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
@@ -22,6 +27,8 @@ Pack = list[EncodedExample]
 
 FEW_RECORDS = 3
 """The most records of a prompt while only few are wanted."""
+FIRST_DRILL, LAST_DRILL = (4, 1), (8, 5)
+"""The most records and columns of a drill, at first and when drills have grown."""
 
 
 class Packs(Dataset[Pack]):
@@ -83,10 +90,29 @@ class TaskPacks(Dataset[Pack]):
         return found
 
     def _records(self, index: int, most: int | None) -> Iterator[Record]:
-        seed = self._config.seed * 1_000_000 + index
-        for task in tasks.mixture(self._config.split, seed, most=most):
-            document = EVERY_ANNOTATOR[self._config.annotator](task, 0)
-            yield Record(task.id, task.prompt, document, "tasks")
+        """Yield what a pack is filled with: tasks, and drills in their share."""
+        config = self._config
+        done = index / self._num_packs
+        share = 1.0 if done < config.drills_first else config.drills * (1 - done)
+        seed = config.seed * 1_000_000 + index
+        random = Random(f"drills/{seed}")
+        annotate = EVERY_ANNOTATOR[config.annotator]
+        all_tasks = tasks.mixture(config.split, seed, most=most)
+        for number in itertools.count(1000 * seed):
+            if random.random() < share:
+                yield _drill(number, done / config.drills_first if config.drills_first else 1)
+            else:
+                task = next(all_tasks)
+                yield Record(task.id, task.prompt, annotate(task, 0), "tasks")
+
+
+def _drill(number: int, done: float) -> Record:
+    """Return a drill; they are small for half of their time (1), and grow for as long as that."""
+    grown = min(max(done - 0.5, 0), 1)
+    pairs = zip(FIRST_DRILL, LAST_DRILL, strict=True)
+    sizes = [low + round(grown * (high - low)) for low, high in pairs]
+    drawn = drill(number, most_records=sizes[0], most_columns=sizes[1])
+    return Record(f"drill-{number}", drawn.prompt, Document((Text(drawn.answer),)), "tasks")
 
 
 PackSet = Packs | TaskPacks

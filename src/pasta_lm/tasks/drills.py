@@ -1,0 +1,82 @@
+"""Drills: records, and single cells of them asked for, so that finding is learned before the tasks.
+
+In a task one token in dozens must be found by a name; in a drill one in eight. The words are those
+of the training split, no sentence of any family occurs, and no grader reads the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.records import Cell
+from pasta_lm.tasks.task import Split
+from pasta_lm.tasks.words import WORDS
+
+MOST_QUESTIONS = 12
+SEPARATORS = (". ", "\n", "; ")
+WHOLE_RECORDS = 0.3
+"""Share of drills whose answer is whole records rather than single cells."""
+NUMBERS = 0.4
+"""Share of columns that hold numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A prompt and the answer to it, both plain text."""
+
+    prompt: str
+    answer: str
+
+
+def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
+    """Draw the drill of a seed.
+
+    Args:
+        seed: The same seed gives the same drill.
+        most_records: At least 2 are drawn.
+        most_columns: At least 1 beside the names.
+    """
+    draw = Draw(Split.TRAIN, f"drill/{seed}")
+    num_records = draw.random.randint(2, most_records)
+    names = draw.names(num_records)
+    kinds = draw.random.sample(sorted(WORDS), draw.random.randint(1, most_columns))
+    columns = [_column(draw, kind, num_records) for kind in kinds]
+    heads = [draw.choice((kind, draw.invented(1)[0])) for kind in kinds]
+    rows = [(name, *cells) for name, *cells in zip(names, *columns, strict=True)]
+    asked = _whole if draw.random.random() < WHOLE_RECORDS else _cells
+    return Drill(
+        _table(heads, rows) if draw.choice((True, False)) else _lines(heads, rows),
+        draw.choice(SEPARATORS).join(asked(draw, heads, rows)),
+    )
+
+
+def _column(draw: Draw, kind: str, number: int) -> list[Cell]:
+    if draw.random.random() < NUMBERS:
+        return list(draw.values(number))
+    return list(draw.words(kind, number))
+
+
+def _table(heads: list[str], rows: list[tuple[Cell, ...]]) -> str:
+    lines = [("name", *heads), *rows]
+    return "\n".join(" | ".join(map(str, line)) for line in lines)
+
+
+def _lines(heads: list[str], rows: list[tuple[Cell, ...]]) -> str:
+    pairs = [(name, zip(heads, cells, strict=True)) for name, *cells in rows]
+    return "\n".join(
+        f"{name}: {', '.join(f'{head} {cell}' for head, cell in fields)}" for name, fields in pairs
+    )
+
+
+def _whole(draw: Draw, _: list[str], rows: list[tuple[Cell, ...]]) -> list[str]:
+    return [" ".join(map(str, row)) for row in draw.random.sample(rows, len(rows))]
+
+
+def _cells(draw: Draw, heads: list[str], rows: list[tuple[Cell, ...]]) -> list[str]:
+    cells = [
+        f"{name} {head} {cell}"
+        for name, *found in rows
+        for head, cell in zip(heads, found, strict=True)
+    ]
+    return draw.random.sample(cells, min(MOST_QUESTIONS, len(cells)))

@@ -1,0 +1,63 @@
+"""Drills: every answer stands in the prompt, under the record and the head that it names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.tasks.draw import owns_word
+from pasta_lm.tasks.drills import MOST_QUESTIONS, SEPARATORS, Drill, drill
+from pasta_lm.tasks.task import Split
+
+seeds = st.integers(0, 10_000_000)
+
+
+def records(prompt: str) -> dict[str, dict[str, str]]:
+    """Read a prompt, whichever its layout, as the cells of each record by their heads."""
+    lines = prompt.split("\n")
+    if " | " in lines[0]:
+        heads, *rows = [line.split(" | ") for line in lines]
+        return {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in rows}
+    split = [line.split(": ") for line in lines]
+    return {name: dict(map(_field, cells.split(", "))) for name, cells in split}
+
+
+def _field(text: str) -> tuple[str, str]:
+    head, cell = text.rsplit(" ", 1)
+    return head, cell
+
+
+def answers(drawn: Drill) -> list[str]:
+    return re.split("|".join(map(re.escape, SEPARATORS)), drawn.answer)
+
+
+@given(seeds)
+def test_every_answer_is_a_cell_or_a_record_of_the_prompt(seed: int) -> None:
+    drawn = drill(seed)
+    table = records(drawn.prompt)
+    cells = {f"{name} {head} {cell}" for name, row in table.items() for head, cell in row.items()}
+    whole = {" ".join((name, *row.values())) for name, row in table.items()}
+    found = answers(drawn)
+    assert {*found} <= cells or {*found} == whole
+    assert len({*found}) == len(found) <= max(MOST_QUESTIONS, len(table))
+
+
+@given(seeds, st.integers(2, 8), st.integers(1, 5))
+def test_a_drill_is_no_larger_than_asked(seed: int, most_records: int, most_columns: int) -> None:
+    table = records(drill(seed, most_records=most_records, most_columns=most_columns).prompt)
+    assert 2 <= len(table) <= most_records
+    assert all(1 <= len(row) <= most_columns for row in table.values())
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_names_are_those_of_the_training_split(seed: int) -> None:
+    assert all(owns_word(Split.TRAIN, name) for name in records(drill(seed).prompt))
+
+
+def test_the_same_seed_gives_the_same_drill_and_another_another() -> None:
+    assert [drill(seed) for seed in range(20)] == [drill(seed) for seed in range(20)]
+    assert len({drill(seed) for seed in range(200)}) == 200
+    assert {bool(re.search(r" \| ", drill(seed).prompt)) for seed in range(20)} == {True, False}
