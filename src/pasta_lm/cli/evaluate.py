@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.cli.bars import bars
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_one_of
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_draft, require_one_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -51,6 +51,13 @@ def tasks(
     strategies: Annotated[
         str, option("--strategies", metavar="A,B", help="Ways to answer, by comma.")
     ] = "sequential,pasta",
+    draft: Annotated[
+        str | None,
+        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
+    ] = None,
+    bounds: Annotated[
+        bool, option("--bounds", help="Also replay forks everywhere, and by chance.")
+    ] = False,
     num_prompts: Annotated[
         int,
         option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
@@ -96,6 +103,7 @@ def tasks(
     names = tuple(name.strip() for name in strategies.split(","))
     for name in names:
         require_one_of("--strategies", name, STRATEGIES)
+    require_draft(draft, names)
     for flag, value in (("--split", split), ("--wordings", wordings)):
         require_one_of(flag, value, [one.value for one in Split])
     silence_libraries()
@@ -114,8 +122,9 @@ def tasks(
         wordings=wordings,
         first_seed=seed,
         max_tokens=max_tokens,
+        bounds=bounds,
     )
-    ours, theirs = _models(model, baseline, dtype=dtype, device=device)
+    ours, theirs = _models(model, baseline, draft, dtype=dtype, device=device)
     try:
         with bars() as progress:
             answers = answer_tasks(settings, ours, theirs, progress)
@@ -175,17 +184,24 @@ def frontier(
 
 
 def _models(
-    model: str | None, baseline: str | None, *, dtype: str | None, device: str | None
+    model: str | None,
+    baseline: str | None,
+    draft: str | None,
+    *,
+    dtype: str | None,
+    device: str | None,
 ) -> Any:
-    """Load the model and its baseline; the built-in model's is its sequential twin."""
+    """Load the model and its baseline, for which the draft guesses.
+
+    The built-in model's baseline is its sequential twin.
+    """
     from pasta_lm.strategies.model import BUILTIN, Pasta, baseline_of
 
     name = model or BUILTIN
     wanted = baseline or baseline_of(name)
-    ours = Pasta.from_pretrained(name, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
-    if wanted == name:
-        return ours, ours
-    return ours, Pasta.from_pretrained(wanted, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+    load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+    theirs = load(wanted, draft=draft)
+    return (theirs if wanted == name else load(name)), theirs
 
 
 POOL_TOKENS = 65_536

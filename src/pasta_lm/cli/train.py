@@ -109,3 +109,29 @@ def tokenizer(
     trained = train_tokenizer(text for task in drawn for text in (task.prompt, task.text))
     trained.save_pretrained(out)
     typer.echo(f"{out}: {len(trained)} pieces")
+
+
+@app.command()
+def router(
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="The model folder it is for.")],
+    annotator: Annotated[
+        str, option("--annotator", metavar="NAME", help="Who says which answers have points.")
+    ] = "sot_noisy",
+    num_tasks: Annotated[
+        int, option("--num-tasks", metavar="N", min=1, help="Training prompts to learn from.")
+    ] = 4000,
+) -> None:
+    """Learn which prompts get a skeleton under strategy sot-router, from the prompt alone."""
+    from pasta_lm.cli.flags import require_one_of
+    from pasta_lm.errors import ModelNotFoundError
+    from pasta_lm.tasks.rivals import SOT_ANNOTATORS
+    from pasta_lm.train.router import train_router
+
+    require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))
+    if not (model / "config.json").is_file():
+        raise ModelNotFoundError(f"{model}: no config.json there", hint="name a model folder")
+    found = train_router(model, annotator, num_tasks)
+    typer.echo(
+        f"{found.file}: agrees with the true structure on {found.agreement:.1%} of dev prompts, "
+        f"gives {found.routed:.1%} a skeleton"
+    )

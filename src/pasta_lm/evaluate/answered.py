@@ -11,6 +11,7 @@ from typing import Any
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.structure import Structure, structure
+from pasta_lm.strategies import apar
 from pasta_lm.tasks.referee import referee_grade
 from pasta_lm.tasks.task import Task
 
@@ -24,7 +25,7 @@ class Answered:
         family: Its family.
         strategy: What answered.
         text: What a reader gets.
-        program: The written form.
+        program: The written form; the annotator form where blocks have no lengths.
         grade: The referee's, from 0 to 1.
         structure: Its forks and syncs.
         finish_reason: ``stop``, or the limit that cut it.
@@ -86,9 +87,9 @@ def graded(task: Task, answer: Answer, strategy: str, *, is_timed: bool = False)
         family=task.family,
         strategy=strategy,
         text=answer.text,
-        program=answer.document.written(),
+        program=answer.program,
         grade=referee_grade(task, answer.text),
-        structure=structure(task, answer.document),
+        structure=structure(task, answer.document, by_details=strategy == apar.NAME),
         finish_reason=answer.finish_reason,
         num_illegal=trace.num_illegal,
         num_content_tokens=trace.num_content_tokens,

@@ -11,7 +11,9 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.tasks.annotators import ANNOTATORS
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.tasks.rivals import APAR_ANNOTATORS, EVERY_ANNOTATOR, SOT_ANNOTATORS
 from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
@@ -114,7 +116,7 @@ class SftConfig:
         check_train(self.train)
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
-            choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
+            choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
             choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
             for key in ("few_first", "drills", "drills_first"):
                 if not 0 <= getattr(self.data.tasks, key) <= 1:
@@ -123,6 +125,12 @@ class SftConfig:
         has_beginning = model.base and model.begin != "random"
         refuse_ignored("model.begin", has_beginning, "base has its weights")
         refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
+        if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            raise UsageError(
+                f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
+                f"{self.train.positions!r} need their lengths",
+                hint=f'train.positions = "{apar.POSITIONS}"',
+            )
 
 
 def check_train(train: TrainConfig) -> None:
@@ -148,6 +156,14 @@ def check_train(train: TrainConfig) -> None:
     refuse_ignored("train.decay", train.decay and train.schedule != WSD, f"it belongs to {WSD}")
     grows = train.warmup and train.schedule == "constant"
     refuse_ignored("train.warmup", grows, "a constant rate does not grow")
+
+
+def taught_by(data: DataConfig) -> str:
+    """Return the strategy that a model is taught by these data."""
+    if data.tasks is None or data.plain:
+        return pasta.NAME
+    names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+    return next((name for name, some in names.items() if data.tasks.annotator in some), pasta.NAME)
 
 
 def read_config(path: Path) -> SftConfig:

@@ -9,6 +9,7 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pasta_lm.data.encode import NO_LABEL
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import SftConfig
+from pasta_lm.train.config import SftConfig, taught_by
 from pasta_lm.train.learner import Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.preflight import describe
@@ -67,7 +68,7 @@ def preflight(config: SftConfig) -> str:
 def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
     set_seed(train.seed)  # before the weights: a model that begins at random begins with it
-    learner = load_learner(config.model)
+    learner = replace(load_learner(config.model), taught=taught_by(config.data))
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
     last = learner.last_position
