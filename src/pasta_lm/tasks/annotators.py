@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
-from pasta_lm.language.document import Document
+from pasta_lm.language.document import Block, Document
+from pasta_lm.tasks.layout import Layout
 from pasta_lm.tasks.plan import needed_syncs, plan, write
+from pasta_lm.tasks.rules import MARKED, rule_document
 from pasta_lm.tasks.task import Task
 
 MISSED = 0.3
@@ -57,6 +60,31 @@ def never_sync(task: Task, seed: int = 0) -> Document:
     return write(units, [i for i, unit in enumerate(units) if unit.fork], ())
 
 
+def rule(task: Task, seed: int = 0) -> Document:
+    """Return the answer as rule-pasta's rule marks it: from its Markdown, whatever was asked."""
+    return _with_topics(task, rule_document(task.text))
+
+
+def rule_lines(task: Task, seed: int = 0) -> Document:
+    """Return the same where lines that stand alone are set apart too."""
+    return _with_topics(task, rule_document(task.text, MARKED | {Layout.LINE}))
+
+
+def _with_topics(task: Task, document: Document) -> Document:
+    """Give blocks that are whole units the topics that every annotator gives them.
+
+    A rule places blocks and syncs; that it had other topics as well would blur the comparison.
+    """
+    topics = {unit.text: unit.topic for unit in task.units}
+    items = [
+        replace(item, topic=topics.get(item.plain_text, item.topic))
+        if isinstance(item, Block)
+        else item
+        for item in document.items
+    ]
+    return Document(tuple(items))
+
+
 ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
     "gold": gold,
     "noisy": noisy,
@@ -64,6 +92,8 @@ ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
     "always_fork": always_fork,
     "never_fork": plain,
     "never_sync": never_sync,
+    "rule": rule,
+    "rule_lines": rule_lines,
 }
 
 
