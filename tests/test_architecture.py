@@ -22,6 +22,8 @@ DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
     "remote/transport.py": "httpx",
+    "data/sources.py": "pyarrow datasets",
+    "data/annotated_set.py": "pyarrow",
     "train/": "torch transformers tokenizers",
     "evaluate/": "scipy",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",

@@ -77,6 +77,7 @@ class AnnotationLog:
             PastaError: the disk does not take it.
         """
         self.rows: dict[int, RowLog] = {}
+        self._is_torn = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder / LOCK)
@@ -155,9 +156,12 @@ class AnnotationLog:
         return [] if index in self.rows else [_row_line(index, row)]
 
     def _append(self, *lines: Row) -> None:
+        if self._is_torn:
+            raise PastaError("the journal ends in a torn line: run the same command again")
         try:
             self._journal.append(lines)
         except OSError as exc:
+            self._is_torn = True  # nothing may stand behind it; opening it again cuts it off
             raise PastaError(
                 f"{self._journal.path} cannot be written: {exc.strerror}",
                 hint="what was counted is safe; make room and run the same command again",
@@ -182,18 +186,22 @@ class AnnotationLog:
         if begun is None:
             self._append({"id": "settings", "settings": settings})
             return
-        changed = [
-            f"{table}.{key}" if isinstance(value, dict) else table
-            for table, value in settings.items()
-            for key in (value if isinstance(value, dict) else [""])
-            if (begun["settings"].get(table) or {}) != value
-            and (not key or (begun["settings"].get(table) or {}).get(key) != value[key])
-        ]
-        if begun["settings"] != settings:
+        before, now = (set(_flat(one)) for one in (begun["settings"], settings))
+        if before != now:
+            changed = ", ".join(sorted({key for key, _ in before ^ now}))
             raise UsageError(
-                f"{folder} was begun with other settings: {', '.join(changed) or 'keys are gone'}",
+                f"{folder} was begun with other settings: {changed}",
                 hint="change them back, or name another output.folder",
             )
+
+
+def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each key with its tables in front, and its value as JSON."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", json.dumps(value)
 
 
 def _row_line(index: int, row: SourceRow) -> Row:

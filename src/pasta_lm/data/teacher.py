@@ -55,12 +55,18 @@ class Prompt:
 
     def messages(self, prompt: str, answer: str) -> list[Message]:
         """Return what is sent first for one answer."""
-        shown: list[Message] = [{"role": "system", "content": self.instructions}]
-        for one in self.demonstrations:
-            plain = parse(one.annotated, Form.ANNOTATOR).plain_text
-            shown.append({"role": "user", "content": _ask(one.prompt, plain)})
-            shown.append({"role": "assistant", "content": _wrap(one.annotated)})
-        return [*shown, {"role": "user", "content": _ask(prompt, answer)}]
+        return [*_shown(self), {"role": "user", "content": _ask(prompt, answer)}]
+
+
+@cache
+def _shown(prompt: Prompt) -> tuple[Message, ...]:
+    """Return what is the same for all answers: the instructions and the demonstrations."""
+    shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
+    for one in prompt.demonstrations:
+        plain = parse(one.annotated, Form.ANNOTATOR).plain_text
+        shown.append({"role": "user", "content": _ask(one.prompt, plain)})
+        shown.append({"role": "assistant", "content": _wrap(one.annotated)})
+    return tuple(shown)
 
 
 @cache

@@ -200,9 +200,9 @@ class ScriptedServer:
             _send(handler, 200, data[: len(data) // 2], announced=len(data))
         else:
             outcome = "refusal" if reply.refusal else outcome
-            _send(handler, 200, data)
             with self._lock:
                 self.paid[messages] += 1
+            _send(handler, 200, data)
         self._count(outcome)
 
     def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:

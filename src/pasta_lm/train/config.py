@@ -146,11 +146,24 @@ def read_config(path: Path) -> SftConfig:
     Raises:
         UsageError: it cannot be read, or something in it is unknown or wrong.
     """
+    return read_recipe(path, SftConfig)
+
+
+def read_recipe(path: Path, kind: type[T]) -> T:
+    """Read a recipe of some stage.
+
+    Args:
+        path: A TOML file.
+        kind: The dataclass that says what it may hold.
+
+    Raises:
+        UsageError: it cannot be read, or something in it is unknown or wrong.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{path} is no recipe: {exc}") from exc
-    return _build(SftConfig, data, "")
+    return _build(kind, data, "")
 
 
 def _build(kind: type[T], data: Mapping[str, Any], place: str) -> T:
