@@ -49,7 +49,7 @@ class Pace:
         finally:
             self.num_in_flight -= 1
             async with self._changed:
-                self._changed.notify_all()
+                self._changed.notify(max(1, int(self.limit) - self.num_in_flight))
 
     def grow(self) -> None:
         """Allow one more per round of answers: call it once for each good one."""
@@ -70,7 +70,7 @@ class Pace:
         finally:
             self._pauses.discard(mark)
             async with self._changed:
-                self._changed.notify_all()
+                self._changed.notify(max(1, int(self.limit) - self.num_in_flight))
 
     def _has_room(self) -> bool:
         return not self._pauses and self.num_in_flight < int(self.limit)
