@@ -7,9 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pasta_lm.cli.app import app
+from pasta_lm.data.annotate_config import AnnotateConfig
 from pasta_lm.data.scripted_teacher import teacher_by_rule
 from pasta_lm.errors import PastaError
 from pasta_lm.remote.scripted_server import ScriptedServer
+from pasta_lm.train.config import read_recipe
 from tests.data.annotating import write_source
 
 RECIPE = """
@@ -87,3 +89,12 @@ def test_the_rule_needs_no_server(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["annotate", str(recipe)])
     assert found.exit_code == 0, found.output
     assert "heuristic" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    sorted((Path(__file__).parents[2] / "runs" / "annotation").glob("*.toml")),
+    ids=lambda one: one.stem,
+)
+def test_each_recipe_of_the_project_can_be_read(recipe: Path) -> None:
+    assert read_recipe(recipe, AnnotateConfig).teacher is not None
