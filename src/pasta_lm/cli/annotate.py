@@ -84,6 +84,9 @@ def _show_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     from pasta_lm.data.budget import estimate
 
     if recipe.teacher is None:
+        typer.echo(
+            "pasta: markdown_rule is a heuristic: it asks nobody and costs nothing", err=True
+        )
         return None
     is_sample = recipe.source.hub is not None and limit is None
     rows = source_rows(recipe, limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -165,18 +164,3 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> Estimate:
     cost = None if teacher.input_price is None else teacher.cost_usd(prompt, completion)
     wall_s = completion / TOKENS_PER_S / teacher.max_in_flight
     return Estimate(num_rows, num_skipped, Tokens(prompt, completion), cost, wall_s)
-
-
-class Clock:
-    """How fast rows end, for the time that is left."""
-
-    def __init__(self, num_done: int) -> None:
-        """Begin to measure now, behind what earlier runs have done."""
-        self._first, self._start_s = num_done, time.monotonic()
-
-    def left_s(self, num_done: int, num_rows: int) -> float | None:
-        """Return the seconds that the rest will take; None while nothing is known."""
-        done = num_done - self._first
-        if done <= 0:
-            return None
-        return (time.monotonic() - self._start_s) / done * max(0, num_rows - num_done)

@@ -100,6 +100,7 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all tries.
         """
+        reason = ""
         body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
         for num_sent in range(1, self._policy.max_requests + 1):
             async with self.pace.slot() as era:
