@@ -166,7 +166,7 @@ def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"] is None
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
-    assert facts["extras"].keys() == {"torch", "train", "evaluate", "serve"}
+    assert facts["extras"].keys() == {"torch", "train", "data", "evaluate", "serve"}
 
 
 def test_doctor_names_the_extra_that_is_missing(

@@ -8,6 +8,7 @@ import pytest
 
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
+from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
 from pasta_lm.tasks.annotators import (
     ADDED,
@@ -17,7 +18,7 @@ from pasta_lm.tasks.annotators import (
     annotate,
     random_fork,
 )
-from pasta_lm.tasks.plan import best_speedup, plan
+from pasta_lm.tasks.plan import plan
 from tests.tasks.reading import marked
 
 SEEDS = range(10)

@@ -33,6 +33,11 @@ CASES = [
     ("| n | t |\n|---|---|\n| A | x |\n| B | y |", [
         (LINE, "| n | t |\n|---|---|"), (ROW, "| A | x |"), (ROW, "| B | y |"),
     ]),
+    ("Run:\n```sh\n# x\n\n- y\n```\n- z", [
+        (LINE, "Run:"), (LINE, "```sh\n# x\n\n- y\n```"), (ITEM, "- z"),
+    ]),
+    ("- a\n  ```\n1. b\n  ```\n- c", [(ITEM, "- a\n  ```\n1. b\n  ```"), (ITEM, "- c")]),
+    ("````\n```\n# x\n````\n~~~\n# y", [(LINE, "````\n```\n# x\n````"), (LINE, "~~~\n# y")]),
     ("| A | x |\n| B | y |", [(ROW, "| A | x |"), (ROW, "| B | y |")]),
     ("", []),
     ("  \n ", []),
@@ -44,7 +49,9 @@ def test_a_layout_is_read_line_by_line(text: str, expected: list[tuple[Layout, s
     assert [(part.layout, part.text) for part in parts(text)] == expected
 
 
-LINES = st.sampled_from(["# A", "- b", "  - c", "1. d: e", "**f** g", "| h |", "i j.", "", " "])
+LINES = st.sampled_from(
+    ["# A", "```", "- b", "  - c", "1. d: e", "**f** g", "| h |", "i j.", "", " "]
+)
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))

@@ -13,7 +13,7 @@ from typing import Annotated, Never
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import check, doctor, evaluate, examples, play, replay, run, train, view
+from pasta_lm.cli import annotate, check, doctor, evaluate, examples, play, replay, run, train, view
 from pasta_lm.cli.flags import option
 from pasta_lm.errors import MissingExtraError, PastaError
 
@@ -22,6 +22,7 @@ EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
     **dict.fromkeys(("accelerate", "tensorboard"), "train"),
     **dict.fromkeys(("scipy", "jinja2"), "evaluate"),
+    **dict.fromkeys(("httpx", "pyarrow", "datasets"), "data"),
 }
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
+app.command()(annotate.annotate)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
@@ -22,6 +22,7 @@ _ROW = re.compile(r"\|.*\|[ \t]*\Z")
 _RULE = re.compile(r"\|?[ \t:|-]*-[ \t:|-]*\|?[ \t]*\Z")
 _LABEL = re.compile(r"(?P<label>[^\s:.,;!?|](?:[^:.;!?|\n]{0,48}[^\s:.;!?|])?):(?=\s)")
 _NAME = re.compile(r"(?:[A-Z][\w'-]*[ \t]+)+(?=[a-z])")
+_FENCE = re.compile(r"(`{3,}|~{3,})")
 _BAR = re.compile(r"\|[ \t]*")
 _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`]+")
 _CONCLUSION = re.compile(
@@ -118,7 +119,8 @@ def parts(text: str) -> list[Part]:
     """Return the parts of an answer in order, their white space in front of them.
 
     A section goes on to the next heading of its level or a higher one, a list item over the lines
-    indented below it. A table's head is a line: it is no row of its own.
+    indented below it. A table's head is a line: it is no row of its own. So is fenced code,
+    whatever its lines look like.
     """
     found: list[Part] = []
     place, lines = 0, _lines(text)
@@ -147,10 +149,17 @@ class _Line:
 def _lines(text: str) -> list[_Line]:
     """Return the lines that are not blank, white space at their ends excluded."""
     found: list[_Line] = []
-    place, is_after_blank = 0, False
+    place, is_after_blank, fence = 0, False, ""
     for line in text.split("\n"):
         stripped = line.strip()
-        if stripped:
+        mark = _FENCE.match(stripped)
+        if fence:
+            last = found.pop()
+            end = place + len(line.rstrip()) if stripped else last.end
+            found.append(replace(last, end=end, text=text[last.start : end]))
+            fence = "" if mark and mark[1].startswith(fence) else fence
+        elif stripped:
+            fence = mark[1] if mark else ""
             indent = len(line) - len(line.lstrip())
             start = place + indent
             found.append(_Line(start, start + len(stripped), indent, stripped, is_after_blank))
