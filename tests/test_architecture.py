@@ -22,7 +22,7 @@ DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
     "train/": "torch transformers tokenizers",
-    "evaluate/": "scipy",
+    "evaluate/": "scipy numpy",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

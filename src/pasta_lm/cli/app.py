@@ -13,7 +13,18 @@ from typing import Annotated, Never
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import check, doctor, evaluate, examples, play, replay, run, train, view
+from pasta_lm.cli import (
+    check,
+    doctor,
+    evaluate,
+    examples,
+    lc_winrate,
+    play,
+    replay,
+    run,
+    train,
+    view,
+)
 from pasta_lm.cli.flags import option
 from pasta_lm.errors import MissingExtraError, PastaError
 
@@ -21,7 +32,7 @@ MAX_ERROR_LINES = 4
 EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
     **dict.fromkeys(("accelerate", "tensorboard"), "train"),
-    "scipy": "evaluate",
+    **dict.fromkeys(("numpy", "scipy"), "evaluate"),
 }
 
 app = typer.Typer(
@@ -38,6 +49,7 @@ app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
+evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 
