@@ -22,6 +22,7 @@ from pasta_lm.cli import (
     play,
     replay,
     run,
+    speed,
     train,
     view,
 )
@@ -50,6 +51,7 @@ app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
 evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
+evaluate.app.command()(speed.speed)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

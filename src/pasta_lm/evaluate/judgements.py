@@ -53,13 +53,11 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     """
     models: dict[str, list[Judgement]] = {}
     seen: set[tuple[str, int]] = set()
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
+    for number, row in json_lines(path):
         try:
-            one = judgement(json.loads(line))
-        except (ValueError, InputError) as exc:
-            raise InputError(f"{path}:{number}: {exc}") from exc
+            one = judgement(row)
+        except InputError as exc:
+            raise InputError(f"{path}:{number}: {exc.message}") from exc
         if (one.model, one.row) in seen:
             raise InputError(f"{path}:{number}: {one.model} has row {one.row} twice")
         seen.add((one.model, one.row))
@@ -69,14 +67,30 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     return models
 
 
-def judgement(row: Any) -> Judgement:
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, each with its line.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no JSON object.
+    """
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as exc:
+            raise InputError(f"{path}:{number}: not JSON: {exc}") from exc
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: not a JSON object")
+        yield number, row
+
+
+def judgement(row: dict[str, Any]) -> Judgement:
     """Return a judgement from its JSON object.
 
     Raises:
         InputError: a key is missing, or has a value that means nothing.
     """
-    if not isinstance(row, dict):
-        raise InputError("not a JSON object")
     for key, kind in (("model", str), ("row", int), ("len_1", int), ("len_2", int)):
         value = row.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
