@@ -27,12 +27,6 @@ def lc_winrate(
     gamed: Annotated[
         Path, option("--gamed", metavar="CSV", help="Verdicts on the gamed reference.")
     ],
-    judge: Annotated[
-        str | None, option("--judge", metavar="NAME", help="Who judged, if it is known.")
-    ] = None,
-    baseline: Annotated[
-        str | None, option("--baseline", metavar="NAME", help="Whose answers were the reference.")
-    ] = None,
     allow_missing: AllowMissing = False,
     json: Json = False,
 ) -> None:
@@ -44,7 +38,7 @@ def lc_winrate(
     from json import dumps
 
     from pasta_lm.evaluate.comparability import comparability
-    from pasta_lm.evaluate.judgements import read_difficulty, read_gamed, read_judgements
+    from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
     from pasta_lm.evaluate.win_rates import Calibration, win_rate_figures
 
     models = read_judgements(annotations)
@@ -52,6 +46,7 @@ def lc_winrate(
     found: dict[str, dict[str, Any]] = {}
     for name, rows in models.items():
         figures = win_rate_figures(rows, calibration, allow_missing=allow_missing)
+        judge, baseline = named(rows)
         verdict = comparability(judge, baseline, figures["n_total"])
         found[name] = figures | {
             "judge": judge,

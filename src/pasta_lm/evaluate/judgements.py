@@ -8,11 +8,13 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError
+
+_KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
 
 
 class Judgement(NamedTuple):
@@ -27,6 +29,10 @@ class Judgement(NamedTuple):
     """Characters of the reference's answer."""
     len_2: int
     """Characters of the model's answer."""
+    judge: str | None = None
+    """Its name, where the row says it."""
+    baseline: str | None = None
+    """Whose answers were the reference, where the row says it."""
 
 
 class GamedRow(NamedTuple):
@@ -42,8 +48,9 @@ class GamedRow(NamedTuple):
 def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     """Read judgements of one or more models, a JSON object a line, gzipped if named ``.gz``.
 
-    A row has ``model, row, preference, len_1, len_2``; ``preference`` is from 1, the reference
-    wins, to 2, the model wins; 0 and 1.5 are draws, null is a verdict that is missing.
+    A row has ``model, row, preference, len_1, len_2``, and may name ``judge`` and ``baseline``;
+    ``preference`` is from 1, the reference wins, to 2, the model wins; 0 and 1.5 are draws, null is
+    a verdict that is missing.
 
     Returns:
         By model, in the order of the file.
@@ -91,7 +98,7 @@ def judgement(row: dict[str, Any]) -> Judgement:
     Raises:
         InputError: a key is missing, or has a value that means nothing.
     """
-    for key, kind in (("model", str), ("row", int), ("len_1", int), ("len_2", int)):
+    for key, kind in _KEYS.items():
         value = row.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{key!r} is {value!r}, not of type {kind.__name__}")
@@ -100,8 +107,25 @@ def judgement(row: dict[str, Any]) -> Judgement:
     if "preference" not in row:
         raise InputError("no 'preference'; a missing verdict is null")
     return Judgement(
-        row["model"], row["row"], _preference(row["preference"]), row["len_1"], row["len_2"]
+        row["model"],
+        row["row"],
+        _preference(row["preference"]),
+        row["len_1"],
+        row["len_2"],
+        row.get("judge"),
+        row.get("baseline"),
     )
+
+
+def named(judgements: Iterable[Judgement]) -> tuple[str | None, str | None]:
+    """Return who judged and whose answers were the reference, as far as the rows say.
+
+    Several are named together: such rows are of no one judge.
+    """
+    rows = list(judgements)
+    judges = dict.fromkeys(one.judge for one in rows if one.judge)
+    baselines = dict.fromkeys(one.baseline for one in rows if one.baseline)
+    return " and ".join(judges) or None, " and ".join(baselines) or None
 
 
 def _preference(value: Any) -> float | None:

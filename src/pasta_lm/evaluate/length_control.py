@@ -28,6 +28,7 @@ GAMED_WEIGHT = 0.1
 CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
 """Inverse penalties to choose from, called C by solvers."""
 NUM_FOLDS = 5
+NUM_DRAWS, SEED = 200, 0
 
 
 class Design(NamedTuple):
@@ -51,12 +52,14 @@ class LengthControlled:
             AlpacaEval has it: the fit itself is taken as known. None of a single row.
         weights: Of each feature, by name.
         inverse_penalty: C.
+        predictions: By row, in percent; of some rows the mean is their own win rate.
     """
 
     win_rate: float
     standard_error: float | None
     weights: dict[str, float]
     inverse_penalty: float
+    predictions: tuple[float, ...]
 
 
 def length_controlled(
@@ -89,7 +92,30 @@ def length_controlled(
         standard_error=standard_error(100 * predicted),
         weights=dict(zip(names, map(float, weights), strict=True)),
         inverse_penalty=chosen,
+        predictions=tuple(map(float, 100 * predicted)),
     )
+
+
+def interval(
+    judgements: Sequence[Judgement],
+    difficulty: Sequence[float] | None,
+    gamed: Sequence[GamedRow],
+    fitted: LengthControlled,
+) -> tuple[float, float]:
+    """Return the 95 % interval of a length-controlled win rate, in percent.
+
+    Percentile bootstrap over instructions; each draw is fitted again, with the same penalty, so
+    the interval holds what the standard error leaves out.
+    """
+    draw = np.random.default_rng(SEED)
+    rates = []
+    for _ in range(NUM_DRAWS):
+        chosen = draw.integers(len(judgements), size=len(judgements))
+        drawn = [judgements[index] for index in chosen]
+        again = length_controlled(drawn, difficulty, gamed, inverse_penalty=fitted.inverse_penalty)
+        rates += [again.win_rate] if again else []
+    low, high = np.percentile(rates or [fitted.win_rate], [2.5, 97.5])
+    return float(low), float(high)
 
 
 def standard_error(values: Array) -> float | None:

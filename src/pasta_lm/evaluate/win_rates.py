@@ -48,11 +48,28 @@ def win_rate_figures(
         InputError: a row has no difficulty.
     """
     _check_rows(judgements, calibration)
+    figures = plain_figures(judgements)
+    fitted = fitted_of(judgements, calibration)
+    known = None if calibration.difficulty is None else len(calibration.difficulty)
+    figures |= {
+        "n_absent": None if known is None else known - len(judgements),
+        "length_controlled_winrate": fitted and fitted.win_rate,
+        "lc_standard_error": fitted and fitted.standard_error,
+        "lc_weights": fitted and fitted.weights,
+        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
+    }
+    missing = figures["missing_rows"]
+    if missing and not allow_missing:
+        figures |= dict.fromkeys((*HEADLINES, "lc_weights", "win_rate_missing_lost"))
+        figures["refused"] = refusal(len(judgements), missing)
+    return figures
+
+
+def plain_figures(judgements: Sequence[Judgement]) -> Figures:
+    """Return what needs no fit, over the rows that have a verdict."""
     given = np.array([one.preference for one in judgements if one.preference is not None])
     missing = [one.row for one in judgements if one.preference is None]
-    fitted = _fit(judgements, calibration, len(given))
-    known = len(calibration.difficulty) if calibration.difficulty is not None else None
-    figures: Figures = {
+    return {
         "win_rate": 100 * float(given.mean()) if len(given) else None,
         "standard_error": standard_error(100 * given),
         "n_total": len(given),
@@ -61,18 +78,16 @@ def win_rate_figures(
         "n_draws": int((given == 0.5).sum()),
         "n_missing": len(missing),
         "missing_rows": missing,
-        "n_absent": None if known is None else known - len(judgements),
-        "avg_length": int(np.mean([one.len_2 for one in judgements])),
-        "length_controlled_winrate": fitted and fitted.win_rate,
-        "lc_standard_error": fitted and fitted.standard_error,
-        "lc_weights": fitted and fitted.weights,
-        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
+        "avg_length": int(np.mean([one.len_2 for one in judgements])) if judgements else None,
         "win_rate_missing_lost": 100 * float(given.sum()) / len(judgements) if missing else None,
     }
-    if missing and not allow_missing:
-        figures |= dict.fromkeys((*HEADLINES, "lc_weights", "win_rate_missing_lost"))
-        figures["refused"] = refusal(len(judgements), missing)
-    return figures
+
+
+def fitted_of(judgements: Sequence[Judgement], calibration: Calibration) -> LengthControlled | None:
+    """Return the length-controlled fit; None where there is too little to fit."""
+    if all(one.preference is None for one in judgements):
+        return None
+    return length_controlled(judgements, calibration.difficulty, calibration.gamed)
 
 
 def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
@@ -80,14 +95,6 @@ def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
     named = ", ".join(map(str, missing[:NUM_NAMED]))
     more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
     return f"no win rate: {len(missing)} of {num_rows} rows have no verdict ({named}{more})"
-
-
-def _fit(
-    judgements: Sequence[Judgement], calibration: Calibration, num_given: int
-) -> LengthControlled | None:
-    if not num_given:
-        return None
-    return length_controlled(judgements, calibration.difficulty, calibration.gamed)
 
 
 def _check_rows(judgements: Sequence[Judgement], calibration: Calibration) -> None:
