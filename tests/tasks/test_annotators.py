@@ -8,9 +8,10 @@ import pytest
 
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
+from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
 from pasta_lm.tasks.annotators import ADDED, ANNOTATORS, MISSED, SYNC_NOISE, annotate
-from pasta_lm.tasks.plan import best_speedup, plan
+from pasta_lm.tasks.plan import plan
 from tests.tasks.reading import marked
 
 SEEDS = range(10)
