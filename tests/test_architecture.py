@@ -24,6 +24,7 @@ DOORS = {
     "remote/transport.py": "httpx",
     "train/": "torch transformers tokenizers",
     "evaluate/": "scipy numpy",
+    "evaluate/instructions.py": "huggingface_hub",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

@@ -14,6 +14,7 @@ import typer
 
 from pasta_lm import __version__
 from pasta_lm.cli import (
+    alpaca,
     check,
     doctor,
     evaluate,
@@ -52,6 +53,7 @@ app.command()(view.view)
 app.add_typer(train.app, name="train")
 evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
 evaluate.app.command()(speed.speed)
+evaluate.app.command()(alpaca.alpaca)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

@@ -121,7 +121,7 @@ def tasks(
     )
     ours, theirs = _models(model, baseline, dtype=dtype, device=device)
     try:
-        with _progress() as progress:
+        with show_progress() as progress:
             answers = answer_tasks(settings, ours, theirs, progress)
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; nothing was measured", err=True)
@@ -156,7 +156,7 @@ POOL_TOKENS = 65_536
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """Give what shows progress: bars in a terminal, nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

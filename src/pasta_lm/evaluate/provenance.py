@@ -7,17 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta_lm import __version__
-
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 
-def provenance(model: Pasta) -> dict[str, str]:
+def provenance(model: Pasta, version: str) -> dict[str, str]:
     """Return what a record says of where it was made.
 
     Args:
         model: Who answers; its device and precision are those that count.
+        version: Of the package.
     """
     from pasta_lm.engines.torch.diagnosis import devices
 
@@ -27,17 +26,17 @@ def provenance(model: Pasta) -> dict[str, str]:
     return {
         "hardware": named if "cuda" in device else f"{named}, {_cpu()}",
         "dtype": str(loaded.dtype).removeprefix("torch."),
-        "commit": commit(),
-        "version": __version__,
+        "commit": commit() or f"release {version}",
+        "version": version,
     }
 
 
-def commit() -> str:
-    """Return the commit of this code, with a plus if files were changed; else the version."""
+def commit() -> str | None:
+    """Return the commit of this code, with a plus if files were changed; None: no repository."""
     folder = Path(__file__).parent
     head = _git(folder, "rev-parse", "--short=12", "HEAD")
     if head is None:
-        return f"release {__version__}"
+        return None
     return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder.parent)) else "")
 
 
