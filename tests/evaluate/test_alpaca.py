@@ -27,6 +27,14 @@ from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.retry import RetryPolicy
 from tests.data.judging import ScriptedTransport, answers_of, stated
 
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few bootstrap samples: intervals have tests of their own."""
+    monkeypatch.setattr("pasta_lm.evaluate.length_control.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.evaluate.intervals.NUM_DRAWS", 50)
+
+
 SYSTEMS = (System("sequential", "sequential", "base"), System("pasta", "pasta", "taught"))
 NUM = 12
 

@@ -89,13 +89,15 @@ def test_records_of_tasks_are_read_too(tmp_path: Path) -> None:
 def test_a_folder_of_traces_has_a_system_a_folder_and_a_prompt_a_file(tmp_path: Path) -> None:
     document = parse(WRITTEN)
     plain = parse(document.plain_text)
+    counts: list[tuple[int, int]] = []
     for system, answer in (("sequential", plain), ("pasta", document)):
         (tmp_path / system).mkdir()
         trace = ScriptedEngine(answer).answer("?").trace
         (tmp_path / system / "42.json").write_text(trace.to_json())
+        counts.append((trace.num_content_tokens, trace.critical_path))
     found = read_timings([tmp_path])
     ours, theirs = found["pasta"]["42"], found["sequential"]["42"]
-    assert ours.num_content_tokens == theirs.num_content_tokens
+    assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
     assert ours.kind == "simulated"
     table = speed_table(found, "sequential")
     wanted = theirs.critical_path / ours.critical_path

@@ -27,7 +27,7 @@ class Timing:
         system: Who answered.
         prompt_id: What was asked.
         kind: How the answer came about; empty: not recorded.
-        text: The answer; of a trace in the order of its threads.
+        text: The answer; of a trace its tokens as they were decoded, for their length alone.
         num_content_tokens: Tokens of all threads, tags and topics excluded.
         critical_path: Tokens decoded one after another.
         wall_s: Seconds, where it was decoded alone; None: among others.
