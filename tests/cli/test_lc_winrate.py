@@ -65,6 +65,17 @@ def test_the_table_has_the_best_first_and_says_what_it_may_be_held_against(
     assert label.startswith("not comparable with AlpacaEval 2's leaderboard: the judge is someone")
 
 
+def test_rows_of_a_scripted_judge_have_no_win_rate(pasta: Pasta, tables: dict[str, Path]) -> None:
+    file = tables["annotations"]
+    file.write_text(file.read_text().replace("}", ', "judge": "scripted/one-token-v1"}'))
+    shown = pasta("evaluate", "lc-winrate", *flags(tables))
+    assert shown.code == 0
+    assert shown.out.rstrip().endswith("pipeline check, n = 8")
+    found = pasta("evaluate", "lc-winrate", *flags(tables), "--json")
+    assert found.json["good"]["pipeline_check"] == "pipeline check, n = 8"
+    assert "win_rate" not in found.out
+
+
 def test_a_missing_verdict_refuses_the_headline_unless_allowed(
     pasta: Pasta, tables: dict[str, Path]
 ) -> None:

@@ -103,11 +103,18 @@ def judged(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
     return transport
 
 
+def reader(run: AlpacaRun) -> LLMJudge:
+    """Return the judge of a run that reads and asks nobody."""
+    judge = run.judge()
+    assert judge is not None
+    return judge
+
+
 def test_a_win_rate_is_the_mean_over_both_orders_and_equal_answers_draw(tmp_path: Path) -> None:
     run = answered(tmp_path)
     transport = judged(run)
     assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
-    preferences = [one.preference for one in judgements_of(run, "pasta")]
+    preferences = [one.preference for one in judgements_of(run, reader(run), "pasta")]
     assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
     figures = alpaca_report(run)["systems"]
     assert figures["pasta"]["win_rate"] == pytest.approx(100 * (6 * 0.9 + 5 * 0.1 + 0.5) / 12)
@@ -240,7 +247,7 @@ def test_the_outputs_are_those_that_alpaca_eval_reads(tmp_path: Path) -> None:
     assert len(rows) == NUM
     stored = read_judgements(run.folder / "judgements.jsonl")
     assert [one.preference for one in stored["pasta"]] == pytest.approx(
-        [one.preference for one in judgements_of(run, "pasta")]
+        [one.preference for one in judgements_of(run, reader(run), "pasta")]
     )
     assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
     assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
@@ -334,6 +341,4 @@ def test_a_reference_has_one_generator(tmp_path: Path) -> None:
 
 def test_the_template_of_a_run_is_kept_with_it(tmp_path: Path) -> None:
     run = answered(tmp_path, template="one-token-v1")
-    judge = run.judge()
-    assert judge is not None
-    assert judge.template == load_template("one-token-v1")
+    assert reader(run).template == load_template("one-token-v1")

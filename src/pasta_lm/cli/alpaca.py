@@ -208,7 +208,7 @@ def _answer(run: AlpacaRun, progress: Progress, *, dtype: str | None, device: st
         SamplingParams(max_tokens=settings.max_tokens),
         progress,
         num_timed=settings.num_timed,
-        provenance=provenance(next(iter(models.values())), __version__),
+        provenance={name: provenance(one, __version__) for name, one in models.items()},
     )
 
 

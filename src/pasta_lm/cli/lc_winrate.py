@@ -37,6 +37,7 @@ def lc_winrate(
     """
     from json import dumps
 
+    from pasta_lm.data.llm_judge import SCRIPTED
     from pasta_lm.evaluate.comparability import comparability
     from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
     from pasta_lm.evaluate.win_rates import Calibration, win_rate_figures
@@ -45,8 +46,11 @@ def lc_winrate(
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
     found: dict[str, dict[str, Any]] = {}
     for name, rows in models.items():
-        figures = win_rate_figures(rows, calibration, allow_missing=allow_missing)
         judge, baseline = named(rows)
+        if judge and judge.startswith(SCRIPTED):
+            found[name] = {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
+            continue
+        figures = win_rate_figures(rows, calibration, allow_missing=allow_missing)
         verdict = comparability(judge, baseline, figures["n_total"])
         found[name] = figures | {
             "judge": judge,
@@ -59,7 +63,7 @@ def lc_winrate(
     else:
         _print(found)
     for name, figures in found.items():
-        if figures["n_absent"]:
+        if figures.get("n_absent"):
             typer.echo(f"pasta: {name}: {figures['n_absent']} instructions have no row", err=True)
         if "refused" in figures:
             hint = "--allow-missing gives both rates"
@@ -84,12 +88,16 @@ def _print(found: dict[str, dict[str, Any]]) -> None:
     """Print a line for each model, the best first."""
     width = max(len(name) for name in found) + 2
     typer.echo(f"{'model':<{width}}" + "".join(f"{title:>14}" for title, _, _ in COLUMNS))
-    order = sorted(found, key=lambda name: -(found[name]["length_controlled_winrate"] or 0))
+    order = sorted(found, key=lambda name: -(found[name].get("length_controlled_winrate") or 0))
     for name in order:
-        cells = [_cell(found[name][key], form) for _, key, form in COLUMNS]
+        cells = [_cell(found[name].get(key), form) for _, key, form in COLUMNS]
         typer.echo(f"{name:<{width}}" + "".join(f"{cell:>14}" for cell in cells))
-    for label in dict.fromkeys(figures["comparability"] for figures in found.values()):
+    for label in dict.fromkeys(map(_label, found.values())):
         typer.echo(f"\n{label}")
+
+
+def _label(figures: dict[str, Any]) -> str:
+    return str(figures.get("pipeline_check") or figures["comparability"])
 
 
 def _cell(value: Any, form: str) -> str:

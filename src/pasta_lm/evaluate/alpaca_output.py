@@ -33,16 +33,16 @@ def write_outputs(run: AlpacaRun, report: Mapping[str, Any]) -> None:
     Raises:
         PastaError: a file cannot be written.
     """
-    judge = report["judge"]
+    judge = run.judge()
     texts = {
         REPORT: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         PAGE: report_page(report),
     }
-    if judge and not judge["is_scripted"]:
+    if judge and not judge.is_scripted:
         rows = [
             stored_row(one)
             for system in run.settings.systems
-            for one in judgements_of(run, system.name)
+            for one in judgements_of(run, judge, system.name)
         ]
         texts[JUDGEMENTS] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     for system in run.settings.systems:

@@ -73,14 +73,11 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Figures:
     }
 
 
-def judgements_of(run: AlpacaRun, system: str) -> list[Judgement]:
+def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgement]:
     """Return a system's verdicts in the order of the instructions, ours from 0 to 1.
 
     The mean of both orders; equal answers are a draw; of what one order lacks there is no verdict.
     """
-    judge = run.judge()
-    if judge is None:
-        return []
     ours, (baseline, theirs) = run.texts(system), run.opponent()
     outcomes = outcomes_of(run, judge, system)
     return [
@@ -119,7 +116,7 @@ def _judged(
     """Return what was judged of a system; keys that begin with an underscore stay here."""
     if judge is None:
         return {}
-    judgements = judgements_of(run, system)
+    judgements = judgements_of(run, judge, system)
     outcomes = outcomes_of(run, judge, system)
     count = sum(one.preference is not None for one in judgements)
     problems = _problems(outcomes)

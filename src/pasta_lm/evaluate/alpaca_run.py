@@ -107,11 +107,7 @@ class AlpacaRun:
     settings: AlpacaSettings
     instructions: list[Instruction]
     reference: Reference | None
-
-    @property
-    def answers(self) -> Journal:
-        """Open the journal of answers."""
-        return Journal(self.folder / ANSWERS)
+    answers: Journal
 
     def calibration(self) -> Calibration:
         """Return what the length-controlled fit knows of the instructions."""
@@ -200,7 +196,7 @@ def open_run(folder: Path) -> AlpacaRun:
     ]
     has_reference = settings.reference is not None
     reference = read_reference(str(folder / REFERENCE)) if has_reference else None
-    return AlpacaRun(folder, settings, instructions, reference)
+    return AlpacaRun(folder, settings, instructions, reference, Journal(folder / ANSWERS))
 
 
 def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:

@@ -46,7 +46,7 @@ def answer_instructions(
     progress: Progress,
     *,
     num_timed: int | None = None,
-    provenance: Mapping[str, str] | None = None,
+    provenance: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Answer what has no row in the journal yet.
 
@@ -58,9 +58,9 @@ def answer_instructions(
         params: How tokens are chosen, and the limits.
         progress: Told after each prompt or batch.
         num_timed: The first so many are decoded alone; None: all.
-        provenance: What every row says of where it was made: hardware, commit and so on.
+        provenance: By model, what its rows say of where they were made: hardware and so on.
     """
-    made = dict(provenance or {})
+    made = provenance or {}
     num_alone = len(instructions) if num_timed is None else num_timed
     _answer_alone(systems, models, instructions[:num_alone], journal, params, progress, made)
     for system in systems:
@@ -75,7 +75,7 @@ def answer_instructions(
             requests = [model.request(one.text, params, strategy=system.strategy) for one in some]
             answers = [samples[0] for samples in model.engine.generate(requests)]
             pairs = zip(some, answers, strict=True)
-            journal.append([_row(system, one, answer, None) | made for one, answer in pairs])
+            journal.append([_row(system, one, answer, None, made) for one, answer in pairs])
             progress(system.name, first + len(some), len(rest))
 
 
@@ -86,7 +86,7 @@ def _answer_alone(
     journal: Journal,
     params: SamplingParams,
     progress: Progress,
-    made: Mapping[str, str],
+    made: Mapping[str, Mapping[str, str]],
 ) -> None:
     """Answer one prompt after another, a prompt's systems in turn; the first one warms up."""
     wanted = [
@@ -100,7 +100,7 @@ def _answer_alone(
     for number, one in enumerate(wanted, start=1):
         # All systems again where one was cut off: clocks of one prompt belong to one run.
         found = [(system, ask(system, one)) for system in systems]
-        rows = [_row(system, one, answer, answer.trace.wall_s) | made for system, answer in found]
+        rows = [_row(system, one, answer, answer.trace.wall_s, made) for system, answer in found]
         journal.append([row for row in rows if row["id"] not in journal.rows])
         progress("answers", number, len(wanted))
 
@@ -116,7 +116,13 @@ def _asking(
     return ask
 
 
-def _row(system: System, one: Instruction, answer: Answer, wall_s: float | None) -> Row:
+def _row(
+    system: System,
+    one: Instruction,
+    answer: Answer,
+    wall_s: float | None,
+    made: Mapping[str, Mapping[str, str]],
+) -> Row:
     """Return all of an answer that any figure needs."""
     trace = answer.trace
     return {
@@ -138,6 +144,7 @@ def _row(system: System, one: Instruction, answer: Answer, wall_s: float | None)
         "num_content_tokens": trace.num_content_tokens,
         "critical_path": trace.critical_path,
         "wall_s": wall_s,
+        **made.get(system.model, {}),
     }
 
 
