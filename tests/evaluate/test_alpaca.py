@@ -330,6 +330,35 @@ def test_instructions_that_are_none_are_named(tmp_path: Path, text: str, says: s
         read_instructions(str(file))
 
 
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("tatsu-lab/alpaca_eval", ("tatsu-lab/alpaca_eval", "alpaca_eval.json")),
+        ("owner/name:part/one.json", ("owner/name", "part/one.json")),
+        ("data/absent.jsonl", None),
+        ("./owner/name", None),
+        ("absent", None),
+    ],
+)
+def test_the_hub_is_asked_for_its_names_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, asked: tuple[str, str] | None
+) -> None:
+    found = []
+
+    def download(name: str, file: str, repo_type: str) -> str:
+        found.append((name, file))
+        (tmp_path / "got.json").write_text('[{"instruction": "From the hub?"}]')
+        return str(tmp_path / "got.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    if asked is None:
+        with pytest.raises(InputError, match="no such file"):
+            read_instructions(source)
+    else:
+        assert read_instructions(source)[0].text == "From the hub?"
+    assert found == ([] if asked is None else [asked])
+
+
 def test_a_reference_has_one_generator(tmp_path: Path) -> None:
     rows = [{"instruction": n, "output": "x", "generator": n} for n in "ab"]
     (tmp_path / "a.json").write_text(json.dumps(rows))

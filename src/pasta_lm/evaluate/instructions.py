@@ -6,6 +6,7 @@ Also whose answers came with them: AlpacaEval keeps a reference's outputs in the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from pasta_lm.evaluate.judgements import json_lines
 
 HUB_FILE = "alpaca_eval.json"
 """The file of a hub data set that is read where none is named."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
 
 
 class Instruction(NamedTuple):
@@ -113,7 +115,7 @@ def _stem(source: str) -> str:
 def _rows(source: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the rows of a file, each with its place for messages."""
     path = Path(source)
-    if not path.exists() and "/" in source and not source.startswith((".", "/", "~")):
+    if not path.exists() and _HUB_NAME.fullmatch(source):
         path = _from_hub(source)
     if path.suffix == ".json":
         return [(f"{source}[{n}]", row) for n, row in enumerate(_array(path))]

@@ -30,7 +30,7 @@ class Number(NamedTuple):
     key: str
     interval: str | None
     """The figure that has its interval; None: the figure has it itself."""
-    count: str
+    counted: str
     """The figure that says over how many prompts."""
     unit: str = ""
 
@@ -154,7 +154,9 @@ def _notes(figures: Figures) -> list[str]:
 
 
 def _figures(figures: Figures, where: str) -> str:
-    rows = [("<b>figure</b>", "<b>value</b>", "<b>95 % interval</b>", "<b>n</b>")]
+    rows: list[Sequence[str]] = [
+        ("<b>figure</b>", "<b>value</b>", "<b>95 % interval</b>", "<b>n</b>")
+    ]
     for number in (*JUDGED, *SPEED):
         cells = _cells(number, figures, where)
         rows += [cells] if cells else []
@@ -168,7 +170,7 @@ def _cells(number: Number, figures: Figures, where: str) -> tuple[str, ...] | No
         return None
     span = value if number.interval is None else figures.get(number.interval)
     mean = value["mean"] if isinstance(value, Mapping) else value
-    count = figures[number.count]
+    count = figures[number.counted]
     bounds = f"{span['low']:.2f} to {span['high']:.2f}" if span else "-"
     told = escape(f"n = {count} · 95 % interval {bounds} · {where}", quote=True)
     shown = f'<data value="{mean}" title="{told}">{mean:.2f}{number.unit}</data>'
