@@ -25,8 +25,9 @@ DOORS = {
     "data/sources.py": "pyarrow datasets",
     "data/annotated_set.py": "pyarrow",
     "train/": "torch transformers tokenizers",
-    "evaluate/": "scipy",
+    "evaluate/": "scipy numpy",
     "evaluate/page.py": "jinja2",
+    "evaluate/instructions.py": "huggingface_hub",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

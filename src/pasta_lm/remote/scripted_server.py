@@ -19,6 +19,8 @@ from typing import Any, Self
 from pasta_lm.remote.chat import TokenLogprob
 
 PATH = "/v1/chat/completions"
+FINGERPRINT = "scripted"
+"""Stands in every reply, whatever the model is called: figures made of such replies are none."""
 CHARACTERS_PER_TOKEN = 4
 """By which the server counts what it bills."""
 
@@ -245,7 +247,13 @@ def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> di
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
     }
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+    return {
+        "object": "chat.completion",
+        "model": model,
+        "system_fingerprint": FINGERPRINT,
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def _logprob(one: TokenLogprob) -> dict[str, Any]:
