@@ -142,7 +142,8 @@ def test_the_rule_reads_the_answer_and_nothing_else(family: str, name: str) -> N
 def test_the_rule_forks_lists_and_leaves_sentences() -> None:
     found = {family: annotate(make(family, "train", 3), "rule").blocks for family in FAMILIES}
     assert len(found["legs"]) == len(found["route"]) == 5
-    assert found["plain_chunks"] == found["takings"] == found["tallies"] == ()
+    assert len(found["takings"]) == len(found["running_takings"]) > 1  # whatever they need
+    assert found["plain_chunks"] == found["tallies"] == ()
     lines = {family: annotate(make(family, "train", 3), "rule_lines") for family in FAMILIES}
     assert (len(lines["tallies"].blocks), lines["tallies"].num_syncs) == (4, 1)
     assert lines["plain_chunks"].blocks == ()
