@@ -14,7 +14,7 @@ from pasta_lm.cli import app
 from pasta_lm.errors import PastaError
 from tests.cli.conftest import Pasta
 
-VERBS = ("run", "play", "check", "examples", "replay", "view", "doctor")
+VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
 VERBS += ("train", "train sft", "train tokenizer", "evaluate", "evaluate tasks")
 
 

@@ -230,7 +230,7 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
 
 
 def test_the_offline_annotator_marks_lists_and_is_named_as_a_heuristic(tmp_path: Path) -> None:
-    items = "- one two three four five six seven\n" * 3
+    items = f"- one two three four five{' six' * 9}\n" * 3
     text = f"Three:\n\n{items}\nThat is all of it."
     useless = "# A heading of five words\n\n- one two three four five"
     source = tmp_path / "source.jsonl"
