@@ -64,7 +64,7 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
     forked: set[int] = set()
     syncs: set[int] = set()
     num_stray = 0
-    for begin, end in _spans(document):
+    for begin, end in spans(document):
         if end is None:
             following = [index for start, index in starts if start >= begin]
             syncs.add(following[0] if following else len(task.units))
@@ -78,7 +78,7 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
     return Structure(frozenset(forked), num_stray, frozenset(syncs))
 
 
-def _spans(document: Document) -> Iterator[tuple[int, int | None]]:
+def spans(document: Document) -> Iterator[tuple[int, int | None]]:
     """Yield where each block begins and ends in the plain text; a sync has no end."""
     place = 0
     for item in document.items:
