@@ -1,4 +1,4 @@
-"""Write the figures of ``datasets/starter/README.md`` from the two files beside it.
+"""Write the figures of ``corpora/starter/README.md`` from the two files beside it.
 
 ``python scripts/starter.py`` rewrites what stands below its mark; a test holds the card to it.
 """
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from pasta_lm.data.records import Record, read_records
 from pasta_lm.engines.script import words
 from pasta_lm.evaluate.agreement import agreement
-from pasta_lm.tasks.plan import best_speedup
+from pasta_lm.language.speedup import best_speedup
 
-FOLDER = Path(__file__).parents[1] / "datasets" / "starter"
+FOLDER = Path(__file__).parents[1] / "corpora" / "starter"
 ROWS, SECOND_PASS, CARD = (
     FOLDER / name for name in ("starter.jsonl", "second_pass.jsonl", "README.md")
 )

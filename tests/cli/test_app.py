@@ -15,7 +15,9 @@ from pasta_lm.errors import PastaError
 from tests.cli.conftest import Pasta
 
 VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
-VERBS += ("train", "train sft", "train tokenizer", "evaluate", "evaluate tasks")
+VERBS += ("train", "train sft", "train preference", "train tokenizer", "train router")
+VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
+VERBS += ("evaluate lc-winrate", "evaluate speed")
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:

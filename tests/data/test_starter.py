@@ -163,7 +163,7 @@ def test_the_card_names_every_row_of_which_the_passes_have_other_numbers_of_tags
 def test_it_goes_into_the_source_archive_and_not_into_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {"packages": ["src/pasta_lm"]}
-    assert "/datasets" in build["targets"]["sdist"]["include"]
+    assert "/corpora" in build["targets"]["sdist"]["include"]
     assert not list((ROOT / "src").rglob("*starter*.jsonl"))
 
 
@@ -207,7 +207,7 @@ def test_the_code_of_the_page_counts_lengths_anew_and_changes_nothing_else(
     model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
+    (tmp_path / "corpora").symlink_to(ROOT / "corpora")
     scope: dict[str, Any] = {}
     exec(of_page("python").replace("path/to/model", str(model.tokenizer)), scope)
     counted = read_records(tmp_path / "starter-counted.jsonl")

@@ -236,7 +236,7 @@ def test_perfect_forks_are_the_references_with_their_true_structure(timed: Answe
 
 
 def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
-    settings = TaskSettings(num_prompts=1, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
+    settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
     answers, _ = run(settings)
     rows = {name: answers.timed[name] for name in BOUNDS}
     for place, task in enumerate(answers.timed_tasks):

@@ -109,7 +109,7 @@ def alpaca(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Answer instructions, let a judge compare, and report quality and speed.
+    """Answer instructions, have them judged, and report.
 
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run goes on. Without --judge-model only speed is reported.

@@ -158,7 +158,7 @@ def frontier(
     ] = 2,
     json: Json = False,
 ) -> None:
-    """Compare many models and strategies by quality and speed, from the files of their answers.
+    """Compare many models and strategies from their records.
 
     Runs no model: what has no file yet is printed as "not run", with the command that makes it.
     """

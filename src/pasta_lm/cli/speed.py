@@ -45,7 +45,7 @@ def speed(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compute speedups from records or traces, and draw the paper's figures.
+    """Compute the paper's table and figures of speed.
 
     Nothing is decoded. Geometric means are the headline; figures have 95 % bootstrap intervals.
     """

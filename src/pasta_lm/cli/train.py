@@ -61,7 +61,7 @@ def preference(
         bool, option("--dry-run", help="Sample, score and show a pair, and stop.")
     ] = False,
 ) -> None:
-    """Teach a finetuned model to prefer answers that are good and fast.
+    """Teach a finetuned model to prefer what is fast and good.
 
     In rounds: samples prompts, scores the samples, and learns from the best and the worst of each.
     Everything lies below train.out; the folder of the last round's model is printed.
@@ -121,7 +121,7 @@ def router(
         int, option("--num-tasks", metavar="N", min=1, help="Training prompts to learn from.")
     ] = 4000,
 ) -> None:
-    """Learn which prompts get a skeleton under strategy sot-router, from the prompt alone."""
+    """Learn from prompts alone which of them get a skeleton."""
     from pasta_lm.cli.flags import require_one_of
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.tasks.rivals import SOT_ANNOTATORS
