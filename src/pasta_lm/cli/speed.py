@@ -24,7 +24,7 @@ def speed(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SOURCE...",
+            metavar="SOURCE",
             help="Records of answers, the folder of an alpaca run, or a folder of traces: "
             "SYSTEM/PROMPT.json.",
         ),
