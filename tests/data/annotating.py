@@ -94,7 +94,7 @@ class Nursery:
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,  # nothing is read ahead, or select would wait for what has come
         )
         self._child = 0
 
@@ -113,8 +113,7 @@ class Nursery:
         assert self._process.stdout is not None
         self._pipe.write_bytes(b"")
         asked = [str(source), str(folder), base_url, most_bytes, str(self._pipe)]
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._child = int(self._process.stdout.readline())
 
     def is_running(self) -> bool:
@@ -131,7 +130,7 @@ class Nursery:
     def finish(self) -> str:
         """Wait for a run to end; return its exit code, and the error if there was one."""
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "over\n"
+        assert self._process.stdout.readline() == b"over\n"
         return self._pipe.read_text("utf-8")
 
     def run(self, source: Path, folder: Path, base_url: str, most_bytes: int = 0) -> str:

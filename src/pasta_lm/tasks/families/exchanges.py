@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -111,6 +112,7 @@ CLAUSES = Wordings(
             "One step for each thing of the list, please.",
             "One step after the other: always exchange what you got.",
         ),
+        *more_clauses("exchanges", Clauses),
     ),
     dev=(
         Clauses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_clauses
 from pasta_lm.tasks.records import write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -98,6 +99,7 @@ CLAUSES = Wordings(
         Clauses(
             "Do not count the notes of the room above.", "Count the notes of the room above too."
         ),
+        *more_clauses("notes", Clauses),
     ),
     dev=(
         Clauses(

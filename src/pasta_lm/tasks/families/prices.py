@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import added
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -109,6 +110,7 @@ CLAUSES = Wordings(
             "Count each surcharge from the base price.",
             "Count each surcharge on from price to price.",
         ),
+        *more_clauses("prices", Clauses),
     ),
     dev=(
         Clauses(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -93,6 +94,7 @@ CLAUSES = Wordings(
             "The totals are separate: one shop each.",
             "The totals grow: each carries on from the shop above.",
         ),
+        *more_clauses("takings", Clauses),
     ),
     dev=(
         Clauses(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_clauses
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -126,6 +127,7 @@ LISTED = Wordings(
             "In the end say the totals again, after Overall.",
         ),
         Clauses("Add Overall: the house and its motto.", "Add Overall: the totals from above."),
+        *more_clauses("listed", Clauses),
     ),
     dev=(
         Clauses(
@@ -213,6 +215,7 @@ SUMMED = Wordings(
             "In the end add up the totals, after Overall.",
         ),
         Clauses("Add Overall: the house and its motto.", "Add Overall: all totals added together."),
+        *more_clauses("summed", Clauses),
     ),
     dev=(
         Clauses(
