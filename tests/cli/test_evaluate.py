@@ -32,6 +32,21 @@ def test_json_is_one_object_on_standard_output(pasta: Pasta, taught_folder: Path
     assert [*found["strategies"]] == ["sequential", "pasta"]
 
 
+def test_the_number_of_processes_changes_no_answer(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    flags = ("--model", taught_folder, "--num-prompts", 21, "--num-timed", 0, "--max-tokens", 6)
+    told, rows = [], []
+    for workers in (1, 2):
+        file = tmp_path / f"{workers}.jsonl"
+        more = ("--workers", workers, "--records", file, "--json")
+        told.append(pasta("evaluate", "tasks", *flags, *more).json)
+        rows.append(file.read_text("utf-8"))
+    assert told[0] == told[1]
+    assert rows[0] == rows[1]
+    assert rows[0].count("\n") == 2 * (21 + 4)
+
+
 def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
     pasta: Pasta, taught_folder: Path
 ) -> None:

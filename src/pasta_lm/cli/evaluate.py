@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +84,10 @@ def tasks(
     threads: Annotated[
         int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
     ] = None,
+    workers: Annotated[
+        int,
+        option("--workers", metavar="N", min=1, help="Processes that answer; clocks run in one."),
+    ] = 1,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
@@ -111,6 +116,7 @@ def tasks(
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.evaluate.answered import write_answers
     from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
+    from pasta_lm.evaluate.workers import Workers
 
     if records is not None:
         write_answers(records, ())  # whether it can be written is better known now than at the end
@@ -124,10 +130,11 @@ def tasks(
         max_tokens=max_tokens,
         bounds=bounds,
     )
-    ours, theirs = _models(model, baseline, draft, dtype=dtype, device=device)
+    load = partial(_models, model, baseline, draft, dtype=dtype, device=device)
+    ours, theirs = load()
     try:
-        with bars() as progress:
-            answers = answer_tasks(settings, ours, theirs, progress)
+        with bars() as progress, Workers(workers, load) if workers > 1 else nullcontext() as pool:
+            answers = answer_tasks(settings, ours, theirs, progress, pool)
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; nothing was measured", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -31,6 +31,7 @@ from pasta_lm.tasks.splits import prompts_hash
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:
+    from pasta_lm.evaluate.workers import Side, Workers
     from pasta_lm.strategies.model import Pasta
 
 Figures = dict[str, Any]
@@ -90,21 +91,39 @@ def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
 
 
 def answer_tasks(
-    settings: TaskSettings, model: Pasta, baseline: Pasta, progress: Progress
+    settings: TaskSettings,
+    model: Pasta,
+    baseline: Pasta,
+    progress: Progress,
+    workers: Workers | None = None,
 ) -> Answers:
-    """Let both models answer; strategies with sequential tokens are the baseline's."""
+    """Let both models answer; strategies with sequential tokens are the baseline's.
+
+    Args:
+        settings: What is asked, and how.
+        model: Whose strategies are measured.
+        baseline: Who answers sequentially.
+        progress: Told what is done.
+        workers: Processes that have the same models; they decode all that needs no clock.
+    """
     params = SamplingParams(max_tokens=settings.max_tokens)
+    sides: dict[Side, Pasta] = {"model": model, "baseline": baseline}
     answers = Answers(*choose_tasks(settings))
     names = dict.fromkeys((sequential.NAME, *settings.strategies))
-    who = [(name, baseline if name in EXACT_SEQUENTIAL else model) for name in names]
-    for name, answering in who:
-        answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
+    side_of: dict[str, Side] = {n: "baseline" if n in EXACT_SEQUENTIAL else "model" for n in names}
+    for name, side in side_of.items():
+        if workers is None:
+            given = answer_all(sides[side], answers.tasks, name, params, progress)
+        else:
+            given = workers.answer_all(side, answers.tasks, name, params, progress)
+        answers.by_strategy[name] = given
     timed = answers.timed_tasks
     if timed:
         forked = answers.by_strategy.get(pasta.NAME) if model.knows(pasta.NAME) else None
         rate = None if forked is None else fork_rate(answers.tasks, forked)
         bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
         answers.fork_rate = rate if settings.bounds else None
+        who = [(name, sides[side]) for name, side in side_of.items()]
         answers.timed = answer_timed(who, bounds, timed, params, progress)
     for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
         free = answer_all(model, timed, name, unmasked(params), progress)

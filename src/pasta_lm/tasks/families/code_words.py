@@ -19,6 +19,7 @@ OPENINGS = Wordings(
         "We have some crews and the code words {words}.",
         "Code words to choose from: {words}.",
         "These words are free as code words: {words}.",
+        *more_sentences("code_words openings"),
     ),
     dev=("The crews choose code words from {words}.",),
     test=(

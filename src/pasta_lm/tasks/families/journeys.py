@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
-from pasta_lm.tasks.more_wordings import more_clauses
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -28,6 +28,7 @@ OPENINGS = Wordings(
         "The stages of a journey are listed with vehicle, land miles and water miles.",
         "We travel in stages, each by land and by water.",
         "These stages make up a journey by land and by water.",
+        *more_sentences("journeys openings"),
     ),
     dev=("The journey below has stages with miles by land and by water.",),
     test=(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
-from pasta_lm.tasks.more_wordings import more_clauses
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -40,6 +40,7 @@ OPENINGS = Wordings(
         "Three amounts are known for every {noun}. The house is {house}, the motto {motto}.",
         "These {noun}s come with three amounts. House: {house}. Motto: {motto}.",
         "House {house} (motto: {motto}) lists three amounts for each {noun}.",
+        *more_sentences("tallies openings"),
     ),
     dev=("The {noun}s of house {house} have three amounts each. Motto: {motto}.",),
     test=(
@@ -58,6 +59,7 @@ BODY = Wordings(
         "Give a line with the total for every {noun}.",
         "Each {noun} gets a line that adds its amounts.",
         "Add the amounts of each {noun} and give the total.",
+        *more_sentences("body"),
     ),
     dev=("Add up the amounts of every {noun} in a line.",),
     test=(
