@@ -32,7 +32,7 @@ def test_the_figures_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in PUBLISHED if one.efficiency], ids=lambda one: one[0]
+    "one", [one for one in PUBLISHED if one.efficiency], ids=lambda one: one.name
 )
 def test_what_the_paper_calls_their_ratio_is_their_ratio(one: Published) -> None:
     assert one.efficiency == pytest.approx(one.realised_speedup / one.theoretical_speedup, abs=0.01)
