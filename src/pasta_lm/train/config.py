@@ -22,6 +22,7 @@ WSD = "warmup_stable_decay"
 SCHEDULES = ("linear", "cosine", "constant", WSD)
 OPTIMIZERS = ("adamw", "muon")
 BEGINNINGS = ("random", "looking_back")
+TRAINED_TOKENS = ("tags", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,33 @@ class TrainConfig:
     log_steps: int = 10
     save_steps: int = 500
     tensorboard: bool = False
+    checkpointing: bool = False
+    """Compute each layer a second time on the way back rather than keep what it computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters that learn beside frozen weights.
+
+    Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    """What an adapter adds is scaled by alpha / rank."""
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+    """Names of the matrices that get an adapter; none named: all but the output matrix."""
+    trained_tokens: str = "tags"
+    """Rows of the embeddings that learn as well: those of the tag pieces, or ``none``."""
+
+    def __post_init__(self) -> None:
+        """Check what single keys cannot say."""
+        above_0("lora.rank", self.rank)
+        above_0("lora.alpha", self.alpha)
+        choice("lora.trained_tokens", self.trained_tokens, TRAINED_TOKENS)
+        if not 0 <= self.dropout < 1:
+            raise UsageError("lora.dropout must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +130,8 @@ class SftConfig:
     model: ModelConfig
     data: DataConfig
     train: TrainConfig = field()
+    lora: LoraConfig | None = None
+    """None: all weights learn."""
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
@@ -114,6 +144,9 @@ class SftConfig:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
         choice("model.begin", self.model.begin, BEGINNINGS)
         check_train(self.train)
+        check_lora(self.lora, self.train)
+        if self.lora and self.model.base is None:
+            raise UsageError("[lora] needs model.base: beside random weights nothing is learned")
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
             choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
@@ -156,6 +189,16 @@ def check_train(train: TrainConfig) -> None:
     refuse_ignored("train.decay", train.decay and train.schedule != WSD, f"it belongs to {WSD}")
     grows = train.warmup and train.schedule == "constant"
     refuse_ignored("train.warmup", grows, "a constant rate does not grow")
+
+
+def check_lora(lora: LoraConfig | None, train: TrainConfig) -> None:
+    """Check that a stage can train by adapters as it says.
+
+    Raises:
+        UsageError: its optimiser is made for whole matrices.
+    """
+    if lora is not None and train.optimizer == "muon":
+        raise UsageError("[lora] is trained by adamw: muon is for whole matrices from nothing")
 
 
 def taught_by(data: DataConfig) -> str:
