@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
 from pasta_lm.data.journal import Journal, Row
-from pasta_lm.data.judge import Comparison, Verdict, Winner
+from pasta_lm.data.judge import Comparison, Verdict
 from pasta_lm.data.judge_template import JudgeTemplate
 from pasta_lm.data.verdict_reading import Problem, Reading, read_verdict, verdict_of
 from pasta_lm.errors import PastaError, RemoteError, RequestError
@@ -53,18 +52,20 @@ class LLMJudge:
         template: What it is told.
         journal: Where replies are kept.
         client: Makes what asks; None: only stored replies are read.
-        allow_missing: In ``compare``: a comparison without a verdict counts as a tie.
+        max_missing: In ``compare``: the largest share of comparisons that may lack a verdict.
         progress: Told after each reply.
         failures: By key, why a comparison has no reply; of this run alone.
+        missing: By reason, the prompts that ``compare`` found without a verdict, one each time.
     """
 
     model: str
     template: JudgeTemplate
     journal: Journal
     client: Callable[[], ChatClient] | None = None
-    allow_missing: bool = False
+    max_missing: float = 0.0
     progress: Progress = lambda name, done, total: None
     failures: dict[str, str] = field(default_factory=dict)
+    missing: dict[Problem, list[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -95,28 +96,30 @@ class LLMJudge:
                 asyncio.run(self._ask(wanted))
         return [Outcome(key, self._read(key)) for key in keys]
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return a verdict on each comparison, in order.
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none.
+
+        Equal answers are a tie, and nobody is asked.
 
         Raises:
-            MissingVerdictsError: some have none, and that is not allowed.
+            MissingVerdictsError: more lack one than is allowed.
             EndpointError: see ``ask``.
         """
-        outcomes = self.ask(comparisons)
-        problems = Counter(
-            outcome.reading.problem for outcome in outcomes if outcome.reading.problem
-        )
-        if problems and not self.allow_missing:
-            counts = ", ".join(f"{problem} {count}" for problem, count in problems.items())
+        asked = [one for one in comparisons if one.first != one.second]
+        outcomes = self.ask(asked)
+        names = [one.prompt_id for one in asked]
+        missing = without_verdict(zip(names, outcomes, strict=True))
+        num_missing = sum(map(len, missing.values()))
+        if num_missing > self.max_missing * len(outcomes):
             raise MissingVerdictsError(
-                f"{self.name} gave no verdict on {problems.total()} of {len(outcomes)} "
-                f"comparisons: {counts}",
+                f"{self.name} gave no verdict on {num_missing} of {len(outcomes)} comparisons: "
+                f"{counted(missing)}",
                 hint="run again to ask for what has no reply; one that says nothing stays as it is",
             )
-        return [
-            Verdict(Winner.TIE, 0.0) if wins is None else verdict_of(wins)
-            for _, (wins, _) in outcomes
-        ]
+        for problem, some in missing.items():
+            self.missing.setdefault(problem, []).extend(some)
+        given = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
+        return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
 
     def key(self, comparison: Comparison) -> str:
         """Return the name of a comparison: all that the reply depends on, hashed."""
@@ -142,7 +145,7 @@ class LLMJudge:
         numbers = count(1)
 
         def done() -> None:
-            self.progress("judge", next(numbers), len(wanted))
+            self.progress("comparisons judged", next(numbers), len(wanted))
 
         async with self.client() as client:
             tasks = [
@@ -177,6 +180,28 @@ class LLMJudge:
             "template_sha256": self.template.sha256,
             "reply": reply,
         }
+
+
+def without_verdict(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
+    """Return by reason the names of what has no verdict, each as often as it was asked about."""
+    found: dict[Problem, list[str]] = {}
+    for name, outcome in outcomes:
+        if outcome.reading.problem:
+            found.setdefault(outcome.reading.problem, []).append(name)
+    return found
+
+
+def counted(missing: Mapping[Problem, Sequence[str]]) -> str:
+    """Return for each reason how many comparisons it left without a verdict, in words."""
+    return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
+
+
+def named(missing: Mapping[Problem, Sequence[str]], what: str) -> dict[str, Any]:
+    """Return the same as a report has it: by reason ``count``, and the names under ``what``."""
+    return {
+        problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
+        for problem, names in missing.items()
+    }
 
 
 def is_scripted(row: Row) -> bool:

@@ -18,6 +18,7 @@ from pasta_lm.train.config import (
     read_recipe,
     refuse_ignored,
 )
+from pasta_lm.train.judge_config import JudgeConfig
 
 LOSSES = ("bonbon", "ipo", "dpo")
 BY_RULE = "auto"
@@ -108,6 +109,7 @@ class PreferenceConfig:
     train: PreferenceTrainConfig
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     score: ScoreConfig | None = None
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     loss: LossConfig = field(default_factory=LossConfig)
 
     def __post_init__(self) -> None:
@@ -164,6 +166,7 @@ class PreferenceConfig:
 
     def _check_file(self) -> None:
         refuse_ignored("[score]", self.score is not None, "data.file has scores of its own")
+        refuse_ignored("[judge]", self.judge.is_remote, "data.file has scores of its own")
         others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)
         refuse_ignored("[rollouts]", others, "data.file has the pairs; only samples is read")
         refuse_ignored("model.baseline", self.model.baseline is not None, "nothing is sampled")

@@ -11,6 +11,7 @@ from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.pairs import PreferencePair, read_pairs
 from pasta_lm.data.preferences import Scored, Selection
 from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import Learner, load_learner
 from pasta_lm.train.preference import check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
@@ -64,7 +65,7 @@ def _try_out(first: Round) -> Selection:
         config = replace(first.config, train=replace(first.config.train, out=folder))
         tried = tasks if is_shared else tasks[:NUM_TRIED]
         rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_TRIED]
-    return select(first, tasks, rollouts)
+    return select(first, tasks, rollouts, judge_of(first.config, tasks))
 
 
 def _table(selection: Selection) -> Iterator[str]:

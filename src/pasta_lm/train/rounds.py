@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from pasta_lm.data.judge import Judge
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
 from pasta_lm.data.preferences import Efficiency, Scoring, Selection, select_pairs
 from pasta_lm.data.rollouts import (
@@ -28,10 +29,10 @@ from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
+from pasta_lm.train.judging import judge_of, judged_by, without_verdict
 from pasta_lm.train.learner import MODEL_FOLDER
 from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
 from pasta_lm.train.progress import append_row
-from pasta_lm.train.task_judge import GraderJudge
 
 LOG = "log.jsonl"
 
@@ -94,6 +95,8 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
 
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
+        MissingVerdictsError: too many comparisons have no verdict.
+        EndpointError: the judge's key, model or address is wrong.
     """
     given = round.config.data.file
     if given is not None:
@@ -101,12 +104,15 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     path = round.folder / "pairs.jsonl"
     if not path.exists():
         tasks = round.tasks()
-        selection = select(round, tasks, rollouts_of(round, tasks, show))
+        judge = judge_of(round.config, tasks, _judging_teller(round, show))
+        selection = select(round, tasks, rollouts_of(round, tasks, show), judge)
         figures = selection.figures()
+        if (said := without_verdict(judge)) is not None:
+            say(f"round {round.number}: {said}; {selection.num_unjudged} samples left out")
         say(f"round {round.number}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
         if not selection.pairs:
             raise InputError("nothing to learn: no prompt has two samples of different score")
-        append_row(round.folder / LOG, {"round": round.number, **figures})
+        append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
         write_pairs(path, selection.pairs)
     return read_pairs(path)
 
@@ -125,13 +131,15 @@ def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -
     return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round, show))
 
 
-def select(round: Round, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> Selection:
-    """Return the pairs of some rollouts, judged by the training grader."""
+def select(
+    round: Round, tasks: Sequence[Task], rollouts: Sequence[Rollout], judge: Judge
+) -> Selection:
+    """Return the pairs of some rollouts."""
     score = round.config.score
     assert score is not None
     scoring = Scoring(score.quality_weight, Efficiency(score.efficiency), score.smoothing)
     originals = {task.id: task.text for task in tasks}
-    return select_pairs(rollouts, originals, GraderJudge(tasks), scoring)
+    return select_pairs(rollouts, originals, judge, scoring)
 
 
 def answering(round: Round) -> Answering:
@@ -168,6 +176,18 @@ def _teller(round: Round, show: Show | None) -> Progress:
             return
         left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
         say(f"round {round.number}: {num_done}/{num_all} prompts sampled{left}")
+
+    return tell
+
+
+def _judging_teller(round: Round, show: Show | None) -> Show:
+    """Return what says how far a round's judging is: a bar, or a line for each twentieth."""
+
+    def tell(name: str, num_done: int, num_all: int) -> None:
+        if show is not None:
+            show(f"round {round.number}: {name}", num_done, num_all)
+        elif num_done == num_all or not num_done % max(num_all // 20, 1):
+            say(f"round {round.number}: {num_done}/{num_all} {name}")
 
     return tell
 
