@@ -8,11 +8,12 @@ The library is peft. Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large L
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.train.config import LoraConfig, TrainConfig
@@ -74,6 +75,18 @@ def merged(learner: Learner, model: PeftModel) -> Learner:
     The adapters are gone afterwards. Rounding is that of the frozen weights' dtype.
     """
     return replace(learner, model=model.merge_and_unload())
+
+
+def snapshot(learner: Learner, model: PeftModel) -> Learner:
+    """Return what ``merged`` would, as a copy on the CPU; the adapters go on learning."""
+    held = [*model.parameters(), *model.buffers()]
+    copies = {id(one): _on_cpu(one) for one in held}  # the copy finds them there: none on a GPU
+    return merged(learner, deepcopy(model, copies))
+
+
+def _on_cpu(held: Tensor) -> Tensor:
+    copy = held.detach().to("cpu", copy=True)
+    return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
 
 
 def num_trained(model: nn.Module) -> int:

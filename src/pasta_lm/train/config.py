@@ -13,7 +13,12 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.tasks.rivals import APAR_ANNOTATORS, EVERY_ANNOTATOR, SOT_ANNOTATORS
+from pasta_lm.tasks.rivals import (
+    APAR_ANNOTATORS,
+    APAR_RULES,
+    EVERY_ANNOTATOR,
+    SOT_ANNOTATORS,
+)
 from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
@@ -61,6 +66,8 @@ class DataConfig:
     tasks: TasksConfig | None = None
     plain: bool = False
     """Strip the tags: the baseline's training."""
+    rule: str | None = None
+    """Of a file: fork its plain answers anew by a rule of APAR; ``apar`` or ``apar_published``."""
     max_tokens: int = 4096
     """The most that a forward pass may hold; examples are never cut."""
 
@@ -158,10 +165,14 @@ class SftConfig:
         has_beginning = model.base and model.begin != "random"
         refuse_ignored("model.begin", has_beginning, "base has its weights")
         refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
+        if self.data.rule is not None:
+            choice("data.rule", self.data.rule, list(APAR_RULES))
+            ignored = self.data.plain or self.data.tasks is not None
+            refuse_ignored("data.rule", ignored, "it forks the answers of a file")
         if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            name = self.data.rule or (self.data.tasks and self.data.tasks.annotator)
             raise UsageError(
-                f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
-                f"{self.train.positions!r} need their lengths",
+                f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
                 hint=f'train.positions = "{apar.POSITIONS}"',
             )
 
@@ -203,6 +214,8 @@ def check_lora(lora: LoraConfig | None, train: TrainConfig) -> None:
 
 def taught_by(data: DataConfig) -> str:
     """Return the strategy that a model is taught by these data."""
+    if data.rule is not None:
+        return apar.NAME
     if data.tasks is None or data.plain:
         return pasta.NAME
     names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}

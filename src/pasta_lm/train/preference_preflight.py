@@ -49,7 +49,9 @@ def _head(config: PreferenceConfig) -> str:
     train, loss, rollouts = config.train, config.loss, config.rollouts
     beta = beta_of(loss, rollouts.samples)
     tasks = config.data.tasks
-    where = config.data.file if tasks is None else f"{tasks.num_prompts} prompts a round"
+    where = config.data.file or (config.data.records and config.data.records.file)
+    if tasks is not None:
+        where = f"{tasks.num_prompts} prompts a round"
     return (
         f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
@@ -59,13 +61,13 @@ def _head(config: PreferenceConfig) -> str:
 
 def _try_out(first: Round) -> Selection:
     """Sample a few prompts, or take the first of a file, and score them."""
-    tasks = first.tasks()
+    asked = first.asked()
     is_shared = bool(first.config.rollouts.files)
     with TemporaryDirectory() as folder:
         config = replace(first.config, train=replace(first.config.train, out=folder))
-        tried = tasks if is_shared else tasks[:NUM_TRIED]
+        tried = asked if is_shared else asked[:NUM_TRIED]
         rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_TRIED]
-    return select(first, tasks, rollouts, judge_of(first.config, tasks))
+    return select(first, asked, rollouts, judge_of(first.config, first.tasks()))
 
 
 def _table(selection: Selection) -> Iterator[str]:
