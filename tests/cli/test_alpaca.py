@@ -39,7 +39,9 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
         judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
         flags = ("--out", out, "--instructions", instructions, "--limit", NUM, "--num-timed", 4)
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
-        assert (result.code, result.err) == (0, "")
+        assert result.code == 0
+        assert "the judge is to be asked: " in result.err
+        assert "no prices given" in result.err
         num_paid = sum(server.paid.values())
         again = pasta("evaluate", "alpaca", *flags, *models, *judge, "--json")
         assert sum(server.paid.values()) == num_paid
@@ -57,6 +59,35 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
     assert (out / "report.html").read_text() == page
+
+
+def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(
+    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
+) -> None:
+    def spent(server: ScriptedServer) -> float:
+        # As the server bills it: a token for every four characters, rounded up.
+        said = [json.loads(key) for key in server.paid.elements()]
+        read = sum(-(-len("".join(turn["content"] for turn in one)) // 4) for one in said)
+        return (10 * read + 30 * 10 * len(said)) / 1e6
+
+    def ten_tokens(asked: Mapping[str, Any]) -> ScriptedReply:
+        return ScriptedReply("Since it is.\n\nVerdict: A, confidence: 7")
+
+    with ScriptedServer(ten_tokens, model="judge-1") as server:
+        judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
+        prices = ("--judge-input-price", 10, "--judge-output-price", 30)
+        flags = ("--out", tmp_path / "run", "--instructions", instructions, "--limit", NUM)
+        models = ("--model", taught_folder, "--max-tokens", 8, "--num-timed", 0, "--json")
+        command = ("evaluate", "alpaca", *flags, *models, *judge, *prices)
+        for limit in (0.05, 0.1):
+            result = pasta(*command, "--cost-limit", limit)
+            assert result.code == 1
+            assert f"the cost limit of {limit:g} USD leaves" in result.err
+            assert limit - 0.03 < spent(server) <= limit
+            assert "win_rate" not in result.out
+        result = pasta(*command, "--cost-limit", 5)
+        assert (result.code, {*server.paid.values()}) == (0, {1})
+        assert f"{spent(server):.4f} USD" in result.err
 
 
 def test_without_a_judge_speed_alone_is_reported(
@@ -91,6 +122,8 @@ def test_without_a_judge_speed_alone_is_reported(
         (("--strategies", "guess"), 2, "cannot be 'guess'"),
         (("--judge-model", "x"), 2, "--judge-model and --judge-url go together"),
         (("--template", "absent", "--instructions", "-"), 3, "no such file"),
+        (("--cost-limit", "1"), 2, "a cost limit needs prices"),
+        (("--judge-input-price", "1"), 2, "the prices of input and output go together"),
         (("--offline",), 3, "is not the folder of an alpaca run"),
     ],
 )

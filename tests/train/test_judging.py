@@ -20,12 +20,14 @@ from pasta_lm.data.llm_judge import MissingVerdictsError
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Sample
 from pasta_lm.errors import EndpointError, UsageError
+from pasta_lm.remote.budget import CostLimitError
 from pasta_lm.remote.chat import Candidate, TokenLogprob
 from pasta_lm.remote.retry import RetryPolicy
 from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.train import judging
 from pasta_lm.train.judge_config import JudgeConfig
 from pasta_lm.train.preference_config import PreferenceConfig
+from pasta_lm.train.preference_preflight import preflight
 from pasta_lm.train.rounds import Round, pairs_of
 from pasta_lm.train.same_recipe import check_same_recipe
 from tests.data.judging import answers_of
@@ -213,6 +215,48 @@ def test_a_run_that_was_begun_before_there_was_a_choice_had_the_grader(tmp_path:
     llm = JudgeConfig(kind="llm", model="m", base_url="u")
     with pytest.raises(UsageError, match="judge.kind 'grader', and the recipe now says 'llm'"):
         check_same_recipe(replace(graded, judge=llm))
+
+
+def test_a_dry_run_asks_nobody_and_shows_the_estimate_and_one_request(tmp_path: Path) -> None:
+    round = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
+    said = preflight(round.config)
+    # Ten comparisons a prompt, in each of two rounds.
+    assert f"by the first 4 prompts: {10 * NUM_PROMPTS * 2} requests, about" in said
+    assert "--- user" in said
+    assert round.tasks()[0].prompt in said
+    assert not (tmp_path / "out").exists()
+
+
+PRICES = {"input_price": 10.0, "output_price": 30.0}
+
+
+def cost_usd(config: PreferenceConfig) -> float:
+    used = [one["reply"]["usage"] for one in read_rows(replies(config))]
+    return sum(10 * one["prompt_tokens"] + 30 * one["completion_tokens"] for one in used) / 1e6
+
+
+def test_the_cost_limit_stops_a_round_before_it_is_passed_and_a_higher_one_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "whole").mkdir()
+    with ScriptedServer(longer_wins) as server:
+        whole = scores(pairs_of(judged(tmp_path / "whole", server.base_url)))
+        num_paid = sum(server.paid.values())
+    with ScriptedServer(longer_wins) as server:
+        for limit in (0.06, 0.12):
+            round = judged(tmp_path, server.base_url, **PRICES, cost_limit=limit)
+            with pytest.raises(CostLimitError, match=f"limit of {limit:g} USD leaves") as caught:
+                pairs_of(round)
+            assert limit - 0.04 < cost_usd(round.config) <= limit
+            assert f"{cost_usd(round.config):.4f} USD" in caught.value.message
+        assert not (round.folder / "pairs.jsonl").exists()
+        capsys.readouterr()
+        round = judged(tmp_path, server.base_url, **PRICES, cost_limit=9.0)
+        assert scores(pairs_of(round)) == whole
+        assert (sum(server.paid.values()), {*server.paid.values()}) == (num_paid, {1})
+    (logged,) = rows(Path(round.config.train.out), 1)
+    assert logged["spent"].endswith(f"{cost_usd(round.config):.4f} USD")
+    assert "requests, about" in capsys.readouterr().err  # the estimate
 
 
 class PowerCutError(Exception):

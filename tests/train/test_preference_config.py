@@ -35,6 +35,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "train": {"out": "build/x", "epochs": 1},
 }
 LLM = {"kind": "llm", "model": "a-judge", "base_url": "https://example.org/v1"}
+PRICES = {"input_price": 0.1, "output_price": 0.4}
 FILE: dict[str, Any] = {
     "data": {"file": "pairs.jsonl"},
     "model.baseline": NONE,
@@ -120,6 +121,7 @@ def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         {"loss": {"kind": "dpo", "beta": 0.1}},
         {"loss": {"beta": "auto"}},
         {"judge": {"kind": "grader"}},
+        {"judge": {**LLM, **PRICES, "cost_limit": 5}},
         {"judge": {**LLM, "method": "logprobs", "api_key_env": "KEY", "max_in_flight": 8}},
         # With rollouts for every round nothing is sampled.
         {"model.baseline": NONE, "rollouts": {"files": ["one", "two"]}},
@@ -168,6 +170,9 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
         ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
         ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
+        ({"judge": {**LLM, "input_price": 1}}, "judge.input_price and judge.output_price go"),
+        ({"judge": {**LLM, "cost_limit": 1}}, "a cost limit needs prices"),
+        ({"judge": {**LLM, **PRICES, "cost_limit": -1}}, "judge.cost_limit is below 0"),
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": NONE}, "[train] needs exactly one of steps and epochs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from pasta_lm.errors import UsageError
+from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import Endpoint
 from pasta_lm.train.config import above_0, choice, refuse_ignored
 
@@ -34,6 +35,12 @@ class JudgeConfig:
     timeout_s: float = 120.0
     max_in_flight: int = 32
     """Requests at once, at most."""
+    input_price: float | None = None
+    """US dollars for a million tokens that are sent."""
+    output_price: float | None = None
+    """US dollars for a million tokens that come back."""
+    cost_limit: float | None = None
+    """US dollars that all replies in the journal may cost; the run stops before it is passed."""
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
@@ -50,11 +57,22 @@ class JudgeConfig:
             raise UsageError("judge.max_missing must be at least 0 and below 1")
         for key in ("timeout_s", "max_in_flight"):
             above_0(f"judge.{key}", getattr(self, key))
+        if (self.input_price is None) != (self.output_price is None):
+            raise UsageError("judge.input_price and judge.output_price go together")
+        for key in ("input_price", "output_price", "cost_limit"):
+            if (getattr(self, key) or 0.0) < 0:
+                raise UsageError(f"judge.{key} is below 0")
+        require_prices(self.prices, self.cost_limit)
 
     @property
     def is_remote(self) -> bool:
         """Tell whether somebody is asked."""
         return self.kind == LLM
+
+    @property
+    def prices(self) -> Prices:
+        """Return what the model costs."""
+        return Prices(self.input_price, self.output_price)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -24,7 +24,7 @@ REPLIES = "replies.jsonl"
 def judge_of(
     config: PreferenceConfig,
     tasks: Sequence[Task],
-    progress: Progress = lambda name, done, total: None,
+    progress: Progress = lambda done, total, spent: None,
     policy: RetryPolicy | None = None,
 ) -> Judge:
     """Return the judge of a recipe.
@@ -49,6 +49,8 @@ def judge_of(
         Journal(path),
         lambda: ChatClient(judge.endpoint, pace=Pace(judge.max_in_flight), policy=policy),
         max_missing=judge.max_missing,
+        prices=judge.prices,
+        cost_limit_usd=judge.cost_limit,
         progress=progress,
     )
 
@@ -61,6 +63,7 @@ def judged_by(judge: Judge) -> dict[str, Any]:
         "judge": judge.name,
         "is_scripted": judge.is_scripted,
         "no_verdict": named(judge.missing, "prompts"),
+        "spent": str(judge.spending()),
     }
 
 

@@ -7,16 +7,24 @@ stop where it was: ``rollouts.jsonl`` grows by batches, ``pairs.jsonl`` is there
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pasta_lm.data.judge import Judge
+from pasta_lm.data.llm_judge import LLMJudge
+from pasta_lm.data.llm_judge import Progress as JudgeProgress
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
-from pasta_lm.data.preferences import Efficiency, Scoring, Selection, select_pairs
+from pasta_lm.data.preferences import (
+    Efficiency,
+    Scoring,
+    Selection,
+    comparisons_of,
+    select_pairs,
+)
 from pasta_lm.data.records import read_records
 from pasta_lm.data.rollouts import (
     Answering,
@@ -28,6 +36,7 @@ from pasta_lm.data.rollouts import (
     roll_out,
 )
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.remote.budget import Spending
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
@@ -39,8 +48,12 @@ from pasta_lm.train.progress import append_row
 
 LOG = "log.jsonl"
 
-Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much: a bar, for instance."""
+
+class Show(Protocol):
+    """A bar, for instance."""
+
+    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+        """Take up what is being done, how much of it is done, of how much, and what to add."""
 
 
 class Asked(NamedTuple):
@@ -130,16 +143,20 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
         MissingVerdictsError: too many comparisons have no verdict.
-        EndpointError: the judge's key, model or address is wrong.
+        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
     """
     given = round.config.data.file
     if given is not None:
         return read_pairs(Path(given))
     path = round.folder / "pairs.jsonl"
     if not path.exists():
-        asked = round.asked()
+        prompts = round.asked()
         judge = judge_of(round.config, round.tasks(), _judging_teller(round, show))
-        selection = select(round, asked, rollouts_of(round, asked, show), judge)
+        rollouts = rollouts_of(round, prompts, show)
+        if isinstance(judge, LLMJudge):
+            asked = judge.estimate(comparisons_of(rollouts, originals(prompts)))
+            say(f"round {round.number}: {judge.name} is to judge: {asked}")
+        selection = select(round, prompts, rollouts, judge)
         figures = selection.figures()
         if (said := without_verdict(judge)) is not None:
             say(f"round {round.number}: {said}; {selection.num_unjudged} samples left out")
@@ -172,8 +189,12 @@ def select(
     score = round.config.score
     assert score is not None
     scoring = Scoring(score.quality_weight, Efficiency(score.efficiency), score.smoothing)
-    originals = {one.id: one.text for one in asked}
-    return select_pairs(rollouts, originals, judge, scoring)
+    return select_pairs(rollouts, originals(asked), judge, scoring)
+
+
+def originals(prompts: Sequence[Asked]) -> dict[str, str]:
+    """Return by prompt the answer that came with it."""
+    return {one.id: one.text for one in prompts}
 
 
 def answering(round: Round) -> Answering:
@@ -214,14 +235,14 @@ def _teller(round: Round, show: Show | None) -> Progress:
     return tell
 
 
-def _judging_teller(round: Round, show: Show | None) -> Show:
+def _judging_teller(round: Round, show: Show | None) -> JudgeProgress:
     """Return what says how far a round's judging is: a bar, or a line for each twentieth."""
 
-    def tell(name: str, num_done: int, num_all: int) -> None:
+    def tell(num_done: int, num_all: int, spent: Spending) -> None:
         if show is not None:
-            show(f"round {round.number}: {name}", num_done, num_all)
+            show(f"round {round.number}: comparisons judged", num_done, num_all, str(spent))
         elif num_done == num_all or not num_done % max(num_all // 20, 1):
-            say(f"round {round.number}: {num_done}/{num_all} {name}")
+            say(f"round {round.number}: {num_done}/{num_all} comparisons judged, {spent}")
 
     return tell
 

@@ -21,6 +21,7 @@ MAY_CHANGE = {
     *("train.tensorboard", "rollouts.pool_tokens"),
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),
+    *("judge.input_price", "judge.output_price", "judge.cost_limit"),
 }
 """Keys that change no figure of the rounds that are there; paths, because files may be moved."""
 
