@@ -55,6 +55,7 @@ def load() -> None:
     import pyarrow.parquet  # noqa: F401
     from transformers import GemmaForCausalLM, Trainer  # noqa: F401
 
+    import pasta_lm.cli  # noqa: F401
     from pasta_lm.data import annotate  # noqa: F401
     from pasta_lm.evaluate import alpaca_output, speed_table  # noqa: F401
     from pasta_lm.train import preference, sft  # noqa: F401
