@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.scripted_judge import judge_by_length
+from pasta_lm.data.scripted_judge import mute_at_times, prefer_more_words
 from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.cli.conftest import Pasta
 
@@ -31,7 +31,7 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
 ) -> None:
     out = tmp_path / "run"
     models = ("--model", taught_folder, "--baseline", untaught_folder, "--max-tokens", 12)
-    with ScriptedServer(judge_by_length(), Faults(server_error=0.05), model="judge-1") as server:
+    with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
         judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
         flags = ("--out", out, "--instructions", instructions, "--limit", NUM, "--num-timed", 4)
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
@@ -80,7 +80,7 @@ def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
     assert serve[:3] == ["python", "-m", "pasta_lm.data.scripted_judge"]
     assert f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
     changed = {"path/to/model": str(taught_folder), "build/rehearsal": str(tmp_path / "run")}
-    with ScriptedServer(judge_by_length(0.1)) as server:
+    with ScriptedServer(mute_at_times(prefer_more_words, 0.1)) as server:
         words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
         result = pasta(*words[1:], "--max-tokens", 8, "--num-timed", 2)
     assert result.code == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pasta_lm.evaluate.alpaca_run import AlpacaRun, AlpacaSettings
     from pasta_lm.evaluate.answering import Progress
     from pasta_lm.remote.budget import Prices
+    from pasta_lm.strategies.model import Pasta
 
 INSTRUCTIONS = "tatsu-lab/alpaca_eval"
 COLUMNS = (
@@ -125,6 +128,10 @@ def alpaca(
     max_tokens: Annotated[
         int, option("--max-tokens", metavar="N", min=1, help="Tokens of an answer, all threads.")
     ] = 2048,
+    pool_tokens: Annotated[
+        int,
+        option("--pool-tokens", metavar="N", min=1, help="Cache entries of each model's engine."),
+    ] = POOL_TOKENS,
     dtype: Dtype = None,
     device: Device = None,
     allow_missing: AllowMissing = False,
@@ -146,6 +153,7 @@ def alpaca(
     from pasta_lm.evaluate.alpaca_report import alpaca_report
     from pasta_lm.evaluate.alpaca_run import AlpacaSettings, begin_run, open_run
     from pasta_lm.remote.budget import Prices, require_prices
+    from pasta_lm.strategies.model import Pasta
 
     prices = Prices(judge_input_price, judge_output_price)
     require_prices(prices, cost_limit)
@@ -169,8 +177,11 @@ def alpaca(
         )
         run = begin_run(out, settings)
         try:
+            load = partial(
+                Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens
+            )
             with bars() as show:
-                _answer(run, show, dtype=dtype, device=device)
+                _answer(run, show, load)
             stopped = _judge(run, judge_key_env, prices, cost_limit)
         except KeyboardInterrupt:
             typer.echo("pasta: interrupted; the same command goes on where it stopped", err=True)
@@ -214,22 +225,18 @@ def _systems(
     return found
 
 
-def _answer(run: AlpacaRun, progress: Progress, *, dtype: str | None, device: str | None) -> None:
+def _answer(run: AlpacaRun, progress: Progress, load: Callable[[str], Pasta]) -> None:
     """Let all systems answer what they have not answered yet; models are loaded for that alone."""
     from pasta_lm import __version__
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.evaluate.instruction_answers import answer_id, answer_instructions
     from pasta_lm.evaluate.provenance import provenance
-    from pasta_lm.strategies.model import Pasta
 
     settings, journal = run.settings, run.answers
     keys = [answer_id(s.name, one.id) for s in settings.systems for one in run.instructions]
     if all(key in journal.rows for key in keys):
         return
-    models = {
-        name: Pasta.from_pretrained(name, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
-        for name in dict.fromkeys(system.model for system in settings.systems)
-    }
+    models = {name: load(name) for name in {system.model: None for system in settings.systems}}
     answer_instructions(
         settings.systems,
         models,

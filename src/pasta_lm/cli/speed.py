@@ -34,11 +34,12 @@ def speed(
         str, option("--baseline", metavar="NAME", help="The system that is the yardstick.")
     ] = "sequential",
     win_rates: Annotated[
-        Path | None,
+        list[Path] | None,
         option(
             "--win-rates",
             metavar="FILE.json",
-            help="What lc-winrate --json printed, or an alpaca report: for Figure 4.",
+            help="What lc-winrate --json printed, or an alpaca report: for Figure 4; may be given "
+            "again.",
         ),
     ] = None,
     out: Annotated[
@@ -57,11 +58,12 @@ def speed(
     from pasta_lm.cli.reading import write_text
     from pasta_lm.evaluate.paper_figures import paper_figures
     from pasta_lm.evaluate.published import published
-    from pasta_lm.evaluate.speed_table import speed_table
-    from pasta_lm.evaluate.timings import read_timings
+    from pasta_lm.evaluate.speed_table import tables
 
-    rates = None if win_rates is None else _read_rates(win_rates)
-    table = speed_table(read_timings(sources), baseline)
+    rates: dict[str, Any] = {}
+    for file in win_rates or []:
+        rates = _read_rates(file) | rates
+    table = tables(sources, baseline)
     drawn = {}
     if out is not None:
         drawn = paper_figures(table, rates, with_published=not no_published)

@@ -12,7 +12,6 @@ from pasta_lm.data.llm_judge import LLMJudge
 from pasta_lm.data.pairs import PreferencePair, read_pairs
 from pasta_lm.data.preferences import Scored, Selection, comparisons_of
 from pasta_lm.data.rollouts import Rollout
-from pasta_lm.tasks.task import Task
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import Learner, load_learner
@@ -20,7 +19,7 @@ from pasta_lm.train.preference import check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
 from pasta_lm.train.preference_trainer import beta_of
 from pasta_lm.train.preflight import describe
-from pasta_lm.train.rounds import Round, originals, rollouts_of, select
+from pasta_lm.train.rounds import Asked, Round, originals, rollouts_of, select
 
 NUM_TRIED = 4
 """Prompts that are sampled to find a pair to show."""
@@ -53,7 +52,9 @@ def _head(config: PreferenceConfig) -> str:
     train, loss, rollouts = config.train, config.loss, config.rollouts
     beta = beta_of(loss, rollouts.samples)
     tasks = config.data.tasks
-    where = config.data.file if tasks is None else f"{tasks.num_prompts} prompts a round"
+    where = config.data.file or (config.data.records and config.data.records.file)
+    if tasks is not None:
+        where = f"{tasks.num_prompts} prompts a round"
     return (
         f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
@@ -66,24 +67,24 @@ def _try_out(first: Round) -> Selection | list[str]:
 
     Where a model would have to be asked, nobody is: what it would be told comes back instead.
     """
-    tasks = first.tasks()
+    asked = first.asked()
     is_shared = bool(first.config.rollouts.files)
     with TemporaryDirectory() as folder:
         config = replace(first.config, train=replace(first.config.train, out=folder))
-        tried = tasks if is_shared else tasks[:NUM_TRIED]
+        tried = asked if is_shared else asked[:NUM_TRIED]
         rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_TRIED]
-        judge = judge_of(config, tasks)
+        judge = judge_of(config, first.tasks())
         if isinstance(judge, LLMJudge):
-            return list(_would_ask(judge, first.config, tasks, rollouts))
-    return select(first, tasks, rollouts, judge)
+            return list(_would_ask(judge, first.config, asked, rollouts))
+    return select(first, asked, rollouts, judge)
 
 
 def _would_ask(
-    judge: LLMJudge, config: PreferenceConfig, tasks: Sequence[Task], rollouts: Sequence[Rollout]
+    judge: LLMJudge, config: PreferenceConfig, prompts: Sequence[Asked], rollouts: Sequence[Rollout]
 ) -> Iterator[str]:
     """Yield what judging the whole recipe may take, and one request."""
-    comparisons = comparisons_of(rollouts, originals(tasks))
-    factor = len(tasks) * config.train.rounds / max(len(rollouts), 1)
+    comparisons = comparisons_of(rollouts, originals(prompts))
+    factor = len(prompts) * config.train.rounds / max(len(rollouts), 1)
     asked = judge.estimate(comparisons).scaled(factor)
     yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {asked}"
     for message in judge.template.request(comparisons[0]).messages if comparisons else ():

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from random import Random
+from typing import NamedTuple, Protocol
 
 from pasta_lm.data.judge import Judge
 from pasta_lm.data.llm_judge import LLMJudge
@@ -24,6 +25,7 @@ from pasta_lm.data.preferences import (
     comparisons_of,
     select_pairs,
 )
+from pasta_lm.data.records import read_records
 from pasta_lm.data.rollouts import (
     Answering,
     Progress,
@@ -52,6 +54,15 @@ class Show(Protocol):
 
     def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
         """Take up what is being done, how much of it is done, of how much, and what to add."""
+
+
+class Asked(NamedTuple):
+    """A prompt of a round, and the answer that came with it."""
+
+    id: str
+    prompt: str
+    text: str
+    """Plain; samples are held against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +103,34 @@ class Round:
         )
 
     def tasks(self) -> list[Task]:
-        """Return this round's tasks, the same every time and no other round's."""
+        """Return this round's tasks, the same every time and no other round's; of a file: none."""
         config = self.config.data.tasks
-        assert config is not None
+        if config is None:
+            return []
         # A mixture's seeds are apart by as many tasks as nobody samples in a round.
         drawn = mixture(config.split, config.seed * 1_000_000 + 1_000 * (self.number - 1))
         return list(islice(drawn, config.num_prompts))
+
+    def asked(self) -> list[Asked]:
+        """Return this round's prompts: its tasks, or its share of a file's records.
+
+        Raises:
+            InputError: the file cannot be read, or has too few.
+        """
+        config = self.config.data.records
+        if config is None:
+            return [Asked(task.id, task.prompt, task.text) for task in self.tasks()]
+        records, num_rounds = read_records(Path(config.file)), self.config.train.rounds
+        Random(f"records/{config.seed}").shuffle(records)
+        count = config.num_prompts or len(records) // num_rounds
+        if not count or count * num_rounds > len(records):
+            raise InputError(
+                f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
+                f"{count or 1}",
+                hint="lower data.records.num_prompts",
+            )
+        drawn = records[(self.number - 1) * count : self.number * count]
+        return [Asked(one.id, one.prompt, one.document.plain_text) for one in drawn]
 
 
 def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
@@ -117,13 +150,13 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
         return read_pairs(Path(given))
     path = round.folder / "pairs.jsonl"
     if not path.exists():
-        tasks = round.tasks()
-        judge = judge_of(round.config, tasks, _judging_teller(round, show))
-        rollouts = rollouts_of(round, tasks, show)
+        prompts = round.asked()
+        judge = judge_of(round.config, round.tasks(), _judging_teller(round, show))
+        rollouts = rollouts_of(round, prompts, show)
         if isinstance(judge, LLMJudge):
-            asked = judge.estimate(comparisons_of(rollouts, originals(tasks)))
+            asked = judge.estimate(comparisons_of(rollouts, originals(prompts)))
             say(f"round {round.number}: {judge.name} is to judge: {asked}")
-        selection = select(round, tasks, rollouts, judge)
+        selection = select(round, prompts, rollouts, judge)
         figures = selection.figures()
         if (said := without_verdict(judge)) is not None:
             say(f"round {round.number}: {said}; {selection.num_unjudged} samples left out")
@@ -135,7 +168,7 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     return read_pairs(path)
 
 
-def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -> list[Rollout]:
+def rollouts_of(round: Round, asked: Sequence[Asked], show: Show | None = None) -> list[Rollout]:
     """Return a round's rollouts: those of a file that the recipe names, or its own.
 
     Raises:
@@ -143,25 +176,25 @@ def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -
     """
     files = round.config.rollouts.files
     if round.number <= len(files):
-        return _shared(Path(files[round.number - 1]), tasks, round.sampling)
-    questions = [Question(task.id, task.prompt) for task in tasks]
+        return _shared(Path(files[round.number - 1]), asked, round.sampling)
+    questions = [Question(one.id, one.prompt) for one in asked]
     path = round.folder / "rollouts.jsonl"
     return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round, show))
 
 
 def select(
-    round: Round, tasks: Sequence[Task], rollouts: Sequence[Rollout], judge: Judge
+    round: Round, asked: Sequence[Asked], rollouts: Sequence[Rollout], judge: Judge
 ) -> Selection:
     """Return the pairs of some rollouts."""
     score = round.config.score
     assert score is not None
     scoring = Scoring(score.quality_weight, Efficiency(score.efficiency), score.smoothing)
-    return select_pairs(rollouts, originals(tasks), judge, scoring)
+    return select_pairs(rollouts, originals(asked), judge, scoring)
 
 
-def originals(tasks: Sequence[Task]) -> dict[str, str]:
+def originals(prompts: Sequence[Asked]) -> dict[str, str]:
     """Return by prompt the answer that came with it."""
-    return {task.id: task.text for task in tasks}
+    return {one.id: one.text for one in prompts}
 
 
 def answering(round: Round) -> Answering:
@@ -214,18 +247,18 @@ def _judging_teller(round: Round, show: Show | None) -> JudgeProgress:
     return tell
 
 
-def _shared(path: Path, tasks: Sequence[Task], sampling: Sampling) -> list[Rollout]:
-    prompts = {task.id: task.prompt for task in tasks}
+def _shared(path: Path, asked: Sequence[Asked], sampling: Sampling) -> list[Rollout]:
+    prompts = {one.id: one.prompt for one in asked}
     rollouts = read_rollouts(path, sampling)
     for rollout in rollouts:
         if prompts.get(rollout.id) != rollout.prompt:
             raise InputError(
                 f"{path} has prompt {rollout.id}, which this recipe does not draw",
-                hint="data.tasks must be those of the recipe that sampled it",
+                hint="prompts under [data] must be those of the recipe that sampled it",
             )
-    if len(rollouts) < len(tasks):
+    if len(rollouts) < len(asked):
         raise InputError(
-            f"{path} has {len(rollouts)} of this recipe's {len(tasks)} prompts",
+            f"{path} has {len(rollouts)} of this recipe's {len(asked)} prompts",
             hint="let the run that samples it come to the end of that round",
         )
     return rollouts
