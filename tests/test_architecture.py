@@ -25,6 +25,7 @@ DOORS = {
     "data/sources.py": "pyarrow datasets",
     "data/annotated_set.py": "pyarrow",
     "train/": "torch transformers tokenizers",
+    "train/adapters.py": "peft",
     "evaluate/": "scipy numpy",
     "evaluate/page.py": "jinja2",
     "evaluate/instructions.py": "huggingface_hub",

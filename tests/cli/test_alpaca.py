@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pasta_lm.data.scripted_judge import mute_at_times, prefer_more_words
 from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.cli.conftest import Pasta
-from tests.data.judging import answers_of
 
 NUM = 40
-
-
-def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
-    first, second = answers_of(asked["messages"][-1]["content"])
-    winner = "A" if len(first) > len(second) else "B"
-    return ScriptedReply(f"It says more.\n\nVerdict: {winner}, confidence: 70")
 
 
 @pytest.fixture
 def instructions(tmp_path: Path) -> Path:
     file = tmp_path / "instructions.jsonl"
-    rows = [{"instruction": f"Name {n} rivers.", "dataset": "made"} for n in range(2 * NUM)]
+    rows = [{"instruction": f"Name {n} rivers.", "dataset": "ab"[n % 2]} for n in range(2 * NUM)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
@@ -35,11 +31,13 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
 ) -> None:
     out = tmp_path / "run"
     models = ("--model", taught_folder, "--baseline", untaught_folder, "--max-tokens", 12)
-    with ScriptedServer(longer_wins, Faults(server_error=0.05), model="judge-1") as server:
+    with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
         judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
         flags = ("--out", out, "--instructions", instructions, "--limit", NUM, "--num-timed", 4)
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
-        assert (result.code, result.err) == (0, "")
+        assert result.code == 0
+        assert "the judge is to be asked: " in result.err
+        assert "no prices given" in result.err
         num_paid = sum(server.paid.values())
         again = pasta("evaluate", "alpaca", *flags, *models, *judge, "--json")
         assert sum(server.paid.values()) == num_paid
@@ -52,11 +50,76 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
     assert pasta_figures["realised_speedup"]["mean"] > 0
     assert pasta_figures["provenance"]["model"] == str(taught_folder)
     assert len(json.loads((out / "alpaca_eval" / "pasta.json").read_text())) == NUM
+    for key in ("realised_speedup", "theoretical_speedup", "parallelism"):
+        geometric, arithmetic = (
+            pasta_figures[key]["mean"],
+            pasta_figures[f"{key}_arithmetic"]["mean"],
+        )
+        assert 0 < geometric <= arithmetic + 1e-4
+    assert {name: one["num_prompts"] for name, one in pasta_figures["datasets"].items()} == {
+        "a": NUM // 2,
+        "b": NUM // 2,
+    }
     page = (out / "report.html").read_text()
+    assert f"pipeline check, n = {NUM}" in page
+    assert not (out / "judgements.jsonl").exists()
     instructions.unlink()
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
     assert (out / "report.html").read_text() == page
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+
+
+def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
+    assert serve[:3] == ["python", "-m", "pasta_lm.data.scripted_judge"]
+    assert f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
+    changed = {"path/to/model": str(taught_folder), "build/rehearsal": str(tmp_path / "run")}
+    with ScriptedServer(mute_at_times(prefer_more_words, 0.1)) as server:
+        words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
+        result = pasta(*words[1:], "--max-tokens", 8, "--num-timed", 2)
+    assert result.code == 0
+    assert "pipeline check, n = 3" in result.out  # 40 but for those without a verdict
+    assert "win rate" not in result.out.replace("no win rates", "").replace("win rate, %", "")
+    offline = pasta(*[changed.get(word, word) for word in again[1:]])
+    assert (offline.code, offline.out) == (0, result.out)
+    rows = json.loads((tmp_path / "run" / "alpaca_eval" / "pasta.json").read_text())
+    assert len(rows) == 40
+    assert {*rows[0]} == {"dataset", "instruction", "output", "generator"}
+
+
+def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(
+    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
+) -> None:
+    def spent(server: ScriptedServer) -> float:
+        # As the server bills it: a token for every four characters, rounded up.
+        said = [json.loads(key) for key in server.paid.elements()]
+        read = sum(-(-len("".join(turn["content"] for turn in one)) // 4) for one in said)
+        return (10 * read + 30 * 10 * len(said)) / 1e6
+
+    def ten_tokens(asked: Mapping[str, Any]) -> ScriptedReply:
+        return ScriptedReply("Since it is.\n\nVerdict: A, confidence: 7")
+
+    with ScriptedServer(ten_tokens, model="judge-1") as server:
+        judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
+        prices = ("--judge-input-price", 10, "--judge-output-price", 30)
+        flags = ("--out", tmp_path / "run", "--instructions", instructions, "--limit", NUM)
+        models = ("--model", taught_folder, "--max-tokens", 8, "--num-timed", 0, "--json")
+        command = ("evaluate", "alpaca", *flags, *models, *judge, *prices)
+        for limit in (0.05, 0.1):
+            result = pasta(*command, "--cost-limit", limit)
+            assert result.code == 1
+            assert f"the cost limit of {limit:g} USD leaves" in result.err
+            assert limit - 0.03 < spent(server) <= limit
+            assert "win_rate" not in result.out
+        result = pasta(*command, "--cost-limit", 5)
+        assert (result.code, {*server.paid.values()}) == (0, {1})
+        assert f"{spent(server):.4f} USD" in result.err
 
 
 def test_without_a_judge_speed_alone_is_reported(
@@ -91,6 +154,8 @@ def test_without_a_judge_speed_alone_is_reported(
         (("--strategies", "guess"), 2, "cannot be 'guess'"),
         (("--judge-model", "x"), 2, "--judge-model and --judge-url go together"),
         (("--template", "absent", "--instructions", "-"), 3, "no such file"),
+        (("--cost-limit", "1"), 2, "a cost limit needs prices"),
+        (("--judge-input-price", "1"), 2, "the prices of input and output go together"),
         (("--offline",), 3, "is not the folder of an alpaca run"),
     ],
 )

@@ -152,6 +152,13 @@ def test_what_is_stored_is_not_asked_again_and_reads_the_same_offline(tmp_path: 
     assert judge(tmp_path, None).ask(PAIR) == first[:2]
 
 
+def test_equal_answers_are_a_tie_that_nobody_is_asked_about(tmp_path: Path) -> None:
+    transport = ScriptedTransport(longer_wins)
+    verdicts = judge(tmp_path, transport).compare([PAIR[0], *both_orders("q1", "?", "Po", "Po")])
+    assert verdicts == [Verdict(Winner.FIRST, 0.8), *2 * [Verdict(Winner.TIE, 0.5)]]
+    assert len(transport.asked) == 1
+
+
 def test_every_reply_is_kept_raw_with_judge_and_template(tmp_path: Path) -> None:
     judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
     rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
@@ -179,8 +186,9 @@ def test_what_has_no_reply_is_named_and_the_rest_goes_on(tmp_path: Path) -> None
     assert "HTTP 500" in next(iter(one.failures.values()))
     with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
         judge(tmp_path, None).compare(PAIR)
-    allowed = judge(tmp_path, None, allow_missing=True).compare(PAIR)
-    assert allowed[1] == Verdict(Winner.TIE, 0.0)
+    allowed = judge(tmp_path, None, max_missing=0.5)
+    assert allowed.compare(PAIR) == [Verdict(Winner.FIRST, 0.8), None]
+    assert allowed.missing == {Problem.NO_REPLY: ["q1"]}
     healed = judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
     assert [outcome.reading.problem for outcome in healed] == [None, None]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
 
+from pasta_lm.data.judge import Comparison, Verdict
 from pasta_lm.data.preferences import Efficiency, Scoring, efficiency, is_usable, select_pairs
 from pasta_lm.data.rollouts import Sample
 from tests.data.rollouts import GradeBook, rollout, sample
@@ -126,10 +128,31 @@ def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
         "num_equal": 1,
         "num_lacking": 2,
         "num_unusable": 3,
+        "num_unjudged": 0,
     }
     assert figures["efficiency"] == 2.0
     # Level: 1.4; the pair's mean of 1.4 and 1 / 2.6; one is left: 1.4.
     assert figures["quality"] == pytest.approx((1.4 + (1.4 + 1 / 2.6) / 2 + 1.4) / 3)
+
+
+class Silent(GradeBook):
+    """A judge that has nothing to say of some answers where they stand first."""
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:  # type: ignore[override]
+        said = super().compare(comparisons)
+        return [None if a.first == "fair" else v for a, v in zip(comparisons, said, strict=True)]
+
+
+def test_a_sample_on_which_a_verdict_is_missing_is_left_out_and_counted() -> None:
+    rollouts = [
+        rollout(sample("good"), sample("fair", path=1), sample("bad"), name="pair"),
+        rollout(sample("fair"), sample("good"), name="one is left"),
+    ]
+    selection = select_pairs(rollouts, {}, Silent(GRADES), Scoring(1.0))
+    (pair,) = selection.pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("good", "bad")
+    assert pair.parts["quality_chosen"] == pytest.approx(1.4)  # nobody else's verdict moved here
+    assert (selection.num_unjudged, selection.num_unusable, selection.num_lacking) == (2, 0, 1)
 
 
 @pytest.mark.parametrize(

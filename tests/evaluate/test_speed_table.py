@@ -13,7 +13,7 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.figures import Bars, Point, Span, bars, scatter
 from pasta_lm.evaluate.paper_figures import paper_figures
-from pasta_lm.evaluate.speed_table import speed_table
+from pasta_lm.evaluate.speed_table import speed_table, tables
 from pasta_lm.evaluate.timings import read_timings
 from pasta_lm.language import parse
 
@@ -72,6 +72,33 @@ def test_both_means_and_both_speedups_stand_side_by_side(records: Path) -> None:
     assert found == pytest.approx(means, abs=1e-5)
     counts = ("num_prompts", "num_timed", "num_unpaired", "kinds", "mean_characters")
     assert [figures[key] for key in counts] == [2, 2, 1, ["generated"], 10]
+
+
+def test_each_run_is_held_against_its_own_baseline(tmp_path: Path) -> None:
+    # The machine was twice as slow in the second run, for the baseline too.
+    runs = []
+    for name, slowness in (("pasta", 1.0), ("apar", 2.0)):
+        (tmp_path / name).mkdir()
+        rows = (record("sequential", "1", 40, 4 * slowness), record(name, "1", 10, 2 * slowness))
+        runs.append(stored(tmp_path / name, *rows))
+    table = tables(runs, "sequential")
+    assert [*table] == ["sequential", "pasta", "apar"]
+    assert [table[name]["realised_speedup"]["mean"] for name in table] == [1.0, 2.0, 2.0]
+
+
+def test_runs_that_share_a_baseline_or_a_system_are_one(tmp_path: Path) -> None:
+    runs = []
+    for prompt in "12":
+        (tmp_path / prompt).mkdir()
+        rows = (record("sequential", prompt, 40), record("pasta", prompt, 10))
+        runs.append(stored(tmp_path / prompt, *rows))
+    assert tables(runs, "sequential")["pasta"]["num_prompts"] == 2
+    (tmp_path / "alone").mkdir()
+    alone = stored(tmp_path / "alone", record("apar", "1", 20))
+    table = tables([*runs, alone], "sequential")
+    assert (table["apar"]["num_prompts"], table["apar"]["num_unpaired"]) == (1, 1)
+    with pytest.raises(UsageError, match="no answers of the baseline"):
+        tables([alone], "sequential")
 
 
 def test_of_two_records_of_one_answer_the_one_with_a_clock_counts(tmp_path: Path) -> None:

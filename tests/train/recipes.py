@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,23 @@ def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
     encode = learner.encoder(PositionStrategy(train.positions))
     found = packs_of(config.data, encode, num_packs, train.seed)
     return [found[index] for index in range(len(found))]
+
+
+def as_toml(config: SftConfig) -> str:
+    """Return a recipe as a file says it, without what is not given."""
+    lines = []
+
+    def write(table: dict[str, Any], place: str) -> None:
+        if place:
+            lines.append(f"[{place}]")
+        tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+        given = {key: value for key, value in table.items() if value is not None}
+        lines.extend(f"{key} = {json.dumps(given[key])}" for key in given.keys() - tables.keys())
+        for key, value in tables.items():
+            write(value, f"{place}.{key}".lstrip("."))
+
+    write(asdict(config), "")
+    return "\n".join(lines) + "\n"
 
 
 def log(config: SftConfig) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pasta_lm.train.config import (
     TasksConfig,
     TrainConfig,
     read_config,
+    taught_by,
 )
 
 GOOD: dict[str, Any] = {
@@ -336,3 +337,32 @@ def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is no recipe") as caught:
             read_config(path)
         assert str(path) in caught.value.message
+
+
+# --- a rule for the answers of a file
+
+RULED = {"data": {**FILE, "rule": "apar"}, "train.positions": "continue"}
+
+
+def test_a_file_whose_answers_a_rule_forks_teaches_that_rivals_strategy(tmp_path: Path) -> None:
+    assert taught_by(read(tmp_path, recipe(RULED)).data) == "apar"
+    assert taught_by(read(tmp_path, recipe({"data": FILE})).data) == "pasta"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data": {**FILE, "rule": "sot"}}, "data.rule is 'sot'"),
+        ({"data": {**FILE, "rule": "apar", "plain": True}}, "data.rule would be ignored"),
+        ({"data.rule": "apar"}, "data.rule would be ignored: it forks the answers of a file"),
+        (
+            {"data": {**FILE, "rule": "apar"}, "train.positions": "predict"},
+            "apar makes no promises",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_followed_is_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        read(tmp_path, recipe({"train.positions": "continue", **changes}))

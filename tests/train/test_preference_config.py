@@ -25,7 +25,8 @@ from pasta_lm.train.preference_config import (
 )
 from tests.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
 
-OURS = [path for path in ALL_RECIPES if path not in RECIPES]
+JUDGED = next(path for path in ALL_RECIPES if path.stem == "pasta-bon-judged")
+OURS = [path for path in ALL_RECIPES if path not in (*RECIPES, JUDGED)]
 
 GOOD: dict[str, dict[str, Any]] = {
     "model": {"base": "sft", "baseline": "plain"},
@@ -33,6 +34,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "score": {"quality_weight": 4},
     "train": {"out": "build/x", "epochs": 1},
 }
+LLM = {"kind": "llm", "model": "a-judge", "base_url": "https://example.org/v1"}
+PRICES = {"input_price": 0.1, "output_price": 0.4}
 FILE: dict[str, Any] = {
     "data": {"file": "pairs.jsonl"},
     "model.baseline": NONE,
@@ -117,6 +120,9 @@ def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         {"score.quality_weight": 0},
         {"loss": {"kind": "dpo", "beta": 0.1}},
         {"loss": {"beta": "auto"}},
+        {"judge": {"kind": "grader"}},
+        {"judge": {**LLM, **PRICES, "cost_limit": 5}},
+        {"judge": {**LLM, "method": "logprobs", "api_key_env": "KEY", "max_in_flight": 8}},
         # With rollouts for every round nothing is sampled.
         {"model.baseline": NONE, "rollouts": {"files": ["one", "two"]}},
     ],
@@ -157,6 +163,17 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({"loss": {"kind": "dpo"}}, "loss.beta: BoNBoN's rule is not for dpo"),
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
         ({"loss": {"kind": "ipo", "alpha": 0.1}}, "loss.alpha would be ignored"),
+        ({"judge": {"kind": "gpt"}}, "judge.kind is 'gpt'"),
+        ({"judge": {"model": "gpt"}}, "judge.model would be ignored: the grader asks nobody"),
+        ({"judge": {"kind": "llm", "base_url": "u"}}, "judge.model is missing"),
+        ({"judge": {**LLM, "base_url": ""}}, "judge.base_url is missing"),
+        ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
+        ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
+        ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
+        ({"judge": {**LLM, "input_price": 1}}, "judge.input_price and judge.output_price go"),
+        ({"judge": {**LLM, "cost_limit": 1}}, "a cost limit needs prices"),
+        ({"judge": {**LLM, **PRICES, "cost_limit": -1}}, "judge.cost_limit is below 0"),
+        ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": NONE}, "[train] needs exactly one of steps and epochs"),
         ({"train.optimizer": "sgd"}, "train.optimizer is 'sgd'"),
@@ -189,3 +206,14 @@ def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_els
     seeds = {tasks.seed for tasks in drawn if tasks is not None}
     assert pasta.data.tasks is not None
     assert pasta.data.tasks.seed not in seeds  # prompts that no finetuning has met
+
+
+def test_the_judged_recipe_differs_from_the_graded_one_in_its_judge_alone() -> None:
+    judged, graded = (read_preference_config(path) for path in (JUDGED, OURS[-1]))
+    assert judged.judge.is_remote
+    assert judged.judge.model is not None
+    assert replace(judged, judge=graded.judge, train=graded.train) == replace(
+        graded, rollouts=judged.rollouts
+    )
+    assert replace(judged.train, out="") == replace(graded.train, out="")
+    assert judged.rollouts == replace(graded.rollouts, files=judged.rollouts.files)

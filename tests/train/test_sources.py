@@ -10,7 +10,7 @@ import pytest
 from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.records import Record, write_records
 from pasta_lm.errors import InputError
-from pasta_lm.language.document import Document, Text
+from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, training_families
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
@@ -156,3 +156,24 @@ def test_a_task_beyond_the_context_is_named_when_it_is_drawn() -> None:
     packs = packs_of(config, placed, NUM_PACKS, seed=0, last_position=20)
     with pytest.raises(InputError, match=r"record \w+-train-\d+ reaches position \d+, "):
         packs[0]
+
+
+def test_answers_of_a_file_are_learned_as_the_recipe_wants_them(tmp_path: Path) -> None:
+    text = "Two parts.\n\n1. Bread: it is baked from flour.\n2. Jam: it is boiled from fruit."
+    marked = Document((Text(text[:12]), Block("parts", 3, (Text(text[12:]),))))
+    write_records(tmp_path / "data.jsonl", [Record("1", "Say.", marked)])
+    met: list[Document] = []
+
+    def encode(record: Record) -> EncodedExample:
+        met.append(record.document)
+        return letters(record)
+
+    for changes in ({}, {"plain": True}, {"rule": "apar"}):
+        data = DataConfig(file=str(tmp_path / "data.jsonl"), **changes)  # type: ignore[arg-type]
+        packs_of(data, encode, None, 0)
+    assert [*map(len, (one.blocks for one in met))] == [1, 0, 2]
+    assert {one.plain_text for one in met} == {text}
+    assert [block.plain_text for block in met[2].blocks] == [
+        " it is baked from flour.",
+        " it is boiled from fruit.",
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,8 @@ from pasta_lm.cli.lc_winrate import AllowMissing
 if TYPE_CHECKING:
     from pasta_lm.evaluate.alpaca_run import AlpacaRun, AlpacaSettings
     from pasta_lm.evaluate.answering import Progress
+    from pasta_lm.remote.budget import Prices
+    from pasta_lm.strategies.model import Pasta
 
 INSTRUCTIONS = "tatsu-lab/alpaca_eval"
 COLUMNS = (
@@ -79,6 +83,30 @@ def alpaca(
         str | None,
         option("--judge-key-env", metavar="NAME", help="The environment variable with its key."),
     ] = None,
+    judge_input_price: Annotated[
+        float | None,
+        option(
+            "--judge-input-price", metavar="USD", min=0, help="For a million tokens that it reads."
+        ),
+    ] = None,
+    judge_output_price: Annotated[
+        float | None,
+        option(
+            "--judge-output-price",
+            metavar="USD",
+            min=0,
+            help="For a million tokens that it writes.",
+        ),
+    ] = None,
+    cost_limit: Annotated[
+        float | None,
+        option(
+            "--cost-limit",
+            metavar="USD",
+            min=0,
+            help="Ask nothing that could cost more than this in all; needs prices.",
+        ),
+    ] = None,
     template: Annotated[
         str,
         option(
@@ -100,6 +128,10 @@ def alpaca(
     max_tokens: Annotated[
         int, option("--max-tokens", metavar="N", min=1, help="Tokens of an answer, all threads.")
     ] = 2048,
+    pool_tokens: Annotated[
+        int,
+        option("--pool-tokens", metavar="N", min=1, help="Cache entries of each model's engine."),
+    ] = POOL_TOKENS,
     dtype: Dtype = None,
     device: Device = None,
     allow_missing: AllowMissing = False,
@@ -120,8 +152,13 @@ def alpaca(
     from pasta_lm.evaluate.alpaca_output import write_outputs
     from pasta_lm.evaluate.alpaca_report import alpaca_report
     from pasta_lm.evaluate.alpaca_run import AlpacaSettings, begin_run, open_run
+    from pasta_lm.remote.budget import Prices, require_prices
+    from pasta_lm.strategies.model import Pasta
 
+    prices = Prices(judge_input_price, judge_output_price)
+    require_prices(prices, cost_limit)
     silence_libraries()
+    stopped = False
     if offline:
         run = open_run(out)
     else:
@@ -140,9 +177,12 @@ def alpaca(
         )
         run = begin_run(out, settings)
         try:
-            with bars() as progress:
-                _answer(run, progress, dtype=dtype, device=device)
-                _judge(run, judge_key_env, progress)
+            load = partial(
+                Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens
+            )
+            with bars() as show:
+                _answer(run, show, load)
+            stopped = _judge(run, judge_key_env, prices, cost_limit)
         except KeyboardInterrupt:
             typer.echo("pasta: interrupted; the same command goes on where it stopped", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -156,7 +196,7 @@ def alpaca(
     for name, reason in refused.items():
         hint = "run again, or --allow-missing gives both rates"
         typer.echo(f"pasta: {name}: {reason}; {hint}", err=True)
-    if refused:
+    if refused or stopped:
         raise typer.Exit(1)
 
 
@@ -185,22 +225,18 @@ def _systems(
     return found
 
 
-def _answer(run: AlpacaRun, progress: Progress, *, dtype: str | None, device: str | None) -> None:
+def _answer(run: AlpacaRun, progress: Progress, load: Callable[[str], Pasta]) -> None:
     """Let all systems answer what they have not answered yet; models are loaded for that alone."""
     from pasta_lm import __version__
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.evaluate.instruction_answers import answer_id, answer_instructions
     from pasta_lm.evaluate.provenance import provenance
-    from pasta_lm.strategies.model import Pasta
 
     settings, journal = run.settings, run.answers
     keys = [answer_id(s.name, one.id) for s in settings.systems for one in run.instructions]
     if all(key in journal.rows for key in keys):
         return
-    models = {
-        name: Pasta.from_pretrained(name, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
-        for name in dict.fromkeys(system.model for system in settings.systems)
-    }
+    models = {name: load(name) for name in {system.model: None for system in settings.systems}}
     answer_instructions(
         settings.systems,
         models,
@@ -213,24 +249,47 @@ def _answer(run: AlpacaRun, progress: Progress, *, dtype: str | None, device: st
     )
 
 
-def _judge(run: AlpacaRun, key_env: str | None, progress: Progress) -> None:
-    """Ask the judge what it was not asked yet; say what it did not answer."""
-    from pasta_lm.evaluate.alpaca_run import judge_answers
+def _judge(run: AlpacaRun, key_env: str | None, prices: Prices, limit_usd: float | None) -> bool:
+    """Ask the judge what it was not asked yet, and say what that costs and what it left open.
+
+    Returns:
+        Whether the cost limit ended it.
+    """
+    from pasta_lm.evaluate.alpaca_run import all_comparisons, judge_answers
+    from pasta_lm.remote.budget import CostLimitError, Spending
     from pasta_lm.remote.client import ChatClient, Endpoint
 
     settings: AlpacaSettings = run.settings
     if settings.judge_model is None or settings.judge_url is None:
-        return
+        return False
     endpoint = Endpoint(
         base_url=settings.judge_url, model=settings.judge_model, api_key_env=key_env
     )
-    judge = run.judge(lambda: ChatClient(endpoint), progress)
-    assert judge is not None
-    judge_answers(run, judge)
+    with bars() as show:
+
+        def progress(done: int, total: int, spent: Spending) -> None:
+            show("comparisons judged", done, total, str(spent))
+
+        judge = run.judge(
+            lambda: ChatClient(endpoint), prices=prices, cost_limit_usd=limit_usd, progress=progress
+        )
+        assert judge is not None
+        asked = judge.estimate(all_comparisons(run))
+        if not asked.num_requests:
+            return False
+        typer.echo(f"pasta: the judge is to be asked: {asked}", err=True)
+        stopped: CostLimitError | None = None
+        try:
+            judge_answers(run, judge)
+        except CostLimitError as exc:
+            stopped = exc
+    typer.echo(f"pasta: all replies of the judge: {judge.spending()}", err=True)
     if judge.failures:
-        reasons = dict.fromkeys(judge.failures.values())
-        first = next(iter(reasons))
+        first = next(iter(judge.failures.values()))
         typer.echo(f"pasta: {len(judge.failures)} comparisons got no reply: {first}", err=True)
+    if stopped is not None:
+        typer.echo(f"pasta: {stopped}", err=True)
+    return stopped is not None
 
 
 def _print(report: dict[str, Any], out: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
+if TYPE_CHECKING:
+    from pasta_lm.train.rounds import Show
 
 
 @contextmanager
@@ -21,16 +21,17 @@ def bars() -> Iterator[Show]:
     from pasta_lm.cli.terminal import console
 
     if not has_bars():
-        yield lambda name, done, total: None
+        yield lambda name, done, total, note="": None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft())
     with Progress(*columns, console=console(sys.stderr), transient=True) as shown:
         rows: dict[str, Any] = {}
 
-        def show(name: str, done: int, total: int) -> None:
+        def show(name: str, done: int, total: int, note: str = "") -> None:
             if name not in rows:
                 rows[name] = shown.add_task(name, total=total)
-            shown.update(rows[name], completed=done, total=total)
+            said = f"{name} ({note})" if note else name
+            shown.update(rows[name], completed=done, total=total, description=said)
 
         yield show
 

@@ -12,7 +12,7 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers", "safetensors"),
-    "train": ("accelerate", "tensorboard"),
+    "train": ("accelerate", "peft", "tensorboard"),
     "data": ("httpx", "pyarrow", "datasets"),
     "evaluate": ("scipy",),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),

@@ -39,13 +39,16 @@ def sft(
 
     recipe = read_config(config)
     silence_libraries()
+    from pasta_lm.train.processes import is_first
     from pasta_lm.train.sft import preflight, train_sft
 
     if dry_run:
         typer.echo(preflight(recipe), err=True)
         return
     try:
-        typer.echo(str(train_sft(recipe, resume=resume)))
+        folder = train_sft(recipe, resume=resume)
+        if is_first():
+            typer.echo(str(folder))
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; --resume goes on from the last checkpoint", err=True)
         raise typer.Exit(INTERRUPTED) from None

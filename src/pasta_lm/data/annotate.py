@@ -17,12 +17,13 @@ from pathlib import Path
 from pasta_lm.data.annotate_config import AnnotateConfig
 from pasta_lm.data.annotated_set import write_set
 from pasta_lm.data.annotation_log import AnnotationLog
-from pasta_lm.data.budget import Budget, Tally, request_tokens
+from pasta_lm.data.budget import Tally, request_tokens
 from pasta_lm.data.filters import examine
 from pasta_lm.data.sources import SourceRow, read_source
 from pasta_lm.data.teacher import Conversation, Outcome
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
 from pasta_lm.language.document import Document
+from pasta_lm.remote.budget import Budget
 from pasta_lm.remote.chat import ChatRequest, read_reply
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.remote.pace import Pace
@@ -120,7 +121,7 @@ class _Annotation:
         self._tally = Tally(config.teacher)
         for row in log.in_order():
             self._tally.count_row(row)
-        self._budget = Budget(self._tally, cost_limit_usd)
+        self._budget = Budget(self._tally.spent, cost_limit_usd)
         self._stopped_by = ""
         self._num_failures = 0
         self._num_replies = 0

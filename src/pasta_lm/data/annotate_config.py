@@ -9,6 +9,7 @@ from pasta_lm.data.filters import Bounds
 from pasta_lm.data.sources import SourceConfig
 from pasta_lm.data.teacher import read_prompt
 from pasta_lm.errors import UsageError
+from pasta_lm.remote.budget import Prices
 from pasta_lm.remote.client import Endpoint
 
 TEACHER, MARKDOWN_RULE = "teacher", "markdown_rule"
@@ -50,10 +51,10 @@ class TeacherConfig:
             timeout_s=self.timeout_s,
         )
 
-    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return what these tokens cost; 0 where no price is given."""
-        sent = prompt_tokens * (self.input_price or 0.0)
-        return (sent + completion_tokens * (self.output_price or 0.0)) / 1e6
+    @property
+    def prices(self) -> Prices:
+        """Return what it costs."""
+        return Prices(self.input_price, self.output_price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pasta_lm.data.journal import Journal, Row
+from pasta_lm.data.journal import Journal, Row, hold
 from pasta_lm.data.sources import SourceRow
 from pasta_lm.data.teacher import Outcome
 from pasta_lm.errors import InputError, PastaError, UsageError
@@ -77,10 +77,9 @@ class AnnotationLog:
             PastaError: the disk does not take it.
         """
         self.rows: dict[int, RowLog] = {}
-        self._is_torn = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(folder / LOCK)
+            self._lock = hold(folder / LOCK)
         except OSError as exc:
             raise PastaError(f"{folder} cannot be written: {exc}") from exc
         try:
@@ -156,16 +155,7 @@ class AnnotationLog:
         return [] if index in self.rows else [_row_line(index, row)]
 
     def _append(self, *lines: Row) -> None:
-        if self._is_torn:
-            raise PastaError("the journal ends in a torn line: run the same command again")
-        try:
-            self._journal.append(lines)
-        except OSError as exc:
-            self._is_torn = True  # nothing may stand behind it; opening it again cuts it off
-            raise PastaError(
-                f"{self._journal.path} cannot be written: {exc.strerror}",
-                hint="what was counted is safe; make room and run the same command again",
-            ) from exc
+        self._journal.append(lines)
         for line in lines:
             self._note(line)
 
@@ -230,18 +220,3 @@ def _end_line(index: int, outcome: Outcome) -> Row:
 
 def _digest(row: SourceRow) -> str:
     return hashlib.sha256(f"{row.prompt}\0{row.answer}".encode()).hexdigest()[:16]
-
-
-def _lock(path: Path) -> int:
-    """Take a file for this process alone; the system gives it back, whatever ends the process."""
-    import fcntl
-
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(handle)
-        raise UsageError(
-            f"another process is writing {path.parent}", hint="wait for it, or end it"
-        ) from exc
-    return handle

@@ -1,19 +1,23 @@
-"""What a run has done and spent, what it will cost, and where it must stop."""
+"""What an annotation run has done and spent, and what it will cost."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pasta_lm.data.annotate_config import TeacherConfig
 from pasta_lm.data.annotation_log import FAILED, OK, SKIPPED, RowLog
 from pasta_lm.data.filters import Bounds
 from pasta_lm.data.sources import SourceRow
-from pasta_lm.data.teacher import CHARACTERS_PER_TOKEN, Conversation
-from pasta_lm.errors import UsageError
+from pasta_lm.data.teacher import Conversation
+from pasta_lm.remote.budget import (
+    CHARACTERS_PER_TOKEN,
+    Prices,
+    Spending,
+    Tokens,
+    guessed_tokens,
+)
 from pasta_lm.remote.chat import ChatReply, read_reply
 
 ANSWER_SHARE = 1.15
@@ -22,13 +26,6 @@ REPLIES_PER_ROW = 1.2
 """A guess: some copies go back."""
 TOKENS_PER_S = 50.0
 """At which a teacher writes: a guess."""
-
-
-class Tokens(NamedTuple):
-    """Tokens of one request or of many."""
-
-    prompt: int
-    completion: int
 
 
 class Tally:
@@ -40,9 +37,7 @@ class Tally:
         """By status: ``ok``, ``failed``, ``skipped``."""
         self.reasons: Counter[tuple[str, str]] = Counter()
         """By status and reason."""
-        self.num_replies = 0
-        self.tokens = Tokens(0, 0)
-        self._teacher = teacher
+        self.spent = Spending(teacher.prices if teacher else Prices())
         self._counted: dict[int, tuple[str, str]] = {}
 
     @property
@@ -51,18 +46,24 @@ class Tally:
         return sum(self.num_rows[status] for status in (OK, FAILED, SKIPPED))
 
     @property
+    def num_replies(self) -> int:
+        """Return how many replies came."""
+        return self.spent.num_replies
+
+    @property
+    def tokens(self) -> Tokens:
+        """Return what all replies took."""
+        return self.spent.tokens
+
+    @property
     def cost_usd(self) -> float:
         """Return what was spent; 0 where no price is given."""
-        return self._teacher.cost_usd(*self.tokens) if self._teacher else 0.0
-
-    def cost_of(self, tokens: Tokens) -> float:
-        """Return what tokens cost."""
-        return self._teacher.cost_usd(*tokens) if self._teacher else 0.0
+        return self.spent.cost_usd
 
     @property
     def has_prices(self) -> bool:
         """Tell whether costs are known."""
-        return self._teacher is not None and self._teacher.input_price is not None
+        return self.spent.prices.are_known
 
     def count_row(self, row: RowLog) -> None:
         """Count a row that is on disk already, with its replies."""
@@ -73,9 +74,7 @@ class Tally:
 
     def count_reply(self, reply: ChatReply) -> None:
         """Count a reply that is on disk."""
-        self.num_replies += 1
-        prompt, completion = self.tokens
-        self.tokens = Tokens(prompt + reply.prompt_tokens, completion + reply.completion_tokens)
+        self.spent.count(Tokens(reply.prompt_tokens, reply.completion_tokens))
 
     def count_end(self, row: RowLog) -> None:
         """Count how a row ended; a row that was asked again counts as it ended last."""
@@ -88,52 +87,9 @@ class Tally:
         self.reasons[row.status, row.reason] += 1
 
 
-class Budget:
-    """Lets a request begin only if all that is in flight stays below a limit at its dearest."""
-
-    def __init__(self, tally: Tally, limit_usd: float | None) -> None:
-        """Keep the limit.
-
-        Raises:
-            UsageError: there is a limit and no price.
-        """
-        if limit_usd is not None and not tally.has_prices:
-            raise UsageError(
-                "a cost limit needs prices",
-                hint="give teacher.input_price and teacher.output_price",
-            )
-        self._tally = tally
-        self._limit_usd = limit_usd
-        self._reserved: list[Tokens] = []
-        self._changed = asyncio.Condition()
-
-    async def reserve(self, tokens: Tokens) -> bool:
-        """Wait until a request fits beside those in flight; False: it never will."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._fits(tokens) or not self._reserved)
-            if not self._fits(tokens):
-                return False
-            self._reserved.append(tokens)
-            return True
-
-    async def release(self, tokens: Tokens) -> None:
-        """Give back what was reserved; what it did cost is in the tally by then, or will be."""
-        async with self._changed:
-            self._reserved.remove(tokens)
-            self._changed.notify_all()
-
-    def _fits(self, tokens: Tokens) -> bool:
-        if self._limit_usd is None:
-            return True
-        asked = [*self._reserved, tokens]
-        dearest = sum(map(self._tally.cost_of, asked))
-        return self._tally.cost_usd + dearest <= self._limit_usd
-
-
 def request_tokens(talk: Conversation) -> Tokens:
     """Return what the next request of a conversation can take at most, its prompt guessed."""
-    said = sum(len(one["content"].encode()) for one in talk.messages)
-    return Tokens(said // CHARACTERS_PER_TOKEN, talk.max_tokens)
+    return Tokens(guessed_tokens(talk.messages), talk.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +117,7 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> Estimate:
         prompt += int(request_tokens(talk).prompt * REPLIES_PER_ROW)
         copy = len(row.answer.encode()) / CHARACTERS_PER_TOKEN * ANSWER_SHARE
         completion += int(copy * REPLIES_PER_ROW)
-    cost = None if teacher.input_price is None else teacher.cost_usd(prompt, completion)
+    tokens = Tokens(prompt, completion)
+    cost = teacher.prices.cost_usd(tokens) if teacher.prices.are_known else None
     wall_s = completion / TOKENS_PER_S / teacher.max_in_flight
-    return Estimate(num_rows, num_skipped, Tokens(prompt, completion), cost, wall_s)
+    return Estimate(num_rows, num_skipped, tokens, cost, wall_s)

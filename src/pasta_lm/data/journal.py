@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError
+from pasta_lm.errors import InputError, PastaError, UsageError
 
 Row = dict[str, Any]
 
@@ -30,32 +31,90 @@ class Journal:
             InputError: a line before the last is no row, or an id occurs twice.
         """
         self.path = path
+        self._is_torn = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_torn_line(path)
-        self._rows = {row["id"]: row for row in read_rows(path)} if path.exists() else {}
+        self.read_again()
 
     @property
     def rows(self) -> Mapping[str, Row]:
         """Return what is on disk, by id, in the order in which it was written."""
         return self._rows
 
+    def read_again(self) -> None:
+        """Take up what others have added; a torn last line is cut off.
+
+        Raises:
+            InputError: see the beginning.
+        """
+        _cut_torn_line(self.path)
+        self._rows = {row["id"]: row for row in read_rows(self.path)} if self.path.exists() else {}
+        self._is_torn = False
+
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows; when this returns they are on the disk, not in a buffer.
 
         Raises:
             ValueError: an id is there already.
+            PastaError: the disk does not take them; nothing of them counts.
         """
+        for row in rows:
+            if row["id"] in self._rows:
+                raise ValueError(f"{self.path} has a row {row['id']} already")
+        if self._is_torn:
+            raise PastaError("the journal ends in a torn line: run the same command again")
+        try:
+            self._write(b"".join(map(line_of, rows)))
+        except OSError as exc:
+            self._is_torn = True  # nothing may stand behind it; opening it again cuts it off
+            raise PastaError(
+                f"{self.path} cannot be written: {exc.strerror}",
+                hint="what was counted is safe; make room and run the same command again",
+            ) from exc
+        self._rows |= {row["id"]: row for row in rows}
+
+    def _write(self, data: bytes) -> None:
         is_new = not self.path.exists()
         with self.path.open("ab") as file:
-            for row in rows:
-                if row["id"] in self._rows:
-                    raise ValueError(f"{self.path} has a row {row['id']} already")
-                self._rows[row["id"]] = row
-                file.write(line_of(row))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if is_new:
             _sync_folder(self.path.parent)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file for this process alone while the context lasts; it is made if it is not there.
+
+    The system gives it back, whatever ends the process.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    handle = hold(path)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def hold(path: Path) -> int:
+    """Hold a file for this process alone; return the handle whose closing gives it back.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    import fcntl
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(handle)
+        raise UsageError(
+            f"another process is writing {path.parent}", hint="wait for it, or end it"
+        ) from exc
+    return handle
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -42,8 +42,8 @@ class Verdict(NamedTuple):
 class Judge(Protocol):
     """Whoever can compare answers; all comparisons come at once, so that it may ask in parallel."""
 
-    def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict]:
-        """Return a verdict on each comparison, in order."""
+    def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict | None]:
+        """Return a verdict on each comparison, in order; None where there is none to be had."""
         ...
 
 

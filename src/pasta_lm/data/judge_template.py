@@ -69,10 +69,17 @@ class JudgeTemplate:
             return ChatRequest(messages, max_tokens=1, temperature=0.0, top_logprobs=TOP_LOGPROBS)
         return ChatRequest(messages, max_tokens=MAX_STATED_TOKENS, temperature=0.0)
 
+    @property
+    def usual_tokens(self) -> int:
+        """Return how long a reply is thought to be, in tokens."""
+        return 1 if self.method is Method.LOGPROBS else USUAL_STATED_TOKENS
+
 
 TOP_LOGPROBS = 5
 """Candidates that are asked for: what every endpoint allows."""
 MAX_STATED_TOKENS = 400
+USUAL_STATED_TOKENS = 100
+"""Of three sentences and a verdict: a guess."""
 
 
 def template_names() -> list[str]:

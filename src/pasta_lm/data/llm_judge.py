@@ -9,27 +9,35 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from pasta_lm.data.journal import Journal, Row
-from pasta_lm.data.judge import Comparison, Verdict, Winner
+from pasta_lm.data.asking import INTERRUPT, Asking
+from pasta_lm.data.journal import Journal, Row, held
+from pasta_lm.data.judge import Comparison, Verdict
 from pasta_lm.data.judge_template import JudgeTemplate
 from pasta_lm.data.verdict_reading import Problem, Reading, read_verdict, verdict_of
-from pasta_lm.errors import PastaError, RemoteError, RequestError
-from pasta_lm.remote.chat import read_reply
+from pasta_lm.errors import PastaError
+from pasta_lm.remote.budget import (
+    Budget,
+    CostLimitError,
+    Estimate,
+    Prices,
+    Spending,
+    Tokens,
+    billed,
+    guessed_tokens,
+    most_tokens,
+)
+from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.remote.client import ChatClient
 
 SCRIPTED = "scripted"
 """A model whose name begins so says what it was told to: what it gives is no judgement."""
-NUM_WORKERS = 64
-"""Comparisons that are taken up at once; the client's pace decides how many are in flight."""
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much is done, and of how much."""
+Progress = Callable[[int, int, Spending], None]
+"""Told how many replies have come in this run, of how many, and what was spent in all."""
 
 
 class MissingVerdictsError(PastaError):
@@ -53,18 +61,24 @@ class LLMJudge:
         template: What it is told.
         journal: Where replies are kept.
         client: Makes what asks; None: only stored replies are read.
-        allow_missing: In ``compare``: a comparison without a verdict counts as a tie.
+        max_missing: In ``compare``: the largest share of comparisons that may lack a verdict.
+        prices: Of the model.
+        cost_limit_usd: Nothing is asked that could bring the cost of all stored replies above it.
         progress: Told after each reply.
         failures: By key, why a comparison has no reply; of this run alone.
+        missing: By reason, the prompts that ``compare`` found without a verdict, one each time.
     """
 
     model: str
     template: JudgeTemplate
     journal: Journal
     client: Callable[[], ChatClient] | None = None
-    allow_missing: bool = False
-    progress: Progress = lambda name, done, total: None
+    max_missing: float = 0.0
+    prices: Prices = Prices()
+    cost_limit_usd: float | None = None
+    progress: Progress = lambda done, total, spent: None
     failures: dict[str, str] = field(default_factory=dict)
+    missing: dict[Problem, list[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -81,53 +95,76 @@ class LLMJudge:
     def ask(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
         """Return what became of each comparison, in order; only what is not stored is asked.
 
+        Interrupted once, it awaits what was taken up, keeps it and raises; twice, it stops.
+
         Raises:
+            UsageError: another process asks, or there is a limit and no price.
             EndpointError: the key, the model or the address is wrong; what came before is kept.
+            RemoteError: the server is gone; the same.
+            CostLimitError: the limit allows no more; the same.
+            KeyboardInterrupt: somebody stopped it; the same.
         """
         keys = [self.key(comparison) for comparison in comparisons]
         if self.client is not None:
-            wanted = {
-                key: comparison
-                for key, comparison in zip(keys, comparisons, strict=True)
-                if key not in self.journal.rows
-            }
+            wanted = self._wanted(comparisons)
             if wanted:
-                asyncio.run(self._ask(wanted))
+                self._ask(wanted, self.client)
         return [Outcome(key, self._read(key)) for key in keys]
 
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return a verdict on each comparison, in order.
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none.
+
+        Equal answers are a tie, and nobody is asked.
 
         Raises:
-            MissingVerdictsError: some have none, and that is not allowed.
-            EndpointError: see ``ask``.
+            MissingVerdictsError: more lack one than is allowed.
+            PastaError: see ``ask``.
         """
-        outcomes = self.ask(comparisons)
-        problems = Counter(
-            outcome.reading.problem for outcome in outcomes if outcome.reading.problem
-        )
-        if problems and not self.allow_missing:
-            counts = ", ".join(f"{problem} {count}" for problem, count in problems.items())
+        asked = [one for one in comparisons if one.first != one.second]
+        outcomes = self.ask(asked)
+        names = [one.prompt_id for one in asked]
+        missing = without_verdict(zip(names, outcomes, strict=True))
+        num_missing = sum(map(len, missing.values()))
+        if num_missing > self.max_missing * len(outcomes):
             raise MissingVerdictsError(
-                f"{self.name} gave no verdict on {problems.total()} of {len(outcomes)} "
-                f"comparisons: {counts}",
+                f"{self.name} gave no verdict on {num_missing} of {len(outcomes)} comparisons: "
+                f"{counted(missing)}",
                 hint="run again to ask for what has no reply; one that says nothing stays as it is",
             )
-        return [
-            Verdict(Winner.TIE, 0.0) if wins is None else verdict_of(wins)
-            for _, (wins, _) in outcomes
-        ]
+        for problem, some in missing.items():
+            self.missing.setdefault(problem, []).extend(some)
+        given = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
+        return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
 
     def key(self, comparison: Comparison) -> str:
         """Return the name of a comparison: all that the reply depends on, hashed."""
         parts = [self.model, self.template.sha256, *comparison[1:]]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
+    def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
+        """Return what it would take to ask about what is not stored."""
+        asked = [self.template.request(one) for one in self._wanted(comparisons).values()]
+        prompt = sum(guessed_tokens(request.messages) for request in asked)
+        tokens = Tokens(prompt, len(asked) * self.template.usual_tokens)
+        return Estimate(len(asked), tokens, self.prices)
+
+    def spending(self) -> Spending:
+        """Return what all stored replies of this model cost, at the prices of today."""
+        spent = Spending(self.prices)
+        for row in self.journal.rows.values():
+            if row["judge"] == self.model:
+                spent.count(_tokens_of(row))
+        return spent
+
     def usage(self) -> dict[str, int]:
-        """Return how many tokens all stored replies cost."""
-        rows = [row["reply"].get("usage") or {} for row in self.journal.rows.values()]
-        names = ("prompt_tokens", "completion_tokens")
-        return {name: sum(int(row.get(name) or 0) for row in rows) for name in names}
+        """Return how many tokens the stored replies took."""
+        tokens = self.spending().tokens
+        return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
+
+    def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+        """Return by key what has no reply yet; nobody is asked about equal answers."""
+        keyed = {self.key(one): one for one in comparisons if one.first != one.second}
+        return {key: one for key, one in keyed.items() if key not in self.journal.rows}
 
     def _read(self, key: str) -> Reading:
         row = self.journal.rows.get(key)
@@ -135,48 +172,75 @@ class LLMJudge:
             return Reading(None, Problem.NO_REPLY)
         return read_verdict(self.template.method, read_reply(row["reply"]))
 
-    async def _ask(self, wanted: dict[str, Comparison]) -> None:
-        """Ask about all, a bounded number at a time; the first wrong endpoint ends it."""
-        assert self.client is not None
-        queue = iter(wanted.items())
-        numbers = count(1)
+    def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
+        """Ask about all that nobody has asked about meanwhile."""
+        with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
+            self.journal.read_again()
+            rows, spent = self.journal.rows, self.spending()
+            names = {key: one.prompt_id for key, one in wanted.items() if key not in rows}
+            requests = {key: self.template.request(wanted[key]) for key in names}
+            numbers = count(1)
 
-        def done() -> None:
-            self.progress("judge", next(numbers), len(wanted))
+            def keep(key: str, request: ChatRequest, reply: ChatReply) -> None:
+                tokens = billed(reply, most_tokens(request))
+                self.journal.append([self._row(key, names[key], tokens, dict(reply.raw))])
+                spent.count(tokens)
+                self.progress(next(numbers), len(requests), spent)
 
-        async with self.client() as client:
-            tasks = [
-                asyncio.create_task(self._work(client, queue, done))
-                for _ in range(min(NUM_WORKERS, len(wanted)))
-            ]
+            asking = Asking(requests, Budget(spent, self.cost_limit_usd), keep)
             try:
-                await asyncio.gather(*tasks)
+                asyncio.run(asking.run(client))
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                self.failures.update(asking.failures)
+            if asking.stopped_by == INTERRUPT:
+                raise KeyboardInterrupt
+            if asking.stopped_by:
+                left = sum(key not in rows for key in requests)
+                raise CostLimitError(
+                    f"the cost limit of {self.cost_limit_usd:g} USD leaves {left} comparisons "
+                    f"without a reply; spent in all: {spent}",
+                    hint="raise it and go on: what was paid for is kept",
+                )
 
-    async def _work(
-        self, client: ChatClient, queue: Iterator[tuple[str, Comparison]], done: Callable[[], None]
-    ) -> None:
-        for key, comparison in queue:
-            try:
-                reply = await client.complete(self.template.request(comparison))
-            except (RemoteError, RequestError) as exc:
-                self.failures[key] = exc.message
-            else:
-                self.journal.append([self._row(key, comparison, dict(reply.raw))])
-            done()
-
-    def _row(self, key: str, comparison: Comparison, reply: dict[str, Any]) -> Row:
+    def _row(self, key: str, prompt_id: str, tokens: Tokens, reply: dict[str, Any]) -> Row:
         return {
             "id": key,
-            "prompt_id": comparison.prompt_id,
+            "prompt_id": prompt_id,
             "judge": self.model,
             "template": self.template.name,
             "template_sha256": self.template.sha256,
+            "tokens": tokens,
             "reply": reply,
         }
+
+
+def without_verdict(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
+    """Return by reason the names of what has no verdict, each as often as it was asked about."""
+    found: dict[Problem, list[str]] = {}
+    for name, outcome in outcomes:
+        if outcome.reading.problem:
+            found.setdefault(outcome.reading.problem, []).append(name)
+    return found
+
+
+def counted(missing: Mapping[Problem, Sequence[str]]) -> str:
+    """Return for each reason how many comparisons it left without a verdict, in words."""
+    return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
+
+
+def named(missing: Mapping[Problem, Sequence[str]], what: str) -> dict[str, Any]:
+    """Return the same as a report has it: by reason ``count``, and the names under ``what``."""
+    return {
+        problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
+        for problem, names in missing.items()
+    }
+
+
+def _tokens_of(row: Row) -> Tokens:
+    """Return what a stored reply cost; one from before that was written down says it itself."""
+    usage = row["reply"].get("usage") or {}
+    names = ("prompt_tokens", "completion_tokens")
+    return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
 
 
 def is_scripted(row: Row) -> bool:

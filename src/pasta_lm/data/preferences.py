@@ -73,6 +73,7 @@ class Selection:
         num_equal: Prompts whose best and worst sample are worth the same.
         num_lacking: Prompts with fewer than two usable samples.
         num_unusable: Samples that were left out, see ``is_usable``.
+        num_unjudged: Usable samples that were left out because a verdict on them is missing.
     """
 
     pairs: list[PreferencePair]
@@ -80,6 +81,7 @@ class Selection:
     num_equal: int
     num_lacking: int
     num_unusable: int
+    num_unjudged: int
 
     def figures(self) -> dict[str, float]:
         """Return counts, and means over prompts of what was drawn and of what was picked."""
@@ -90,6 +92,7 @@ class Selection:
             "num_equal": self.num_equal,
             "num_lacking": self.num_lacking,
             "num_unusable": self.num_unusable,
+            "num_unjudged": self.num_unjudged,
             "efficiency": _mean([fmean(one.efficiency for one in group) for group in drawn]),
             "quality": _mean([fmean(one.quality for one in group) for group in drawn]),
             "score": _mean([fmean(one.score for one in group) for group in drawn]),
@@ -134,7 +137,8 @@ def select_pairs(
 ) -> Selection:
     """Score all samples; return the best and the worst of each prompt.
 
-    Among equals the one that was drawn first is taken, which favours nothing.
+    Among equals the one that was drawn first is taken, which favours nothing. A sample on which a
+    verdict is missing has no quality that could be held against another's, so it is left out.
 
     Args:
         rollouts: Samples and the baseline's answers.
@@ -142,7 +146,7 @@ def select_pairs(
         judge: Who compares.
         scoring: How.
     """
-    scored = _score(rollouts, originals, judge, scoring)
+    scored, num_unjudged = _score(rollouts, originals, judge, scoring)
     pairs: list[PreferencePair] = []
     num_equal = num_lacking = 0
     for rollout in rollouts:
@@ -156,37 +160,54 @@ def select_pairs(
         else:
             pairs.append(_pair(rollout, best, worst))
     num_drawn = sum(len(rollout.samples) for rollout in rollouts)
-    num_usable = sum(map(len, scored.values()))
-    return Selection(pairs, scored, num_equal, num_lacking, num_drawn - num_usable)
+    num_usable = sum(map(len, scored.values())) + num_unjudged
+    num_unusable = num_drawn - num_usable
+    return Selection(pairs, scored, num_equal, num_lacking, num_unusable, num_unjudged)
 
 
 def _score(
     rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, scoring: Scoring
-) -> dict[str, list[Scored]]:
-    """Return the usable samples of each rollout with their scores; the judge is asked once."""
-    usable = [[one for one in rollout.samples if is_usable(one)] for rollout in rollouts]
-    asked = [
-        [_comparisons(rollout, sample, originals.get(rollout.id)) for sample in samples]
-        for rollout, samples in zip(rollouts, usable, strict=True)
-    ]
-    flat = [one for group in asked for comparisons in group for one in comparisons]
+) -> tuple[dict[str, list[Scored]], int]:
+    """Return the judged samples of each rollout with their scores, and how many lack a verdict.
+
+    The judge is asked once.
+    """
+    asked = [_asked(rollout, originals.get(rollout.id)) for rollout in rollouts]
+    flat = [one for group in asked for _, comparisons in group for one in comparisons]
     verdicts = iter(judge.compare(flat))
-    scored: dict[str, list[Scored]] = {}
-    for rollout, samples, group in zip(rollouts, usable, asked, strict=True):
-        given = [list(islice(verdicts, len(comparisons))) for comparisons in group]
-        scored[rollout.id] = [
-            _scored(sample, rollout.baseline, said, scoring)
-            for sample, said in zip(samples, given, strict=True)
-        ]
-    return scored
+    scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
+    num_unjudged = 0
+    for rollout, group in zip(rollouts, asked, strict=True):
+        for sample, comparisons in group:
+            given = list(islice(verdicts, len(comparisons)))
+            said = [verdict for verdict in given if verdict is not None]
+            if len(said) < len(given):
+                num_unjudged += 1
+                continue
+            scored[rollout.id].append(_scored(sample, rollout.baseline, said, scoring))
+    return scored, num_unjudged
 
 
-def _comparisons(rollout: Rollout, sample: Sample, original: str | None) -> list[Comparison]:
+def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
+    """Return what a judge is asked of some rollouts, in order."""
+    asked = [_asked(rollout, originals.get(rollout.id)) for rollout in rollouts]
+    return [one for group in asked for _, comparisons in group for one in comparisons]
+
+
+def _asked(rollout: Rollout, original: str | None) -> list[tuple[Sample, list[Comparison]]]:
+    """Return each usable sample with what is asked of it: each opponent, both orders."""
     opponents = [rollout.baseline.text] + ([] if original is None else [original])
     return [
-        comparison
-        for opponent in opponents
-        for comparison in both_orders(rollout.id, rollout.prompt, sample.text, opponent)
+        (
+            sample,
+            [
+                comparison
+                for opponent in opponents
+                for comparison in both_orders(rollout.id, rollout.prompt, sample.text, opponent)
+            ],
+        )
+        for sample in rollout.samples
+        if is_usable(sample)
     ]
 
 

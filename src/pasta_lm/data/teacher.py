@@ -18,6 +18,7 @@ from pasta_lm.data.filters import Bounds, Reason, Rejection, examine
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape, unescape
+from pasta_lm.remote.budget import CHARACTERS_PER_TOKEN
 from pasta_lm.remote.chat import ChatReply, Message
 
 PROMPT_VERSION = "annotate_v1"
@@ -25,8 +26,6 @@ MAX_RETURNS = 2
 """How often a rejected copy goes back."""
 REFUSED = "refused"
 CUT_OFF = "cut_off"
-CHARACTERS_PER_TOKEN = 4
-"""A cautious guess for English, where the model's tokenizer is not at hand."""
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
 

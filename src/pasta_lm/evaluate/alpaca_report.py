@@ -12,8 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from pasta_lm.data.journal import Row
-from pasta_lm.data.llm_judge import LLMJudge, Outcome
-from pasta_lm.data.verdict_reading import Problem
+from pasta_lm.data.llm_judge import LLMJudge, Outcome, named, without_verdict
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.alpaca_run import AlpacaRun, outcomes_of
 from pasta_lm.evaluate.comparability import comparability
@@ -119,7 +118,8 @@ def _judged(
     judgements = judgements_of(run, judge, system)
     outcomes = outcomes_of(run, judge, system)
     count = sum(one.preference is not None for one in judgements)
-    problems = _problems(outcomes)
+    each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
+    problems = named(without_verdict(each), "instructions")
     if judge.is_scripted:
         return {"pipeline_check": f"pipeline check, n = {count}", "problems": problems}
     calibration = run.calibration()
@@ -150,19 +150,6 @@ def _missing(run: AlpacaRun, judgements: Sequence[Judgement]) -> list[str]:
     """Return the ids of instructions without a verdict."""
     pairs = zip(run.instructions, judgements, strict=True)
     return [one.id for one, judged in pairs if judged.preference is None]
-
-
-def _problems(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:
-    """Return, for each reason, how many comparisons it left without a verdict, and of what."""
-    found: dict[Problem, list[str]] = {}
-    for name, pair in outcomes.items():
-        for outcome in pair:
-            if outcome.reading.problem:
-                found.setdefault(outcome.reading.problem, []).append(name)
-    return {
-        problem.value: {"count": len(names), "instructions": list(dict.fromkeys(names))}
-        for problem, names in found.items()
-    }
 
 
 def _agreement(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:

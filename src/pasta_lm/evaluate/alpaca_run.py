@@ -23,7 +23,7 @@ from typing import Any
 from pasta_lm.data.journal import Journal, read_rows, write_rows
 from pasta_lm.data.judge import Comparison, both_orders
 from pasta_lm.data.judge_template import load_template
-from pasta_lm.data.llm_judge import LLMJudge, Outcome, Progress
+from pasta_lm.data.llm_judge import LLMJudge, Outcome
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.instruction_answers import System, answer_id
 from pasta_lm.evaluate.instructions import (
@@ -120,14 +120,19 @@ class AlpacaRun:
     def judge(
         self,
         client: Callable[[], ChatClient] | None = None,
-        progress: Progress = lambda name, done, total: None,
+        **more: Any,
     ) -> LLMJudge | None:
-        """Return the judge; without a client it reads stored replies alone; None: nobody judges."""
+        """Return the judge; without a client it reads stored replies alone; None: nobody judges.
+
+        Args:
+            client: Makes what asks.
+            more: Prices, limit and progress of an ``LLMJudge``.
+        """
         if self.settings.judge_model is None:
             return None
         template = load_template(str(self.folder / f"{_stem(self.settings.template)}.md"))
         journal = Journal(self.folder / REPLIES)
-        return LLMJudge(self.settings.judge_model, template, journal, client, progress=progress)
+        return LLMJudge(self.settings.judge_model, template, journal, client, **more)
 
     def texts(self, system: str) -> dict[str, str]:
         """Return a system's answers by id of the instruction; what is not there is left out."""
@@ -156,16 +161,23 @@ class AlpacaRun:
         }
 
 
+def all_comparisons(run: AlpacaRun) -> list[Comparison]:
+    """Return what the judge is asked of all systems."""
+    return [
+        comparison
+        for system in run.settings.systems
+        for pair in run.comparisons(system.name).values()
+        for comparison in pair
+    ]
+
+
 def judge_answers(run: AlpacaRun, judge: LLMJudge) -> None:
-    """Ask the judge about all systems at once; what is stored is not asked again."""
-    judge.ask(
-        [
-            comparison
-            for system in run.settings.systems
-            for pair in run.comparisons(system.name).values()
-            for comparison in pair
-        ]
-    )
+    """Ask the judge about all systems at once; what is stored is not asked again.
+
+    Raises:
+        PastaError: it cannot be asked, or may not: see ``LLMJudge.ask``.
+    """
+    judge.ask(all_comparisons(run))
 
 
 def outcomes_of(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:

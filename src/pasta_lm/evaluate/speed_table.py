@@ -9,6 +9,7 @@ Source: PASTA, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,9 +17,29 @@ from pasta_lm.errors import UsageError
 from pasta_lm.evaluate.intervals import geometric_mean, mean
 from pasta_lm.evaluate.quality import as_dict
 from pasta_lm.evaluate.speed import realised, speed
-from pasta_lm.evaluate.timings import Systems, Timing, kinds
+from pasta_lm.evaluate.timings import Systems, Timing, kinds, read_timings
 
 Figures = dict[str, Any]
+
+
+def tables(sources: Sequence[Path], baseline: str) -> dict[str, Figures]:
+    """Return the figures of every system of some sources, the baseline first.
+
+    Where each source has the baseline's own answers and systems that no other has, each is held
+    against its own: clocks belong together that ran side by side. Otherwise all are one.
+
+    Raises:
+        UsageError: there is no such baseline.
+        InputError: a source cannot be read.
+    """
+    each = [read_timings([source]) for source in sources]
+    others = [name for systems in each for name in systems if name != baseline]
+    if any(baseline not in systems for systems in each) or len({*others}) < len(others):
+        return speed_table(read_timings(sources), baseline)
+    found: dict[str, Figures] = {}
+    for systems in each:
+        found = speed_table(systems, baseline) | found
+    return {name: found[name] for name in (baseline, *others)}
 
 
 def speed_table(systems: Systems, baseline: str) -> dict[str, Figures]:

@@ -43,8 +43,12 @@ def apar(task: Task, seed: int = 0) -> Document:
 
 
 def apar_published(task: Task, seed: int = 0) -> Document:
-    """Return the answer as APAR's published rules fork it: lists with labels, else paragraphs."""
-    text = task.text
+    """Return the answer as APAR's published rules fork it."""
+    return published_document(task.text)
+
+
+def published_document(text: str) -> Document:
+    """Return an answer as APAR's published rules fork it: lists with labels, else paragraphs."""
     if any(mark in text for mark in NOT_FORKED):
         return Document((Text(text),))
     numbered = forked_document(text, {Layout.ITEM}, least_forks=PUBLISHED_FORKS, is_list=True)
@@ -95,6 +99,7 @@ def sot_noisy(task: Task, seed: int = 0) -> Document:
 
 
 Annotate = Callable[[Task, int], Document]
+Fork = Callable[[str], Document]
 
 APAR_ANNOTATORS: dict[str, Annotate] = {
     "apar": apar,
@@ -126,6 +131,10 @@ def forked_document(
     if is_list:
         found = [p if _is_labelled(p) else Part(p.before, p.text, Layout.LINE) for p in found]
     return _forked(found, rest(text, found), layouts, least_forks)
+
+
+APAR_RULES: dict[str, Fork] = {"apar": forked_document, "apar_published": published_document}
+"""APAR's rules for any text, by name."""
 
 
 def details_of(document: Document) -> Document:

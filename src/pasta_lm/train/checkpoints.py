@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pasta_lm.train.processes import is_first
+
 LAST_FILE = "trainer_state.json"
 """The file that the Trainer writes last: a checkpoint that has it has all others."""
 
@@ -44,4 +46,5 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _say(line: str) -> None:
-    print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
+    if is_first():
+        print(f"pasta: {line}", file=sys.stderr)  # noqa: T201

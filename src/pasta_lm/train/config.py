@@ -13,7 +13,12 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.tasks.rivals import APAR_ANNOTATORS, EVERY_ANNOTATOR, SOT_ANNOTATORS
+from pasta_lm.tasks.rivals import (
+    APAR_ANNOTATORS,
+    APAR_RULES,
+    EVERY_ANNOTATOR,
+    SOT_ANNOTATORS,
+)
 from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
@@ -22,6 +27,7 @@ WSD = "warmup_stable_decay"
 SCHEDULES = ("linear", "cosine", "constant", WSD)
 OPTIMIZERS = ("adamw", "muon")
 BEGINNINGS = ("random", "looking_back")
+TRAINED_TOKENS = ("tags", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,8 @@ class DataConfig:
     tasks: TasksConfig | None = None
     plain: bool = False
     """Strip the tags: the baseline's training."""
+    rule: str | None = None
+    """Of a file: fork its plain answers anew by a rule of APAR; ``apar`` or ``apar_published``."""
     max_tokens: int = 4096
     """The most that a forward pass may hold; examples are never cut."""
 
@@ -93,6 +101,33 @@ class TrainConfig:
     log_steps: int = 10
     save_steps: int = 500
     tensorboard: bool = False
+    checkpointing: bool = False
+    """Compute each layer a second time on the way back rather than keep what it computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters that learn beside frozen weights.
+
+    Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    """What an adapter adds is scaled by alpha / rank."""
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+    """Names of the matrices that get an adapter; none named: all but the output matrix."""
+    trained_tokens: str = "tags"
+    """Rows of the embeddings that learn as well: those of the tag pieces, or ``none``."""
+
+    def __post_init__(self) -> None:
+        """Check what single keys cannot say."""
+        above_0("lora.rank", self.rank)
+        above_0("lora.alpha", self.alpha)
+        choice("lora.trained_tokens", self.trained_tokens, TRAINED_TOKENS)
+        if not 0 <= self.dropout < 1:
+            raise UsageError("lora.dropout must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +137,8 @@ class SftConfig:
     model: ModelConfig
     data: DataConfig
     train: TrainConfig = field()
+    lora: LoraConfig | None = None
+    """None: all weights learn."""
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
@@ -114,6 +151,9 @@ class SftConfig:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
         choice("model.begin", self.model.begin, BEGINNINGS)
         check_train(self.train)
+        check_lora(self.lora, self.train)
+        if self.lora and self.model.base is None:
+            raise UsageError("[lora] needs model.base: beside random weights nothing is learned")
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
             choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
@@ -125,10 +165,14 @@ class SftConfig:
         has_beginning = model.base and model.begin != "random"
         refuse_ignored("model.begin", has_beginning, "base has its weights")
         refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
+        if self.data.rule is not None:
+            choice("data.rule", self.data.rule, list(APAR_RULES))
+            ignored = self.data.plain or self.data.tasks is not None
+            refuse_ignored("data.rule", ignored, "it forks the answers of a file")
         if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            name = self.data.rule or (self.data.tasks and self.data.tasks.annotator)
             raise UsageError(
-                f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
-                f"{self.train.positions!r} need their lengths",
+                f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
                 hint=f'train.positions = "{apar.POSITIONS}"',
             )
 
@@ -158,8 +202,20 @@ def check_train(train: TrainConfig) -> None:
     refuse_ignored("train.warmup", grows, "a constant rate does not grow")
 
 
+def check_lora(lora: LoraConfig | None, train: TrainConfig) -> None:
+    """Check that a stage can train by adapters as it says.
+
+    Raises:
+        UsageError: its optimiser is made for whole matrices.
+    """
+    if lora is not None and train.optimizer == "muon":
+        raise UsageError("[lora] is trained by adamw: muon is for whole matrices from nothing")
+
+
 def taught_by(data: DataConfig) -> str:
     """Return the strategy that a model is taught by these data."""
+    if data.rule is not None:
+        return apar.NAME
     if data.tasks is None or data.plain:
         return pasta.NAME
     names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}

@@ -32,6 +32,7 @@ from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.train.beginning import begin_with_heads
 from pasta_lm.train.config import ModelConfig, TrainConfig
+from pasta_lm.train.processes import local_part
 from pasta_lm.train.sources import Encode
 
 MODEL_FOLDER = "model"
@@ -64,8 +65,12 @@ class Learner:
         )
 
 
-def load_learner(config: ModelConfig) -> Learner:
-    """Load or initialise a model in float32, with the tag pieces and our attention.
+def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:
+    """Load or initialise a model with the tag pieces and our attention.
+
+    Args:
+        config: Which.
+        dtype: What its weights are held in; those that learn want float32.
 
     Raises:
         ModelNotFoundError: nothing is where the recipe says.
@@ -73,7 +78,7 @@ def load_learner(config: ModelConfig) -> Learner:
         UnsupportedModelError: the engine would not be exact for this model.
     """
     if config.base is not None:
-        model, tokenizer = read_pretrained(config.base, torch.float32)
+        model, tokenizer = read_pretrained(config.base, dtype)
     else:
         model, tokenizer = _begin(Path(config.architecture or ""), config.tokenizer or "")
         if config.begin == "looking_back":
@@ -115,7 +120,7 @@ def check_finite(model: torch.nn.Module) -> None:
         ModelError: a weight is NaN or infinite; it is named.
     """
     for name, weight in model.named_parameters():
-        if not torch.isfinite(weight).all():
+        if not torch.isfinite(local_part(weight)).all():
             raise ModelError(
                 f"the weights {name} are NaN or infinite: they are not saved",
                 hint="lower learning_rate; --resume goes on from the last checkpoint",

@@ -22,6 +22,7 @@ from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.adapters import adapted, frozen_dtype, merged, snapshot
 from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
@@ -33,6 +34,7 @@ from pasta_lm.train.preference_trainer import (
     beta_of,
     loss_of,
 )
+from pasta_lm.train.processes import num_processes
 from pasta_lm.train.progress import Progress
 from pasta_lm.train.reference import reference_log_probs
 from pasta_lm.train.rounds import LOG, Round, Show, pairs_of, say
@@ -58,6 +60,8 @@ def train_preference(
         InputError: there is nothing to learn, or a file is of another recipe.
         ModelError: the loss or the weights became NaN or infinite.
     """
+    if num_processes() > 1:
+        raise UsageError("stage two is for one process: each would sample answers of its own")
     check_positions(config)
     if not resume and has_begun(Path(config.train.out)):
         raise UsageError(
@@ -95,27 +99,34 @@ def _carry_out(round: Round, show: Show | None) -> Path:
         return folder
     pairs, train = pairs_of(round, show), round.train
     set_seed(train.seed)
-    learner = load_learner(ModelConfig(base=round.newest))
+    lora = round.config.lora
+    learner = load_learner(ModelConfig(base=round.newest), frozen_dtype(lora, train))
     packs = pack_round(round, pairs, learner)
     references = _references(round, packs)
     say(f"round {round.number}: {describe_round(round, len(pairs), len(packs))}")
+    adapters = adapted(learner, lora) if lora else None
+
+    def keep_early() -> None:
+        now = learner if adapters is None else snapshot(learner, adapters)
+        save(now, train, round.folder / EARLY_FOLDER)
+
     trainer = PreferenceTrainer(
         train,
         loss_of(round.config.loss, round.config.rollouts.samples),
-        model=learner.model,
+        model=adapters or learner.model,
         args=training_arguments(train),
         train_dataset=packs,
         data_collator=partial(collate_pairs, references=references),
         callbacks=[
             Progress(round.folder / LOG),
-            EarlyModel(partial(save, learner, train, round.folder / EARLY_FOLDER)),
+            EarlyModel(keep_early),
         ],
     )
     trainer.remove_callback(PrinterCallback)  # standard output is for the result
     has_begun = any(round.folder.glob("checkpoint-*"))
     checkpoint = newest_checkpoint(round.folder) if has_begun else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    return save(learner, train)
+    return save(learner if adapters is None else merged(learner, adapters), train)
 
 
 def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) -> PairPacks:
@@ -146,7 +157,8 @@ def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
 
     def load() -> PreTrainedModel:
         say(f"round {round.number}: reference log-probabilities of {len(packs)} packs")
-        learner = load_learner(ModelConfig(base=round.config.model.base))
+        dtype = frozen_dtype(round.config.lora, round.train)
+        learner = load_learner(ModelConfig(base=round.config.model.base), dtype)
         learner.model.to(usable_device(None))  # type: ignore[arg-type]
         learner.model.eval()
         return learner.model

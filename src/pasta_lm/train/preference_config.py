@@ -10,14 +10,17 @@ from pasta_lm.errors import UsageError
 from pasta_lm.strategies.model import STRATEGIES
 from pasta_lm.tasks.task import Split
 from pasta_lm.train.config import (
+    LoraConfig,
     TrainConfig,
     above_0,
+    check_lora,
     check_train,
     choice,
     one_of,
     read_recipe,
     refuse_ignored,
 )
+from pasta_lm.train.judge_config import JudgeConfig
 
 LOSSES = ("bonbon", "ipo", "dpo")
 BY_RULE = "auto"
@@ -45,11 +48,23 @@ class PromptsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsConfig:
+    """Prompts of a file of annotated data, whose answers samples are held against as well."""
+
+    file: str
+    num_prompts: int | None = None
+    """Of one round, each of which has its own; None: all of the file, shared among the rounds."""
+    seed: int = 0
+    """Of the order in which they are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairsConfig:
     """What is learned: a file of pairs, or those of the best and the worst sample."""
 
     file: str | None = None
     tasks: PromptsConfig | None = None
+    records: RecordsConfig | None = None
     max_tokens: int = 4096
     """The most that a forward pass may hold, both answers of a pair together."""
 
@@ -108,20 +123,30 @@ class PreferenceConfig:
     train: PreferenceTrainConfig
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     score: ScoreConfig | None = None
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    lora: LoraConfig | None = None
+    """None: all weights learn."""
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
-        one_of("data", file=self.data.file, tasks=self.data.tasks)
+        data = self.data
+        one_of("data", file=data.file, tasks=data.tasks, records=data.records)
+        check_lora(self.lora, self.train)
         check_train(self.train)
         above_0("train.rounds", self.train.rounds)
         above_0("data.max_tokens", self.data.max_tokens)
         self._check_loss()
         self._check_rollouts()
-        if self.data.tasks is not None:
-            self._check_tasks(self.data.tasks)
-        else:
+        if data.file is not None:
             self._check_file()
+            return
+        if data.tasks is not None:
+            above_0("data.tasks.num_prompts", data.tasks.num_prompts)
+            choice("data.tasks.split", data.tasks.split, [str(s) for s in Split])
+        elif data.records is not None:
+            self._check_records(data.records)
+        self._check_sampling()
 
     def _check_loss(self) -> None:
         loss = self.loss
@@ -147,9 +172,15 @@ class PreferenceConfig:
         if len(rollouts.files) > self.train.rounds:
             raise UsageError("rollouts.files has more files than there are rounds")
 
-    def _check_tasks(self, tasks: PromptsConfig) -> None:
-        above_0("data.tasks.num_prompts", tasks.num_prompts)
-        choice("data.tasks.split", tasks.split, [str(s) for s in Split])
+    def _check_records(self, records: RecordsConfig) -> None:
+        above_0("data.records.num_prompts", records.num_prompts)
+        if not self.judge.is_remote:
+            raise UsageError(
+                "data.records needs a judge: the grader knows tasks alone",
+                hint='[judge] kind = "llm", with model and base_url',
+            )
+
+    def _check_sampling(self) -> None:
         if self.score is None:
             raise UsageError("[score] is missing: samples need a quality_weight")
         if not self.score.quality_weight >= 0:  # a NaN neither
@@ -164,6 +195,7 @@ class PreferenceConfig:
 
     def _check_file(self) -> None:
         refuse_ignored("[score]", self.score is not None, "data.file has scores of its own")
+        refuse_ignored("[judge]", self.judge.is_remote, "data.file has scores of its own")
         others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)
         refuse_ignored("[rollouts]", others, "data.file has the pairs; only samples is read")
         refuse_ignored("model.baseline", self.model.baseline is not None, "nothing is sampled")

@@ -8,15 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.llm_judge import LLMJudge
 from pasta_lm.data.pairs import PreferencePair, read_pairs
-from pasta_lm.data.preferences import Scored, Selection
+from pasta_lm.data.preferences import Scored, Selection, comparisons_of
+from pasta_lm.data.rollouts import Rollout
 from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import Learner, load_learner
 from pasta_lm.train.preference import check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
 from pasta_lm.train.preference_trainer import beta_of
 from pasta_lm.train.preflight import describe
-from pasta_lm.train.rounds import Round, rollouts_of, select
+from pasta_lm.train.rounds import Asked, Round, originals, rollouts_of, select
 
 NUM_TRIED = 4
 """Prompts that are sampled to find a pair to show."""
@@ -35,12 +38,13 @@ def preflight(config: PreferenceConfig) -> str:
     if config.data.file is not None:
         pairs = read_pairs(Path(config.data.file))
     else:
-        selection = _try_out(first)
-        pairs = selection.pairs
-        lines += _table(selection)
-    learner = load_learner(ModelConfig(base=config.model.base))
-    for name, example in _answers(pairs[:1], first, learner):
-        lines += [f"\n{name}", describe(example, learner.vocabulary, learner.eos_id)]
+        tried = _try_out(first)
+        pairs = tried.pairs if isinstance(tried, Selection) else []
+        lines += _table(tried) if isinstance(tried, Selection) else tried
+    if pairs:
+        learner = load_learner(ModelConfig(base=config.model.base))
+        for name, example in _answers(pairs[0], first, learner):
+            lines += [f"\n{name}", describe(example, learner.vocabulary, learner.eos_id)]
     return "\n".join(lines)
 
 
@@ -48,7 +52,9 @@ def _head(config: PreferenceConfig) -> str:
     train, loss, rollouts = config.train, config.loss, config.rollouts
     beta = beta_of(loss, rollouts.samples)
     tasks = config.data.tasks
-    where = config.data.file if tasks is None else f"{tasks.num_prompts} prompts a round"
+    where = config.data.file or (config.data.records and config.data.records.file)
+    if tasks is not None:
+        where = f"{tasks.num_prompts} prompts a round"
     return (
         f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
@@ -56,15 +62,33 @@ def _head(config: PreferenceConfig) -> str:
     )
 
 
-def _try_out(first: Round) -> Selection:
-    """Sample a few prompts, or take the first of a file, and score them."""
-    tasks = first.tasks()
+def _try_out(first: Round) -> Selection | list[str]:
+    """Sample a few prompts, or take the first of a file, and score them.
+
+    Where a model would have to be asked, nobody is: what it would be told comes back instead.
+    """
+    asked = first.asked()
     is_shared = bool(first.config.rollouts.files)
     with TemporaryDirectory() as folder:
         config = replace(first.config, train=replace(first.config.train, out=folder))
-        tried = tasks if is_shared else tasks[:NUM_TRIED]
+        tried = asked if is_shared else asked[:NUM_TRIED]
         rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_TRIED]
-    return select(first, tasks, rollouts)
+        judge = judge_of(config, first.tasks())
+        if isinstance(judge, LLMJudge):
+            return list(_would_ask(judge, first.config, asked, rollouts))
+    return select(first, asked, rollouts, judge)
+
+
+def _would_ask(
+    judge: LLMJudge, config: PreferenceConfig, prompts: Sequence[Asked], rollouts: Sequence[Rollout]
+) -> Iterator[str]:
+    """Yield what judging the whole recipe may take, and one request."""
+    comparisons = comparisons_of(rollouts, originals(prompts))
+    factor = len(prompts) * config.train.rounds / max(len(rollouts), 1)
+    asked = judge.estimate(comparisons).scaled(factor)
+    yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {asked}"
+    for message in judge.template.request(comparisons[0]).messages if comparisons else ():
+        yield f"--- {message['role']}\n{message['content']}"
 
 
 def _table(selection: Selection) -> Iterator[str]:
@@ -85,10 +109,8 @@ def _line(one: Scored) -> str:
 
 
 def _answers(
-    pairs: Sequence[PreferencePair], first: Round, learner: Learner
+    shown: PreferencePair, first: Round, learner: Learner
 ) -> Iterator[tuple[str, EncodedExample]]:
-    if not pairs:
-        return
-    pair = pack_round(first, pairs, learner)[0][0]
+    pair = pack_round(first, [shown], learner)[0][0]
     yield "chosen", pair.chosen
     yield "rejected", pair.rejected

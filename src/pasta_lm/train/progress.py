@@ -42,6 +42,8 @@ class Progress(TrainerCallback):
         **_: Any,
     ) -> None:
         """Write the figures down; say the loss."""
+        if not state.is_world_process_zero:
+            return
         row = {"step": state.global_step, **(logs or {})}
         append_row(self._log, row)
         if "loss" in row:

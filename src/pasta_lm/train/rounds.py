@@ -7,13 +7,25 @@ stop where it was: ``rollouts.jsonl`` grows by batches, ``pairs.jsonl`` is there
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import NamedTuple, Protocol
 
+from pasta_lm.data.judge import Judge
+from pasta_lm.data.llm_judge import LLMJudge
+from pasta_lm.data.llm_judge import Progress as JudgeProgress
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
-from pasta_lm.data.preferences import Efficiency, Scoring, Selection, select_pairs
+from pasta_lm.data.preferences import (
+    Efficiency,
+    Scoring,
+    Selection,
+    comparisons_of,
+    select_pairs,
+)
+from pasta_lm.data.records import read_records
 from pasta_lm.data.rollouts import (
     Answering,
     Progress,
@@ -24,19 +36,33 @@ from pasta_lm.data.rollouts import (
     roll_out,
 )
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.remote.budget import Spending
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
+from pasta_lm.train.judging import judge_of, judged_by, without_verdict
 from pasta_lm.train.learner import MODEL_FOLDER
 from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
 from pasta_lm.train.progress import append_row
-from pasta_lm.train.task_judge import GraderJudge
 
 LOG = "log.jsonl"
 
-Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much: a bar, for instance."""
+
+class Show(Protocol):
+    """A bar, for instance."""
+
+    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+        """Take up what is being done, how much of it is done, of how much, and what to add."""
+
+
+class Asked(NamedTuple):
+    """A prompt of a round, and the answer that came with it."""
+
+    id: str
+    prompt: str
+    text: str
+    """Plain; samples are held against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +103,34 @@ class Round:
         )
 
     def tasks(self) -> list[Task]:
-        """Return this round's tasks, the same every time and no other round's."""
+        """Return this round's tasks, the same every time and no other round's; of a file: none."""
         config = self.config.data.tasks
-        assert config is not None
+        if config is None:
+            return []
         # A mixture's seeds are apart by as many tasks as nobody samples in a round.
         drawn = mixture(config.split, config.seed * 1_000_000 + 1_000 * (self.number - 1))
         return list(islice(drawn, config.num_prompts))
+
+    def asked(self) -> list[Asked]:
+        """Return this round's prompts: its tasks, or its share of a file's records.
+
+        Raises:
+            InputError: the file cannot be read, or has too few.
+        """
+        config = self.config.data.records
+        if config is None:
+            return [Asked(task.id, task.prompt, task.text) for task in self.tasks()]
+        records, num_rounds = read_records(Path(config.file)), self.config.train.rounds
+        Random(f"records/{config.seed}").shuffle(records)
+        count = config.num_prompts or len(records) // num_rounds
+        if not count or count * num_rounds > len(records):
+            raise InputError(
+                f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
+                f"{count or 1}",
+                hint="lower data.records.num_prompts",
+            )
+        drawn = records[(self.number - 1) * count : self.number * count]
+        return [Asked(one.id, one.prompt, one.document.plain_text) for one in drawn]
 
 
 def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
@@ -94,24 +142,33 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
 
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
+        MissingVerdictsError: too many comparisons have no verdict.
+        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
     """
     given = round.config.data.file
     if given is not None:
         return read_pairs(Path(given))
     path = round.folder / "pairs.jsonl"
     if not path.exists():
-        tasks = round.tasks()
-        selection = select(round, tasks, rollouts_of(round, tasks, show))
+        prompts = round.asked()
+        judge = judge_of(round.config, round.tasks(), _judging_teller(round, show))
+        rollouts = rollouts_of(round, prompts, show)
+        if isinstance(judge, LLMJudge):
+            asked = judge.estimate(comparisons_of(rollouts, originals(prompts)))
+            say(f"round {round.number}: {judge.name} is to judge: {asked}")
+        selection = select(round, prompts, rollouts, judge)
         figures = selection.figures()
+        if (said := without_verdict(judge)) is not None:
+            say(f"round {round.number}: {said}; {selection.num_unjudged} samples left out")
         say(f"round {round.number}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
         if not selection.pairs:
             raise InputError("nothing to learn: no prompt has two samples of different score")
-        append_row(round.folder / LOG, {"round": round.number, **figures})
+        append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
         write_pairs(path, selection.pairs)
     return read_pairs(path)
 
 
-def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -> list[Rollout]:
+def rollouts_of(round: Round, asked: Sequence[Asked], show: Show | None = None) -> list[Rollout]:
     """Return a round's rollouts: those of a file that the recipe names, or its own.
 
     Raises:
@@ -119,19 +176,25 @@ def rollouts_of(round: Round, tasks: Sequence[Task], show: Show | None = None) -
     """
     files = round.config.rollouts.files
     if round.number <= len(files):
-        return _shared(Path(files[round.number - 1]), tasks, round.sampling)
-    questions = [Question(task.id, task.prompt) for task in tasks]
+        return _shared(Path(files[round.number - 1]), asked, round.sampling)
+    questions = [Question(one.id, one.prompt) for one in asked]
     path = round.folder / "rollouts.jsonl"
     return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round, show))
 
 
-def select(round: Round, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> Selection:
-    """Return the pairs of some rollouts, judged by the training grader."""
+def select(
+    round: Round, asked: Sequence[Asked], rollouts: Sequence[Rollout], judge: Judge
+) -> Selection:
+    """Return the pairs of some rollouts."""
     score = round.config.score
     assert score is not None
     scoring = Scoring(score.quality_weight, Efficiency(score.efficiency), score.smoothing)
-    originals = {task.id: task.text for task in tasks}
-    return select_pairs(rollouts, originals, GraderJudge(tasks), scoring)
+    return select_pairs(rollouts, originals(asked), judge, scoring)
+
+
+def originals(prompts: Sequence[Asked]) -> dict[str, str]:
+    """Return by prompt the answer that came with it."""
+    return {one.id: one.text for one in prompts}
 
 
 def answering(round: Round) -> Answering:
@@ -172,18 +235,30 @@ def _teller(round: Round, show: Show | None) -> Progress:
     return tell
 
 
-def _shared(path: Path, tasks: Sequence[Task], sampling: Sampling) -> list[Rollout]:
-    prompts = {task.id: task.prompt for task in tasks}
+def _judging_teller(round: Round, show: Show | None) -> JudgeProgress:
+    """Return what says how far a round's judging is: a bar, or a line for each twentieth."""
+
+    def tell(num_done: int, num_all: int, spent: Spending) -> None:
+        if show is not None:
+            show(f"round {round.number}: comparisons judged", num_done, num_all, str(spent))
+        elif num_done == num_all or not num_done % max(num_all // 20, 1):
+            say(f"round {round.number}: {num_done}/{num_all} comparisons judged, {spent}")
+
+    return tell
+
+
+def _shared(path: Path, asked: Sequence[Asked], sampling: Sampling) -> list[Rollout]:
+    prompts = {one.id: one.prompt for one in asked}
     rollouts = read_rollouts(path, sampling)
     for rollout in rollouts:
         if prompts.get(rollout.id) != rollout.prompt:
             raise InputError(
                 f"{path} has prompt {rollout.id}, which this recipe does not draw",
-                hint="data.tasks must be those of the recipe that sampled it",
+                hint="prompts under [data] must be those of the recipe that sampled it",
             )
-    if len(rollouts) < len(tasks):
+    if len(rollouts) < len(asked):
         raise InputError(
-            f"{path} has {len(rollouts)} of this recipe's {len(tasks)} prompts",
+            f"{path} has {len(rollouts)} of this recipe's {len(asked)} prompts",
             hint="let the run that samples it come to the end of that round",
         )
     return rollouts

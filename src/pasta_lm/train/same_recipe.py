@@ -10,6 +10,7 @@ from typing import Any
 
 from pasta_lm.data.journal import write_rows
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.train.judge_config import JudgeConfig
 from pasta_lm.train.preference_config import PreferenceConfig
 
 FILE = "recipe.json"
@@ -18,6 +19,9 @@ MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved
     *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
     *("train.tensorboard", "rollouts.pool_tokens"),
+    *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
+    *("judge.timeout_s", "judge.max_in_flight"),
+    *("judge.input_price", "judge.output_price", "judge.cost_limit"),
 }
 """Keys that change no figure of the rounds that are there; paths, because files may be moved."""
 
@@ -34,7 +38,8 @@ def check_same_recipe(config: PreferenceConfig) -> None:
     if not path.exists() or not has_begun(path.parent):
         write_rows(path, [wanted])
         return
-    before = _read(path)
+    # A run that was begun before there was a choice had the grader.
+    before = {**dict(_flat({"judge": asdict(JudgeConfig())}, "")), **_read(path)}
     for key in sorted(wanted.keys() - MAY_CHANGE):
         if key not in before or before[key] != wanted[key]:
             raise UsageError(

@@ -19,7 +19,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.tasks.drills import drill
-from pasta_lm.tasks.rivals import EVERY_ANNOTATOR
+from pasta_lm.tasks.rivals import APAR_RULES, EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]
@@ -140,7 +140,7 @@ def packs_of(
             the model's context.
     """
     stripped: Encode = lambda record: encode(  # noqa: E731
-        replace(record, document=record.document.without_tags()) if config.plain else record
+        replace(record, document=_as_learned(record.document, config))
     )
     if config.tasks is not None:
         assert num_packs is not None
@@ -150,6 +150,13 @@ def packs_of(
     for index in range(len(packs)):
         check_context(packs[index], last_position)
     return packs
+
+
+def _as_learned(document: Document, config: DataConfig) -> Document:
+    """Return an answer as a recipe wants it: as it is, without tags, or forked by a rule."""
+    if config.rule is not None:
+        return APAR_RULES[config.rule](document.plain_text)
+    return document.without_tags() if config.plain else document
 
 
 def check_context(pack: Pack, last_position: int | None) -> None:

@@ -13,6 +13,7 @@ from pasta_lm.errors import ModelError
 from pasta_lm.train import muon
 from pasta_lm.train.config import WSD, TrainConfig
 from pasta_lm.train.learner import check_finite
+from pasta_lm.train.processes import packs_each
 
 
 class PackTrainer(Trainer):
@@ -72,7 +73,7 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         max_steps=-1 if train.steps is None else train.steps,
         num_train_epochs=train.epochs or 1,
         per_device_train_batch_size=1,
-        gradient_accumulation_steps=train.accumulate,
+        gradient_accumulation_steps=packs_each(train.accumulate),
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         adam_beta2=0.98,
@@ -92,7 +93,18 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         train_sampling_strategy="sequential",
         dataloader_pin_memory=False,
         dataloader_num_workers=train.workers,
+        **_checkpointing(train),
     )
+
+
+def _checkpointing(train: TrainConfig) -> dict[str, Any]:
+    if not train.checkpointing:
+        return {}
+    # Not reentrant: what is frozen below an adapter has no gradient to begin with.
+    return {
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    }
 
 
 def _decay(train: TrainConfig) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""What ``runs/paper.sh --tiny`` begins with: a random Gemma, its tokenizer, answers, instructions.
+
+The model knows nothing. The rows of the tags and of end-of-text are long, so that it forks and ends
+by chance, as it must for samples to differ and to be learned from.
+
+    python runs/paper_tiny.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+
+import torch
+from transformers import GemmaConfig, GemmaForCausalLM
+
+from pasta_lm.data.records import Record, read_records
+from pasta_lm.language.tags import PIECES
+from pasta_lm.train.tokenizer import train_tokenizer
+
+STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
+NUM_ANSWERS, NUM_INSTRUCTIONS = 24, 6
+MOST_CHARACTERS = 900
+NUM_PIECES = 600
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.2,
+}
+TAG_SCALE, END_SCALE = 3.0, 3.0
+
+
+def main(folder: Path) -> None:
+    """Write everything below a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    short = (one for one in read_records(STARTER) if len(one.document.plain_text) < MOST_CHARACTERS)
+    records = list(islice(short, NUM_ANSWERS + NUM_INSTRUCTIONS))
+    answers, asked = records[:NUM_ANSWERS], records[NUM_ANSWERS:]
+    write_rows(folder / "answers.jsonl", [answer_row(one) for one in answers])
+    write_rows(folder / "instructions.jsonl", [{"instruction": one.prompt} for one in asked])
+    write_model(folder / "model", records)
+
+
+def answer_row(record: Record) -> dict[str, str]:
+    """Return an answer without its tags: the teacher is to find them."""
+    return {"id": record.id, "prompt": record.prompt, "answer": record.document.plain_text}
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_model(folder: Path, records: list[Record]) -> None:
+    """Write a random Gemma with a byte-level tokenizer that has the tag pieces."""
+    texts = (text for one in records for text in (one.prompt, one.document.plain_text))
+    tokenizer = train_tokenizer(texts, NUM_PIECES)
+    end = tokenizer.eos_token_id
+    torch.manual_seed(0)
+    config = GemmaConfig(
+        **SIZES, vocab_size=len(tokenizer), eos_token_id=end, pad_token_id=end, bos_token_id=end
+    )
+    model = GemmaForCausalLM(config)
+    with torch.no_grad():
+        rows = model.get_output_embeddings().weight
+        rows[tokenizer.convert_tokens_to_ids(list(PIECES))] *= TAG_SCALE
+        rows[end] *= END_SCALE
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

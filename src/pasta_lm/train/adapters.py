@@ -1,0 +1,105 @@
+"""Low-rank adapters: put beside a learner's frozen weights, and merged into them at the end.
+
+The rows of the tag pieces learn as well, in the input and in the output matrix: a tag that nobody
+has trained is a mean of other words. What comes out is an ordinary model without adapters.
+
+The library is peft. Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from pasta_lm.errors import MissingExtraError, UsageError
+from pasta_lm.train.config import LoraConfig, TrainConfig
+from pasta_lm.train.learner import Learner
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+EVERY_LAYER = "all-linear"
+"""By which peft means each linear layer but the output matrix."""
+
+
+def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
+    """Return the dtype that weights are held in while they train.
+
+    Weights that learn are float32, whatever is saved of them; frozen ones are held as they are
+    saved, which is what makes a large model fit. Adapters are float32 in any case.
+    """
+    return torch.float32 if lora is None else getattr(torch, train.dtype)  # type: ignore[no-any-return]
+
+
+def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
+    """Freeze a learner's weights and put adapters beside them, in place.
+
+    Returns:
+        What the Trainer trains; its checkpoints hold the adapters and the trained rows alone.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+        UsageError: the model has no matrices of these names.
+    """
+    try:
+        import peft
+    except ImportError as exc:
+        raise MissingExtraError("[lora] (peft)", "train") from exc
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
+        lora_dropout=lora.dropout,
+        target_modules=[*lora.targets] or EVERY_LAYER,
+        trainable_token_indices=_trained_rows(learner) if lora.trained_tokens == "tags" else None,
+    )
+    try:
+        model = peft.get_peft_model(learner.model, config)
+    except ValueError as exc:
+        raise UsageError(
+            f"[lora] does not fit the model: {str(exc).splitlines()[0]}",
+            hint="targets are names of linear layers, such as q_proj; without any, all learn",
+        ) from exc
+    # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
+    model.peft_config["default"].base_model_name_or_path = None
+    return model
+
+
+def merged(learner: Learner, model: PeftModel) -> Learner:
+    """Return a learner whose weights are what its frozen ones and the adapters come to.
+
+    The adapters are gone afterwards. Rounding is that of the frozen weights' dtype.
+    """
+    return replace(learner, model=model.merge_and_unload())
+
+
+def snapshot(learner: Learner, model: PeftModel) -> Learner:
+    """Return what ``merged`` would, as a copy on the CPU; the adapters go on learning."""
+    held = [*model.parameters(), *model.buffers()]
+    copies = {id(one): _on_cpu(one) for one in held}  # the copy finds them there: none on a GPU
+    return merged(learner, deepcopy(model, copies))
+
+
+def _on_cpu(held: Tensor) -> Tensor:
+    copy = held.detach().to("cpu", copy=True)
+    return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
+
+
+def num_trained(model: nn.Module) -> int:
+    """Return how many numbers learn."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+
+def _trained_rows(learner: Learner) -> dict[str, list[int]]:
+    """Return the tag pieces' ids for each matrix that has rows of tokens, by its name."""
+    ids = sorted(learner.vocabulary.piece_ids.values())
+    model = learner.model
+    matrices = [model.get_input_embeddings()]
+    if not model.config.get_text_config().tie_word_embeddings:
+        matrices.append(model.get_output_embeddings())
+    names = {id(module): name for name, module in model.named_modules()}
+    return {names[id(matrix)]: ids for matrix in matrices}

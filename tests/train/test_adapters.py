@@ -1,0 +1,243 @@
+"""Adapters beside frozen weights: what learns, what comes out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from pasta_lm.data.records import write_records
+from pasta_lm.engines.torch.loading import load
+from pasta_lm.errors import MissingExtraError, UsageError
+from pasta_lm.train import sft as training
+from pasta_lm.train.adapters import adapted, merged, num_trained
+from pasta_lm.train.collate import collate
+from pasta_lm.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
+from pasta_lm.train.learner import Learner, load_learner, save
+from pasta_lm.train.losses import next_token_loss
+from pasta_lm.train.sft import train_sft
+from pasta_lm.train.sources import Pack
+from tests.train.recipes import begin, losses, packs, records, sft
+
+RANK = 4
+TARGETS = ("q_proj", "down_proj")
+LORA = LoraConfig(rank=RANK, alpha=8.0, targets=TARGETS)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder that adapters begin beside."""
+    folder = tmp_path_factory.mktemp("base")
+    return train_sft(sft(begin(folder), folder / "out", steps=1))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """Return annotated answers on disk."""
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    write_records(path, records(12))
+    return DataConfig(file=str(path), max_tokens=1200)
+
+
+def recipe(base: Path, out: Path, data: DataConfig, **train: object) -> SftConfig:
+    """Return a recipe that trains adapters, at a rate at which everything that learns moves."""
+    settings = {"steps": 4, "learning_rate": 2e-2, **train}
+    return replace(sft(ModelConfig(base=str(base)), out, data, **settings), lora=LORA)
+
+
+@pytest.fixture(scope="module")
+def trained(base: Path, data: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return a recipe that has been carried out."""
+    config = recipe(base, tmp_path_factory.mktemp("trained"), data, save_steps=2)
+    train_sft(config)
+    return config
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def tag_rows(folder: Path) -> list[int]:
+    ids: dict[str, int] = json.loads((folder / "pasta_config.json").read_text())["piece_ids"]
+    return sorted(ids.values())
+
+
+def test_only_adapters_and_the_rows_of_the_tags_learn(base: Path, trained: SftConfig) -> None:
+    before, after = weights(base), weights(Path(trained.train.out) / "model")
+    assert before.keys() == after.keys()
+    rows = torch.tensor(tag_rows(base))
+    for name, weight in before.items():
+        moved = after[name] - weight
+        if "embed_tokens" in name:
+            # Of the other rows none moved by a bit; every tag was met, if only as a wrong answer.
+            assert moved.abs().sum(dim=1).nonzero()[:, 0].tolist() == rows.tolist()
+        elif any(target in name for target in TARGETS):
+            assert 0 < torch.linalg.matrix_rank(moved, rtol=1e-4) <= RANK
+        else:
+            assert not moved.any(), name
+
+
+def test_the_loss_falls_by_what_the_adapters_learn(trained: SftConfig) -> None:
+    (first, *_, last) = [loss for (loss,) in losses(trained).values()]
+    assert last < first - 0.1
+
+
+def test_a_checkpoint_holds_what_learns_and_nothing_else(trained: SftConfig) -> None:
+    folder = Path(trained.train.out) / "checkpoint-4"
+    assert not (folder / "model.safetensors").exists()
+    kept = load_file(folder / "adapter_model.safetensors")
+    assert {name.split(".")[-2] for name in kept} == {"lora_A", "lora_B", "token_adapter"}
+
+
+def logits_of(model: nn.Module, pack: Pack) -> Tensor:
+    batch = collate([pack])
+    with torch.inference_mode():
+        out = model(
+            input_ids=batch["input_ids"],
+            position_ids=batch["position_ids"],
+            pasta_pass=batch["pasta_pass"],
+            use_cache=False,
+        )
+    logits: Tensor = out.logits
+    return logits
+
+
+def stirred(learner: Learner) -> nn.Module:
+    """Return an adapted model in which everything that can learn is far from its beginning."""
+    model = adapted(learner, LoraConfig(rank=RANK))
+    torch.manual_seed(1)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data += 0.1 * torch.randn_like(weight)
+    return model.eval()
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
+    tmp_path: Path, data: DataConfig, is_tied: bool
+) -> None:
+    config = begin(tmp_path)
+    path = Path(config.architecture or "")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": is_tied}))
+    learner = load_learner(config)
+    (pack, *_) = packs(sft(config, tmp_path, data), learner)
+    plain = logits_of(learner.model, pack)
+    model = stirred(learner)
+    num_matrices = 1 if is_tied else 2
+    num_rows = len(learner.vocabulary.piece_ids)
+    hidden = learner.model.config.hidden_size
+    assert num_trained(model) > num_matrices * num_rows * hidden
+    adapters = logits_of(model, pack)
+    assert (adapters - plain).abs().max() > 0.1
+    whole = merged(learner, model)  # type: ignore[arg-type]
+    folder = save(whole, TrainConfig(out=str(tmp_path / "out"), steps=1))
+    loaded = load(folder)
+    assert not [name for name, _ in loaded.model.named_modules() if "lora" in name]
+    assert (logits_of(loaded.model, pack) - adapters).abs().max() < 1e-4
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+    trained: SftConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = replace(trained, train=replace(trained.train, out=str(tmp_path)))
+    calls = iter(range(3))
+
+    def failing(*args: Tensor) -> Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return next_token_loss(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "next_token_loss", failing)
+        with pytest.raises(KeyboardInterrupt):
+            train_sft(again)
+    found = weights(train_sft(again, resume=True))
+    expected = weights(Path(trained.train.out) / "model")
+    for step, (loss,) in losses(trained).items():
+        assert losses(again)[step][-1] == pytest.approx(loss, abs=1e-6)
+    for name, weight in expected.items():
+        assert torch.allclose(found[name], weight, atol=1e-6), name
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_that_are_computed_twice_learn_the_same(
+    trained: SftConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpointing: bool
+) -> None:
+    train = replace(trained.train, out=str(tmp_path), checkpointing=checkpointing)
+    calls: list[int] = []
+    forward = LlamaMLP.forward
+
+    def counted(self: LlamaMLP, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # the self-test is without
+            calls.append(1)
+        return forward(self, x)
+
+    monkeypatch.setattr(LlamaMLP, "forward", counted)
+    config = replace(trained, train=train)
+    train_sft(config)
+    num_layers, num_packs = 2, 4
+    assert len(calls) == num_layers * num_packs * (2 if checkpointing else 1)
+    for step, (loss,) in losses(trained).items():
+        assert losses(config)[step] == [pytest.approx(loss, abs=1e-6)]
+
+
+def test_frozen_weights_are_held_as_they_are_saved_and_adapters_in_float32(
+    base: Path, data: DataConfig, tmp_path: Path
+) -> None:
+    config = recipe(base, tmp_path, data, steps=1, dtype="bfloat16")
+    found = weights(train_sft(config))
+    assert {weight.dtype for weight in found.values()} == {torch.bfloat16}
+    learner = load_learner(config.model, torch.bfloat16)
+    trained_dtypes = {w.dtype for w in adapted(learner, LORA).parameters() if w.requires_grad}
+    assert trained_dtypes == {torch.float32}
+
+
+# --- refused
+
+
+def test_without_peft_the_extra_is_named(
+    base: Path, data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"\[lora\] \(peft\) needs the extra 'train'"):
+        train_sft(recipe(base, tmp_path, data))
+
+
+def test_targets_that_the_model_does_not_have_are_refused(
+    base: Path, data: DataConfig, tmp_path: Path
+) -> None:
+    config = replace(recipe(base, tmp_path, data), lora=LoraConfig(targets=("query",)))
+    with pytest.raises(UsageError, match=r"\[lora\] does not fit the model"):
+        train_sft(config)
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"rank": 0}, "lora.rank must be above 0"),
+        ({"alpha": -1.0}, "lora.alpha must be above 0"),
+        ({"dropout": 1.0}, "lora.dropout must be at least 0 and below 1"),
+        ({"trained_tokens": "all"}, "lora.trained_tokens is 'all'"),
+    ],
+)
+def test_a_table_that_means_nothing_is_refused(table: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LoraConfig(**table)  # type: ignore[arg-type]
+    assert reason in caught.value.message
+
+
+def test_adapters_beside_random_weights_or_under_muon_are_refused(
+    base: Path, data: DataConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="muon"):
+        recipe(base, tmp_path, data, optimizer="muon")
+    random = ModelConfig(architecture="a.json", tokenizer="tokenizer")
+    with pytest.raises(UsageError, match=r"\[lora\] needs model.base"):
+        replace(recipe(base, tmp_path, data), model=random)
