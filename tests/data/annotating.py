@@ -53,11 +53,18 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
 
 
 NURSERY = """
-import json, os, resource, sys
+import contextlib, importlib, io, json, os, resource, sys
+from importlib.util import find_spec
 from pathlib import Path
+from pasta_lm.cli.app import app, main
 from pasta_lm.data.annotate import annotate
 from pasta_lm.errors import PastaError
+from pasta_lm.remote import client, transport
 from tests.data.annotating import AT_ONCE, recipe
+
+for slow in ("httpx", "pyarrow.parquet", "pasta_lm.tasks.rules", "rich.progress"):
+    if find_spec(slow.partition(".")[0]):
+        importlib.import_module(slow)
 
 def run(source, folder, base_url, most_bytes):
     if most_bytes:
@@ -68,11 +75,22 @@ def run(source, folder, base_url, most_bytes):
         return f"{error.exit_code} {error}"
     return "0"
 
+def type_command(*words):
+    sys.argv[1:] = words
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(said):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return f"{code} {said.getvalue()}"
+
+client.default_transport = getattr(transport, sys.argv[1])
 for line in sys.stdin:
-    *arguments, ending = json.loads(line)
+    command, arguments, ending = json.loads(line)
     child = os.fork()
     if not child:
-        said = run(*arguments)
+        said = {"run": run, "type": type_command}[command](*arguments)
         os.write(os.open(ending, os.O_WRONLY), said.encode())
         os._exit(0)
     print(child, flush=True)
@@ -85,12 +103,12 @@ for line in sys.stdin:
 class Nursery:
     """Runs annotations in processes of their own, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, transport: str = "StreamTransport") -> None:
         """Start what forks them; ``folder`` takes what they say at their end."""
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self._pipe = folder / "ending"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY],
+            [sys.executable, "-c", NURSERY, transport],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,11 +127,18 @@ class Nursery:
 
     def start(self, source: Path, folder: Path, base_url: str, most_bytes: int = 0) -> None:
         """Begin a run whose files may have so many bytes; 0: any number."""
+        self._ask("run", str(source), str(folder), base_url, most_bytes)
+
+    def type(self, *words: str) -> None:
+        """Begin what ``pasta`` does with these arguments."""
+        self._ask("type", *words)
+
+    def _ask(self, command: str, *arguments: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._pipe.write_bytes(b"")
-        asked = [str(source), str(folder), base_url, most_bytes, str(self._pipe)]
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        asked = json.dumps([command, arguments, str(self._pipe)])
+        self._process.stdin.write(asked.encode() + b"\n")
         self._child = int(self._process.stdout.readline())
 
     def is_running(self) -> bool:
@@ -121,10 +146,14 @@ class Nursery:
         assert self._process.stdout is not None
         return not select([self._process.stdout], [], [], 0.001)[0]
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a run a signal."""
+        with suppress(ProcessLookupError):
+            os.kill(self._child, number)
+
     def kill(self) -> None:
         """Send a run kill -9, and wait until it is gone."""
-        with suppress(ProcessLookupError):
-            os.kill(self._child, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.finish()
 
     def finish(self) -> str:

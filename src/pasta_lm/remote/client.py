@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple, Self
@@ -80,6 +81,11 @@ class ChatClient:
         self._transport = transport or default_transport()
         self._random = random or Random()
         self._sleep = sleep
+        self._sending: set[asyncio.Task[Any]] = set()
+        self._is_draining = False
+        self._num_good = 0
+        self._answer_s = self._policy.first_delay_s
+        """How long good answers take: a mean in which the last ones weigh most."""
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -88,6 +94,18 @@ class ChatClient:
     async def __aexit__(self, *_: object) -> None:
         """Close what is open."""
         await self._transport.close()
+
+    @property
+    def sending(self) -> Set[asyncio.Task[Any]]:
+        """Return the tasks that have a request on its way, paid perhaps."""
+        return self._sending
+
+    def drain(self) -> None:
+        """Send nothing any more: a request on its way is awaited, and not sent again.
+
+        The task of one that fails is cancelled, and so is that of one who would send.
+        """
+        self._is_draining = True
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's reply to one request.
@@ -104,14 +122,17 @@ class ChatClient:
         body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
         for num_sent in range(1, self._policy.max_requests + 1):
             async with self.pace.slot() as era:
+                num_good = self._num_good
                 outcome = await self._send(body)
             if isinstance(outcome, ChatReply):
-                self.pace.grow()
+                self._num_good += 1
+                self.pace.grow(era)
                 return replace(outcome, num_requests=num_sent)
             if outcome.is_too_fast:
                 self.pace.shrink(era)
             if num_sent < self._policy.max_requests:
-                await self._wait(outcome, num_sent)
+                is_alone = self._num_good > num_good and not outcome.is_too_fast
+                await self._wait(outcome, num_sent, self._answer_s if is_alone else None)
             reason = outcome.reason
         raise RemoteError(
             f"{self.endpoint.base_url}: no answer after {self._policy.max_requests} requests, "
@@ -120,8 +141,14 @@ class ChatClient:
 
     async def _send(self, body: bytes) -> ChatReply | _Failure:
         """Send once; what may pass comes back as a failure, what may not is raised."""
+        if self._is_draining:
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending.add(task)
         self.num_requests += 1
         url = f"{self.endpoint.base_url.rstrip('/')}/chat/completions"
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 response = await self._transport.post(url, self._headers, body)
@@ -129,13 +156,21 @@ class ChatClient:
             return _Failure(f"nothing within {self.endpoint.timeout_s:g} s")
         except RemoteError as exc:
             return _Failure(exc.message)
+        finally:
+            self._sending.discard(task)
+        return self._read(response, time.monotonic() - began)
+
+    def _read(self, response: Response, took_s: float) -> ChatReply | _Failure:
+        """Return what an answer says, or why the request is to be sent again."""
         error = _error(response)
         outcome = fate(response.status, error.code)
         if outcome is Fate.DONE:
             try:
-                return read_reply(response.body)
+                reply = read_reply(response.body)
             except RemoteError as exc:
                 return _Failure(exc.message)
+            self._answer_s += (took_s - self._answer_s) / 4
+            return reply
         reason = f"HTTP {response.status}: {error.message}"
         if outcome is Fate.STOP:
             raise self._stop(response.status, error)
@@ -144,14 +179,17 @@ class ChatClient:
         asked = retry_after(response.headers)
         return _Failure(reason, asked.delay_s if asked else None, outcome is Fate.SLOW_DOWN)
 
-    async def _wait(self, failure: _Failure, num_failed: int) -> None:
+    async def _wait(self, failure: _Failure, num_failed: int, first_delay_s: float | None) -> None:
         """Wait as the server asks, and a random time beyond."""
+        if self._is_draining:
+            raise asyncio.CancelledError
         asked_s = failure.retry_after_s
         if asked_s is not None:
             if asked_s > self._policy.max_retry_after_s:
                 raise RemoteError(f"the server asks to wait {asked_s:.0f} s: {failure.reason}")
             await self.pace.pause(asked_s)
-        await self._sleep(self._policy.delay_s(num_failed, self._random))
+        delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
+        await self._sleep(delay_s)
 
     def _stop(self, status: int, error: _Error) -> EndpointError:
         status_advised = 402 if error.code == OUT_OF_CREDIT else status
