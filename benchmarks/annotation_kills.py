@@ -78,7 +78,8 @@ def fill_often(folder: Path, nursery: Nursery, random: Random, num_fills: int) -
             said = nursery.run(source, disk / "out", server.base_url)
             if said == "0":
                 continue
-            assert said.startswith("1 ") and "No space left on device" in said, said
+            assert said.startswith("1 "), said
+            assert "No space left on device" in said, said
             told["journal" if "journal" in said.partition("\n")[0] else "set"] += 1
             over = ended_rows(disk / "out")
             before = {answer: paid_for(server)[answer] for answer in over}

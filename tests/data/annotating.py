@@ -52,17 +52,17 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
     )
 
 
-NURSERY = """
-import contextlib, importlib, io, json, os, resource, sys
+NURSERY = r"""
+import importlib, json, os, resource, sys
 from importlib.util import find_spec
 from pathlib import Path
-from pasta_lm.cli.app import app, main
+from pasta_lm.cli.app import main
 from pasta_lm.data.annotate import annotate
 from pasta_lm.errors import PastaError
 from pasta_lm.remote import client, transport
 from tests.data.annotating import AT_ONCE, recipe
 
-for slow in ("httpx", "pyarrow.parquet", "pasta_lm.tasks.rules", "rich.progress"):
+for slow in ("httpx", "anyio._backends._asyncio", "pyarrow.parquet", "pasta_lm.tasks.rules", "rich.progress"):
     if find_spec(slow.partition(".")[0]):
         importlib.import_module(slow)
 
@@ -77,21 +77,22 @@ def run(source, folder, base_url, most_bytes):
 
 def type_command(*words):
     sys.argv[1:] = words
-    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(said):
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-    return f"{code} {said.getvalue()}"
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        return f"exit code {end.code or 0}\n"
 
 client.default_transport = getattr(transport, sys.argv[1])
 for line in sys.stdin:
     command, arguments, ending = json.loads(line)
     child = os.fork()
     if not child:
+        out = os.open(ending, os.O_WRONLY | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
         said = {"run": run, "type": type_command}[command](*arguments)
-        os.write(os.open(ending, os.O_WRONLY), said.encode())
+        os.write(out, said.encode())
         os._exit(0)
     print(child, flush=True)
     os.waitpid(child, 0)
@@ -146,6 +147,10 @@ class Nursery:
         assert self._process.stdout is not None
         return not select([self._process.stdout], [], [], 0.001)[0]
 
+    def said(self) -> str:
+        """Return what a run has printed so far, on both streams."""
+        return self._pipe.read_text("utf-8")
+
     def send(self, number: signal.Signals) -> None:
         """Send a run a signal."""
         with suppress(ProcessLookupError):
@@ -157,10 +162,10 @@ class Nursery:
         self.finish()
 
     def finish(self) -> str:
-        """Wait for a run to end; return its exit code, and the error if there was one."""
+        """Wait for a run to end; return what it printed and its exit code, or its error."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"over\n"
-        return self._pipe.read_text("utf-8")
+        return self.said()
 
     def run(self, source: Path, folder: Path, base_url: str, most_bytes: int = 0) -> str:
         """Run to the end."""

@@ -36,7 +36,7 @@ ENOUGH_FAILURES = 5
 """So many rows in a row without any reply: the server is gone, or refuses everything."""
 
 WORKERS_PER_REQUEST = 2
-"""Rows in work for each request that may be in flight: one that waits to be sent again blocks none."""
+"""Rows in work for each request that may be in flight: some wait to be sent again."""
 
 COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
