@@ -40,7 +40,7 @@ MIXES = {
         server_error=0.1, too_many=0.06, truncated=0.02, hang=0.02, refusal_latency_s=0.1
     ),
 }
-"""Shares of all requests; "soon": 429 and 500 come after a tenth of the latency, as they mostly do."""
+"""Shares of all requests; "soon": 429 and 500 come after a tenth of the latency."""
 
 
 class MeasuredPace(Pace):

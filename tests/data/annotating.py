@@ -62,9 +62,10 @@ from pasta_lm.errors import PastaError
 from pasta_lm.remote import client, transport
 from tests.data.annotating import AT_ONCE, recipe
 
-for slow in ("httpx", "anyio._backends._asyncio", "pyarrow.parquet", "pasta_lm.tasks.rules", "rich.progress"):
-    if find_spec(slow.partition(".")[0]):
-        importlib.import_module(slow)
+slow = ("httpx", "anyio._backends._asyncio", "pyarrow.parquet", "pasta_lm.tasks.rules")
+for name in (*slow, "rich.progress"):
+    if find_spec(name.partition(".")[0]):
+        importlib.import_module(name)
 
 def run(source, folder, base_url, most_bytes):
     if most_bytes:

@@ -218,7 +218,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     except FileNotFoundError as exc:
         raise InputError(f"no such file: {path}") from exc
     except (OSError, ValueError, pyarrow.ArrowException) as exc:
-        raise InputError(f"{path} cannot be read as Parquet: {exc}") from exc
+        raise InputError(f"{path} cannot be read as Parquet: {_first_line(exc)}") from exc
 
 
 def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
