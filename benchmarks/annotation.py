@@ -3,10 +3,10 @@
     python benchmarks/annotation.py OUT.json [--rows 600] [--latency 1.0] [--in-flight 8]
 
 A scripted server answers after a fixed latency and fails by chance; each row is one request that
-must succeed. The ideal is what as many good answers take, without an error, at the bound on requests
-in flight that the run had on average: rows * latency / bound. A request that fails after the whole
-latency has cost a good answer's time, so with a fifth of such failures nothing is below 1.25. A clean
-run, by the same code on the same machine, stands beside it. Kind: simulated.
+must succeed. The ideal is what as many good answers take, without an error, at the bound on
+requests in flight that the run had on average: rows * latency / bound. A request that fails after
+the whole latency has cost a good answer's time, so with a fifth of such failures nothing is below
+1.25. A clean run, by the same code on the same machine, stands beside it. Kind: simulated.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ SETS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
 
 
 @pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request out, and no file into the home of whoever runs this."""
     import huggingface_hub
 
@@ -56,7 +56,6 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", tmp_path / "modules")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    yield
 
 
 def make_set(folder: Path, rows: list[dict[str, Any]], split: str = "train") -> str:

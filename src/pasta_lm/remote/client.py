@@ -34,7 +34,7 @@ class Endpoint:
         """Return the headers of a request.
 
         Raises:
-            UsageError: the variable that should hold the key is not set.
+            UsageError: the variable that should hold the key is not set, or holds no key.
         """
         head = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.api_key_env is None:
@@ -44,6 +44,10 @@ class Endpoint:
             raise UsageError(
                 f"no key for {self.base_url}: {self.api_key_env} is not set",
                 hint=f"export {self.api_key_env}=...",
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(
+                f"{self.api_key_env} holds characters that no key has", hint="copy it once more"
             )
         return {**head, "Authorization": f"Bearer {key}"}
 
