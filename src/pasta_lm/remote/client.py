@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, replace
 from random import Random
@@ -87,7 +86,8 @@ class ChatClient:
         self._sleep = sleep
         self._sending: set[asyncio.Task[Any]] = set()
         self._is_draining = False
-        self._num_good = 0
+        self._num_failed_in_a_row = 0
+        """Of all requests, since the last good answer."""
         self._answer_s = self._policy.first_delay_s
         """How long good answers take: a mean in which the last ones weigh most."""
 
@@ -123,20 +123,21 @@ class ChatClient:
             RemoteError: no answer after all tries.
         """
         reason = ""
+        num_refused = 0
         body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
         for num_sent in range(1, self._policy.max_requests + 1):
             async with self.pace.slot() as era:
-                num_good = self._num_good
                 outcome = await self._send(body)
             if isinstance(outcome, ChatReply):
-                self._num_good += 1
+                self._num_failed_in_a_row = 0
                 self.pace.grow(era)
                 return replace(outcome, num_requests=num_sent)
+            self._num_failed_in_a_row += 1
             if outcome.is_too_fast:
+                num_refused += 1
                 self.pace.shrink(era)
             if num_sent < self._policy.max_requests:
-                is_alone = self._num_good > num_good and not outcome.is_too_fast
-                await self._wait(outcome, num_sent, self._answer_s if is_alone else None)
+                await self._wait(outcome, num_refused if outcome.is_too_fast else num_sent)
             reason = outcome.reason
         raise RemoteError(
             f"{self.endpoint.base_url}: no answer after {self._policy.max_requests} requests, "
@@ -152,7 +153,8 @@ class ChatClient:
         self._sending.add(task)
         self.num_requests += 1
         url = f"{self.endpoint.base_url.rstrip('/')}/chat/completions"
-        began = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 response = await self._transport.post(url, self._headers, body)
@@ -162,7 +164,7 @@ class ChatClient:
             return _Failure(exc.message)
         finally:
             self._sending.discard(task)
-        return self._read(response, time.monotonic() - began)
+        return self._read(response, clock() - began)
 
     def _read(self, response: Response, took_s: float) -> ChatReply | _Failure:
         """Return what an answer says, or why the request is to be sent again."""
@@ -183,8 +185,12 @@ class ChatClient:
         asked = retry_after(response.headers)
         return _Failure(reason, asked.delay_s if asked else None, outcome is Fate.SLOW_DOWN)
 
-    async def _wait(self, failure: _Failure, num_failed: int, first_delay_s: float | None) -> None:
-        """Wait as the server asks, and a random time beyond."""
+    async def _wait(self, failure: _Failure, num_failed: int) -> None:
+        """Wait as the server asks, and a random time beyond.
+
+        An error while others get answers says little: delays begin at the time of an answer then,
+        and grow with the failures since the last good one. A 429 is never taken for an accident.
+        """
         if self._is_draining:
             raise asyncio.CancelledError
         asked_s = failure.retry_after_s
@@ -192,6 +198,10 @@ class ChatClient:
             if asked_s > self._policy.max_retry_after_s:
                 raise RemoteError(f"the server asks to wait {asked_s:.0f} s: {failure.reason}")
             await self.pace.pause(asked_s)
+        first_delay_s = None
+        if not failure.is_too_fast and self._num_failed_in_a_row < self._policy.max_requests:
+            first_delay_s = self._answer_s
+            num_failed = min(num_failed, self._num_failed_in_a_row)
         delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
         await self._sleep(delay_s)
 
