@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 NUM_SAMPLED = 1000
-"""Rows of a data set of the hub that an estimate reads, at most: it is read twice so far."""
+"""Rows of a data set of the hub that an estimate reads, at most: the run reads them once more."""
 SECONDS_BETWEEN_LINES = 60.0
 """Of progress, where standard error is no terminal."""
 

@@ -125,9 +125,14 @@ class ChatClient:
         reason = ""
         num_refused = 0
         body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
+        task = asyncio.current_task()
+        assert task is not None
         for num_sent in range(1, self._policy.max_requests + 1):
-            async with self.pace.slot() as era:
-                outcome = await self._send(body)
+            try:
+                async with self.pace.slot() as era:
+                    outcome = await self._send(body, task)
+            finally:  # not before: leaving the slot may wait, with a reply in hand
+                self._sending.discard(task)
             if isinstance(outcome, ChatReply):
                 self._num_failed_in_a_row = 0
                 self.pace.grow(era)
@@ -144,12 +149,10 @@ class ChatClient:
             f"the last: {reason}"
         )
 
-    async def _send(self, body: bytes) -> ChatReply | _Failure:
+    async def _send(self, body: bytes, task: asyncio.Task[Any]) -> ChatReply | _Failure:
         """Send once; what may pass comes back as a failure, what may not is raised."""
         if self._is_draining:
             raise asyncio.CancelledError
-        task = asyncio.current_task()
-        assert task is not None
         self._sending.add(task)
         self.num_requests += 1
         url = f"{self.endpoint.base_url.rstrip('/')}/chat/completions"
@@ -162,8 +165,6 @@ class ChatClient:
             return _Failure(f"nothing within {self.endpoint.timeout_s:g} s")
         except RemoteError as exc:
             return _Failure(exc.message)
-        finally:
-            self._sending.discard(task)
         return self._read(response, clock() - began)
 
     def _read(self, response: Response, took_s: float) -> ChatReply | _Failure:
