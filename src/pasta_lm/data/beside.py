@@ -29,7 +29,8 @@ async def next_beside(rows: Iterator[T]) -> T | None:
             found.set_exception(error)
 
     def read() -> None:
-        row, error = None, None
+        row: T | None = None
+        error: Exception | None = None
         try:
             row = next(rows, None)
         except Exception as exc:

@@ -93,10 +93,9 @@ class HttpxTransport:
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         """Send a request and return the whole answer."""
         _parts(url)
-        asked = {"headers": dict(headers), "content": body}
-        found = bytearray()
+        asked, found = dict(headers), bytearray()
         try:
-            async with self._client.stream("POST", url, **asked) as answer:
+            async with self._client.stream("POST", url, headers=asked, content=body) as answer:
                 async for piece in answer.aiter_bytes():
                     found += piece
                     if len(found) > MAX_REPLY_BYTES:
