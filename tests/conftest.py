@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import settings
 # No deadline: on a busy machine the clock would fail examples that are right.
 settings.register_profile("house", parent=settings(), deadline=None)
 settings.load_profile("house")
+
+
+# The servers of the tests are on this machine, whatever proxy the environment names.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 
 @pytest.fixture(scope="session")

@@ -52,12 +52,20 @@ def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> Anno
     )
 
 
-NURSERY = """
-import json, os, resource, sys
+NURSERY = r"""
+import importlib, json, os, resource, sys
+from importlib.util import find_spec
 from pathlib import Path
+from pasta_lm.cli.app import main
 from pasta_lm.data.annotate import annotate
 from pasta_lm.errors import PastaError
+from pasta_lm.remote import client, transport
 from tests.data.annotating import AT_ONCE, recipe
+
+slow = ("httpx", "anyio._backends._asyncio", "pyarrow.parquet", "pasta_lm.tasks.rules")
+for name in (*slow, "rich.progress"):
+    if find_spec(name.partition(".")[0]):
+        importlib.import_module(name)
 
 def run(source, folder, base_url, most_bytes):
     if most_bytes:
@@ -68,12 +76,24 @@ def run(source, folder, base_url, most_bytes):
         return f"{error.exit_code} {error}"
     return "0"
 
+def type_command(*words):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        return f"exit code {end.code or 0}\n"
+
+client.default_transport = getattr(transport, sys.argv[1])
 for line in sys.stdin:
-    *arguments, ending = json.loads(line)
+    command, arguments, ending = json.loads(line)
     child = os.fork()
     if not child:
-        said = run(*arguments)
-        os.write(os.open(ending, os.O_WRONLY), said.encode())
+        out = os.open(ending, os.O_WRONLY | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        said = {"run": run, "type": type_command}[command](*arguments)
+        os.write(out, said.encode())
         os._exit(0)
     print(child, flush=True)
     os.waitpid(child, 0)
@@ -85,12 +105,12 @@ for line in sys.stdin:
 class Nursery:
     """Runs annotations in processes of their own, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, transport: str = "StreamTransport") -> None:
         """Start what forks them; ``folder`` takes what they say at their end."""
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self._pipe = folder / "ending"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY],
+            [sys.executable, "-c", NURSERY, transport],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,11 +129,18 @@ class Nursery:
 
     def start(self, source: Path, folder: Path, base_url: str, most_bytes: int = 0) -> None:
         """Begin a run whose files may have so many bytes; 0: any number."""
+        self._ask("run", str(source), str(folder), base_url, most_bytes)
+
+    def type(self, *words: str) -> None:
+        """Begin what ``pasta`` does with these arguments."""
+        self._ask("type", *words)
+
+    def _ask(self, command: str, *arguments: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._pipe.write_bytes(b"")
-        asked = [str(source), str(folder), base_url, most_bytes, str(self._pipe)]
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        asked = json.dumps([command, arguments, str(self._pipe)])
+        self._process.stdin.write(asked.encode() + b"\n")
         self._child = int(self._process.stdout.readline())
 
     def is_running(self) -> bool:
@@ -121,17 +148,25 @@ class Nursery:
         assert self._process.stdout is not None
         return not select([self._process.stdout], [], [], 0.001)[0]
 
+    def said(self) -> str:
+        """Return what a run has printed so far, on both streams."""
+        return self._pipe.read_text("utf-8")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a run a signal."""
+        with suppress(ProcessLookupError):
+            os.kill(self._child, number)
+
     def kill(self) -> None:
         """Send a run kill -9, and wait until it is gone."""
-        with suppress(ProcessLookupError):
-            os.kill(self._child, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.finish()
 
     def finish(self) -> str:
-        """Wait for a run to end; return its exit code, and the error if there was one."""
+        """Wait for a run to end; return what it printed and its exit code, or its error."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"over\n"
-        return self._pipe.read_text("utf-8")
+        return self.said()
 
     def run(self, source: Path, folder: Path, base_url: str, most_bytes: int = 0) -> str:
         """Run to the end."""

@@ -17,6 +17,8 @@ from pasta_lm.data.scripted_teacher import teacher_by_record, teacher_by_rule
 from pasta_lm.data.sources import SourceConfig
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.language.document import Document, parse
+from pasta_lm.remote import client
+from pasta_lm.remote import transport as transports
 from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.tasks.rules import rule_document
 from tests.data.annotating import (
@@ -32,13 +34,27 @@ from tests.data.annotating import (
 NUM_ROWS = 20
 
 
+TRANSPORTS = ["StreamTransport", "HttpxTransport"]
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Let every run of this file send its requests with one transport, then with the other."""
+    name = str(request.param)
+    if name == "HttpxTransport":
+        pytest.importorskip("httpx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "default_transport", getattr(transports, name))
+        yield name
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_source(tmp_path_factory.mktemp("source") / "source.jsonl", NUM_ROWS)
 
 
 @pytest.fixture(scope="module")
-def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(source: Path, transport: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("clean")
     with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
@@ -47,8 +63,8 @@ def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
+def nursery(transport: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(tmp_path_factory.mktemp("nursery"), transport) as one:
         yield one
 
 

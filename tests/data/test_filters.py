@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from pasta_lm.data.filters import Bounds, Reason, Rejection, examine, speedup
-from pasta_lm.language.document import Document
+from pasta_lm.language.document import Document, parse
 
 A = "One two three four five six seven eight nine ten."
 B = "Red orange yellow green blue indigo violet and then all again."
@@ -77,37 +78,73 @@ def test_the_difference_is_shown_where_it_begins() -> None:
     assert "purple" in verdict.message
 
 
-def test_all_annotated_answers_pass_and_altered_by_one_character_none_does(
-    shared_data: Path,
-) -> None:
-    path = shared_data / "annotated" / "gemma-7b-it.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+ROOT = Path(__file__).parents[2]
+TAG = re.compile(r'<async topic="[^"]*">|</async>|<sync/>')
+IN_TAGS = [  # of which tag, which character is taken away, and what that makes of the answer
+    ("</async>", 0, Reason.MALFORMED),  # its "<"
+    ("</async>", 1, Reason.MALFORMED),  # its "/"
+    ("</async>", -1, Reason.MALFORMED),
+    ("<async", 0, Reason.MALFORMED),
+    ("<async", -1, Reason.MALFORMED),
+    ("<async", -2, Reason.MALFORMED),  # the quotation mark behind the topic
+    ("<sync/>", 0, Reason.TEXT_CHANGED),  # what is left is text
+    ("<sync/>", -2, Reason.MALFORMED),
+]
+
+
+def annotated_answers(path: Path) -> list[tuple[str, str, str]]:
+    """Return id, annotator form and original of each answer."""
+    opening = gzip.open if path.suffix == ".gz" else open
+    with opening(path, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    assert len(rows) == 704
-    random = Random(0)
-    for row in rows:
-        annotated, original = row["annotated"], row["output"]
-        assert isinstance(examine(annotated, original), Document), row["id"]
-        for altered, reason in _alterations(annotated, random):
-            verdict = examine(altered, original)
-            assert isinstance(verdict, Rejection), (row["id"], altered)
-            assert verdict.reason is reason, (row["id"], verdict)
+    if "annotated" in rows[0]:
+        return [(row["id"], row["annotated"], row["output"]) for row in rows]
+    documents = [(row["id"], parse(row["response"])) for row in rows]
+    return [(id, one.annotator_form(), one.plain_text) for id, one in documents]
 
 
-def _alterations(annotated: str, random: Random) -> list[tuple[str, Reason]]:
-    """Return a copy with one character of its text changed and, of a tag, one taken away."""
-    close = "</async>"
-    has_tags = close in annotated
-    outside = [
-        *range(annotated.find("<async") if has_tags else len(annotated)),
-        *range(annotated.rfind(close) + len(close) if has_tags else 0, len(annotated)),
-    ]
-    place = random.choice(outside or [len(annotated)])
-    found = [(f"{annotated[:place]}~{annotated[place + 1 :]}", Reason.TEXT_CHANGED)]
-    if has_tags:
-        at = annotated.index(close)
-        for gone in (at, at + 1, at + len(close) - 1):  # its "<", its "/", its ">"
-            found.append((annotated[:gone] + annotated[gone + 1 :], Reason.MALFORMED))
-        at = annotated.index('">')  # the end of a topic
-        found.append((annotated[:at] + annotated[at + 1 :], Reason.MALFORMED))
-    return found
+@pytest.mark.parametrize(
+    ("name", "num_answers"),
+    [("starter/starter", 1040), ("starter/second_pass", 200), ("annotated/gemma-7b-it", 704)],
+)
+def test_all_annotated_answers_pass_and_altered_by_one_character_none_does(
+    name: str, num_answers: int, request: pytest.FixtureRequest
+) -> None:
+    if name.startswith("starter"):
+        path = ROOT / "corpora" / f"{name}.jsonl"
+    else:
+        path = request.getfixturevalue("shared_data") / f"{name}.jsonl.gz"
+    answers = annotated_answers(path)
+    assert len(answers) == num_answers
+    random, altered_tags = Random(0), set()
+    for id, annotated, original in answers:
+        assert isinstance(examine(annotated, original), Document), id
+        assert expect(altered_text(annotated, random), original, Reason.TEXT_CHANGED), id
+        for altered, case in altered_tag(annotated, random):
+            altered_tags.add(case[:2])
+            assert expect(altered, original, case[2]), (id, case)
+    assert altered_tags == {case[:2] for case in IN_TAGS}
+
+
+def expect(altered: str, original: str, reason: Reason) -> bool:
+    verdict = examine(altered, original)
+    return isinstance(verdict, Rejection) and verdict.reason is reason
+
+
+def altered_text(annotated: str, random: Random) -> str:
+    """Return a copy with one character of the text, inside a block or not, put in or changed."""
+    in_tags = {at for tag in TAG.finditer(annotated) for at in range(*tag.span())}
+    at = random.choice([at for at in range(len(annotated)) if at not in in_tags])
+    other = "~" if annotated[at] != "~" else "^"
+    end = random.choice([at, at + 1])
+    return f"{annotated[:at]}{other}{annotated[end:]}"
+
+
+def altered_tag(annotated: str, random: Random) -> list[tuple[str, tuple[str, int, Reason]]]:
+    """Return a copy that lacks one character of a tag; none if there is no tag."""
+    tag = random.choice(list(TAG.finditer(annotated)) or [None])
+    if tag is None:
+        return []
+    case = random.choice([one for one in IN_TAGS if tag[0].startswith(one[0])])
+    at = tag.end() + case[1] if case[1] < 0 else tag.start() + case[1]
+    return [(annotated[:at] + annotated[at + 1 :], case)]

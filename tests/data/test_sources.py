@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.data import sources
-from pasta_lm.data.sources import SourceConfig, SourceRow, read_source
+from pasta_lm.data.sources import SourceConfig, read_source
 from pasta_lm.errors import InputError, MissingExtraError, UsageError
 
 SLIMORCA = {
@@ -45,6 +45,13 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
     ("messages", {"messages": [{"role": "user", "content": None}]}, ("", "", "no_columns")),
     ("alpaca", {"instruction": 3, "output": "ok"}, ("", "", "no_columns")),
     ("pairs", {"prompt": "\ud800", "answer": "B"}, ("", "", "not_unicode")),
+    (
+        "sharegpt",
+        {"conversations": {"from": ["human", "gpt"], "value": ["A?", "B"]}},
+        ("A?", "B", None),
+    ),
+    ("sharegpt", {"conversations": {"from": ["human"], "value": []}}, ("", "", "no_columns")),
+    ("sharegpt", {"conversations": {"value": ["A?"]}}, ("", "", "no_columns")),
 ]  # fmt: skip
 
 
@@ -95,17 +102,3 @@ def test_what_needs_an_extra_names_it(
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pasta-lm\[data\]"):
         list(read_source(SourceConfig(**where)))
-
-
-def test_parquet_gives_the_rows_that_json_gives(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    pyarrow = pytest.importorskip("pyarrow")
-    rows = [SLIMORCA, {**SLIMORCA, "conversations": SLIMORCA["conversations"][:2]}]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    found: list[list[SourceRow]] = [
-        list(read_source(SourceConfig(file=str(tmp_path / f"rows.{suffix}"))))
-        for suffix in ("jsonl", "parquet")
-    ]
-    assert found[0] == found[1]
-    assert found[0][1].skipped == "no_answer"

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
+from pasta_lm.remote import transport as transports
 from pasta_lm.remote.chat import Candidate, ChatReply, ChatRequest, TokenLogprob, read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
@@ -166,12 +167,17 @@ def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
         assert min(drawn) < longest * 0.1
 
 
-@pytest.mark.parametrize("make", [StreamTransport, HttpxTransport])
+@pytest.fixture(params=[StreamTransport, HttpxTransport])
+def make(request: pytest.FixtureRequest) -> Callable[[], Transport]:
+    """Return what makes a transport: first one, then the other."""
+    if request.param is HttpxTransport:
+        pytest.importorskip("httpx")
+    return request.param
+
+
 def test_both_transports_bring_the_same_reply_with_its_log_probabilities(
     make: Callable[[], Transport],
 ) -> None:
-    if make is HttpxTransport:
-        pytest.importorskip("httpx")
     logprobs = (TokenLogprob("m", -0.1, (Candidate("m", -0.1), Candidate("M", -2.5))),)
     play = lambda asked: ScriptedReply("m \u00e9", logprobs if asked["top_logprobs"] == 2 else ())  # noqa: E731
     faults = Faults(server_error=0.3, broken_off=0.2, truncated=0.2)
@@ -192,26 +198,26 @@ def test_both_transports_bring_the_same_reply_with_its_log_probabilities(
     assert sum(one.num_requests for one in replies) == server.num_requests > 8
 
 
-def test_a_server_that_hangs_is_left_after_the_time_out() -> None:
-    async def run(server: ScriptedServer) -> str:
+def test_a_server_that_hangs_is_left_after_the_time_out(make: Callable[[], Transport]) -> None:
+    async def run(server: ScriptedServer) -> int:
         where = Endpoint(base_url=server.base_url, model="scripted", timeout_s=0.2)
         policy = RetryPolicy(max_requests=2, first_delay_s=0)
-        async with ChatClient(where, policy=policy, transport=StreamTransport()) as client:
-            await client.complete(HELLO)
-        return "answered"
+        async with ChatClient(where, policy=policy, transport=make()) as client:
+            with pytest.raises(RemoteError, match=r"nothing within 0\.2 s"):
+                await client.complete(HELLO)
+            return client.num_requests
 
-    with (
-        ScriptedServer(echo, Faults(hang=1.0)) as server,
-        pytest.raises(RemoteError, match=r"nothing within 0\.2 s"),
-    ):
-        asyncio.run(run(server))
-    assert server.outcomes["hang"] == server.num_requests == 2
+    with ScriptedServer(echo, Faults(hang=1.0)) as server:
+        assert asyncio.run(run(server)) == 2
+    assert server.outcomes["hang"] == server.num_requests
 
 
-def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_or_model_stops_at_once(
+    make: Callable[[], Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run(base_url: str, model: str) -> None:
         where = Endpoint(base_url=base_url, model=model, api_key_env="A_KEY")
-        async with ChatClient(where) as client:
+        async with ChatClient(where, transport=make()) as client:
             await client.complete(HELLO)
 
     monkeypatch.setenv("A_KEY", "wrong")
@@ -225,10 +231,113 @@ def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv("A_KEY")
         with pytest.raises(UsageError, match="A_KEY is not set"):
             asyncio.run(run(server.base_url, "scripted"))
+        monkeypatch.setenv("A_KEY", "\u201csk-1\u201d")
+        with pytest.raises(UsageError, match="A_KEY holds characters that no key has"):
+            asyncio.run(run(server.base_url, "scripted"))
 
 
-def test_nobody_listening_is_a_remote_error() -> None:
-    with pytest.raises(RemoteError, match="no connection to 127"):
-        asyncio.run(StreamTransport().post("http://127.0.0.1:9/v1", {}, b""))
-    with pytest.raises(UsageError, match="no address"):
-        asyncio.run(StreamTransport().post("ftp://h/v1", {}, b""))
+async def post_once(transport: Transport, url: str) -> Response:
+    try:
+        return await transport.post(url, {}, json.dumps(HELLO.body("scripted")).encode())
+    finally:
+        await transport.close()
+
+
+def test_nobody_listening_is_a_remote_error(make: Callable[[], Transport]) -> None:
+    with pytest.raises(RemoteError, match=r"no connection to .*127\.0\.0\.1:9"):
+        asyncio.run(post_once(make(), "http://127.0.0.1:9/v1"))
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "ftp://h/v1", "http:///v1", "http://h:x/v1", "http://[::1/v1", ""]
+)
+def test_what_is_no_address_is_never_tried_again(make: Callable[[], Transport], url: str) -> None:
+    async def run() -> None:
+        async with ChatClient(Endpoint(base_url=url, model="m"), transport=make()) as client:
+            await client.complete(HELLO)
+
+    with pytest.raises(UsageError, match="is no address"):
+        asyncio.run(run())
+
+
+def test_a_reply_without_end_is_not_kept_in_memory(
+    make: Callable[[], Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "MAX_REPLY_BYTES", 5000)
+    with ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server:
+        url = f"{server.base_url}/chat/completions"
+        with pytest.raises(RemoteError, match="more than 5000 bytes"):
+            asyncio.run(post_once(make(), url))
+
+
+def test_a_smaller_first_delay_makes_all_delays_smaller_and_a_larger_one_none() -> None:
+    policy, random = RetryPolicy(first_delay_s=1), Random(0)
+    drawn = [policy.delay_s(3, random, first_delay_s=0.1) for _ in range(200)]
+    assert 0.35 < max(drawn) <= 0.4
+    assert policy.delay_s(1, Random(0), first_delay_s=9) == policy.delay_s(1, Random(0))
+
+
+class AnsweredMeanwhile(Answers):
+    """Fails the first request, after it has answered the second at once."""
+
+    def __init__(self, failure: Response) -> None:
+        super().__init__()
+        self._failure = failure
+        self._answered = asyncio.Event()
+
+    async def post(self, url: str, headers: object, body: bytes) -> Response:
+        self.num_posts += 1
+        if self.num_posts == 1:
+            await self._answered.wait()
+            return self._failure
+        self._answered.set()
+        return OK
+
+
+@pytest.mark.parametrize(("number", "is_sooner"), [(500, True), (429, False)])
+def test_an_error_while_others_get_answers_is_tried_again_sooner_unless_it_is_429(
+    number: int, is_sooner: bool
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        waits.append(delay_s)
+
+    async def run() -> None:
+        for transport in (AnsweredMeanwhile(status(number)), Answers(status(number))):
+            where = Endpoint(base_url="http://h/v1", model="m")
+            one = ChatClient(where, transport=transport, sleep=sleep, random=Random(0))
+            await asyncio.gather(*(one.complete(HELLO) for _ in range(2)))
+
+    asyncio.run(run())
+    meanwhile, alone = waits
+    assert (meanwhile < 0.9 * alone) == is_sooner
+
+
+@pytest.mark.parametrize("failure", [None, status(500)])
+def test_a_client_that_is_drained_awaits_what_is_on_its_way_and_sends_nothing_more(
+    failure: Response | None,
+) -> None:
+    gate = asyncio.Event()
+
+    class Waiting(Answers):
+        async def post(self, url: str, headers: object, body: bytes) -> Response:
+            await gate.wait()
+            return await super().post(url, headers, body)
+
+    async def run() -> list[ChatReply | BaseException]:
+        where = Endpoint(base_url="http://h/v1", model="m")
+        transport = Waiting(*([failure] if failure else []))
+        client = ChatClient(where, transport=transport, pace=Pace(first_limit=1))
+        tasks = [asyncio.create_task(client.complete(HELLO)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert client.sending == {tasks[0]}
+        client.drain()
+        gate.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (transport.num_posts, client.sending) == (1, set())
+        return ended
+
+    sent, waiting = asyncio.run(run())
+    assert isinstance(waiting, asyncio.CancelledError)
+    assert isinstance(sent, asyncio.CancelledError if failure else ChatReply)

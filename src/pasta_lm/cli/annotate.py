@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 NUM_SAMPLED = 1000
-"""Rows of a data set of the hub that an estimate reads, where no limit says how many there are."""
+"""Rows of a data set of the hub that an estimate reads, at most: the run reads them once more."""
+SECONDS_BETWEEN_LINES = 60.0
+"""Of progress, where standard error is no terminal."""
 
 
 def annotate(
@@ -47,6 +51,7 @@ def annotate(
 
     Every paid reply is on disk before it counts: the same command goes on where a run stopped,
     whatever stopped it. Writes a journal and, from it, the records, the failures and a data card.
+    Ctrl-C awaits the requests in flight and sends no other; a second one stops at once.
     """
     from pasta_lm.data.annotate import INTERRUPT
     from pasta_lm.data.annotate import annotate as run_annotation
@@ -67,9 +72,10 @@ def annotate(
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=progress,
+                notice=_show_notice,
             )
     except KeyboardInterrupt:
-        typer.echo("pasta: stopped; the same command goes on from here", err=True)
+        typer.echo(f"pasta: stopped at once; what was paid is kept. {_go_on()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     _show_end(run)
     for file in run.files:
@@ -88,7 +94,7 @@ def _show_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
             "pasta: markdown_rule is a heuristic: it asks nobody and costs nothing", err=True
         )
         return None
-    is_sample = recipe.source.hub is not None and limit is None
+    is_sample = recipe.source.hub is not None and (limit is None or limit > NUM_SAMPLED)
     rows = source_rows(recipe, limit)
     found = estimate(islice(rows, NUM_SAMPLED) if is_sample else rows, recipe.teacher)
     cost = "no prices given" if found.cost_usd is None else f"about {found.cost_usd:.2f} USD"
@@ -99,7 +105,7 @@ def _show_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
         f"{cost}, {found.wall_s / 60:.0f} min or more",
         err=True,
     )
-    return None if is_sample else found.num_rows
+    return limit if is_sample else found.num_rows
 
 
 def _show_request(recipe: AnnotateConfig, limit: int | None) -> None:
@@ -114,10 +120,22 @@ def _show_request(recipe: AnnotateConfig, limit: int | None) -> None:
         typer.echo(f"--- {message['role']}\n{message['content']}")
 
 
+def _show_notice(num_in_flight: int) -> None:
+    typer.echo(
+        f"pasta: waiting for {num_in_flight} requests in flight; Ctrl-C again stops at once",
+        err=True,
+    )
+
+
 def _show_end(run: Run) -> None:
     typer.echo(f"pasta: {_line(run.tally)}", err=True)
     if run.stopped_by:
-        typer.echo(f"pasta: stopped by {run.stopped_by}; the same command goes on", err=True)
+        typer.echo(f"pasta: stopped by {run.stopped_by}. {_go_on()}", err=True)
+
+
+def _go_on() -> str:
+    """Return the command that was typed: it goes on where the run stopped."""
+    return f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
 
 
 def _line(tally: Tally) -> str:
@@ -130,16 +148,28 @@ def _line(tally: Tally) -> str:
     )
 
 
+def _now_and_then() -> Progress:
+    due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def show(tally: Tally) -> None:
+        nonlocal due_s
+        if time.monotonic() >= due_s:
+            due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+            typer.echo(f"pasta: {_line(tally)}", err=True)
+
+    return show
+
+
 @contextmanager
-def _progress(num_rows: int | None) -> Iterator[Progress | None]:
-    """Give what shows progress on standard error, where that is a terminal."""
+def _progress(num_rows: int | None) -> Iterator[Progress]:
+    """Give what shows progress on standard error: a bar on a terminal, now and then a line else."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
     from pasta_lm.cli.terminal import console
 
     if not sys.stderr.isatty():
-        yield None
+        yield _now_and_then()
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeLeft(), TextColumn("{task.description}"))
     with Progress(*columns, console=console(sys.stderr), transient=True) as bar:

@@ -7,9 +7,7 @@ and pays for nothing twice.
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 from pasta_lm.data.annotate_config import AnnotateConfig
 from pasta_lm.data.annotated_set import write_set
 from pasta_lm.data.annotation_log import AnnotationLog
+from pasta_lm.data.beside import next_beside
 from pasta_lm.data.budget import Tally, request_tokens
 from pasta_lm.data.filters import examine
 from pasta_lm.data.sources import SourceRow, read_source
@@ -26,6 +25,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.remote.budget import Budget
 from pasta_lm.remote.chat import ChatRequest, read_reply
 from pasta_lm.remote.client import ChatClient
+from pasta_lm.remote.interrupts import interruptible
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import RetryPolicy
 
@@ -35,10 +35,15 @@ REQUEST_REFUSED = "request_refused"
 ENOUGH_FAILURES = 5
 """So many rows in a row without any reply: the server is gone, or refuses everything."""
 
+WORKERS_PER_REQUEST = 2
+"""Rows in work for each request that may be in flight: some wait to be sent again."""
+
 COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 
 Rule = Callable[[str], Document]
 Progress = Callable[[Tally], None]
+Notice = Callable[[int], None]
+"""Told, at a first interrupt, how many requests are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +80,13 @@ def annotate(
     cost_limit_usd: float | None = None,
     progress: Progress | None = None,
     policy: RetryPolicy | None = None,
+    pace: Pace | None = None,
+    notice: Notice | None = None,
 ) -> Run:
     """Annotate what a recipe names, going on where an earlier run stopped.
 
-    Interrupted once, it finishes what is in flight; twice, it stops with ``KeyboardInterrupt``.
+    Interrupted once, by SIGINT or SIGTERM, it awaits the requests in flight and sends no other;
+    twice, it stops with ``KeyboardInterrupt``.
 
     Args:
         config: The recipe.
@@ -87,6 +95,8 @@ def annotate(
         cost_limit_usd: Ask nothing that could bring the cost of the whole folder above it.
         progress: Called after each row.
         policy: Of retries.
+        pace: Of requests; as the recipe bounds it, if it is not given.
+        notice: Called at a first interrupt.
 
     Raises:
         UsageError: another process writes there, the settings have changed, a key is missing.
@@ -98,7 +108,7 @@ def annotate(
     with AnnotationLog(Path(config.output.folder), config.bound()) as log:
         run = _Annotation(config, log, limit, cost_limit_usd, progress or (lambda tally: None))
         try:
-            done = run.by_rule(rule) if rule else asyncio.run(run.by_teacher(policy))
+            done = run.by_rule(rule) if rule else asyncio.run(run.by_teacher(policy, pace, notice))
         except ExceptionGroup as group:
             raise _first(group) from None
         return replace(done, files=tuple(write_set(config, log, done.tally)))
@@ -138,15 +148,19 @@ class _Annotation:
             self._end(index, row, Outcome(kept))
         return self._run()
 
-    async def by_teacher(self, policy: RetryPolicy | None) -> Run:
+    async def by_teacher(
+        self, policy: RetryPolicy | None, pace: Pace | None, notice: Notice | None
+    ) -> Run:
+        """Let a model annotate."""
         teacher = self._config.teacher
         assert teacher is not None
-        pace = Pace(teacher.max_in_flight)
+        pace = pace or Pace(teacher.max_in_flight)
+        workers: list[asyncio.Task[None]] = []
         async with ChatClient(teacher.endpoint, pace=pace, policy=policy) as client:
-            with self._interruptible():
-                async with asyncio.TaskGroup() as workers:
-                    for _ in range(teacher.max_in_flight):
-                        workers.create_task(self._work(client))
+            with interruptible(lambda: self._interrupt(client, workers, notice)):
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(WORKERS_PER_REQUEST * teacher.max_in_flight):
+                        workers.append(group.create_task(self._work(client)))
         return self._run()
 
     def _run(self) -> Run:
@@ -155,7 +169,7 @@ class _Annotation:
     async def _work(self, client: ChatClient) -> None:
         while not self._stopped_by:
             async with self._reading:
-                taken = await asyncio.to_thread(next, self._rows, None)
+                taken = await next_beside(self._rows)
             if taken is None:
                 return
             index, row = taken
@@ -181,7 +195,6 @@ class _Annotation:
         while talk.outcome is None:
             if self._stopped_by or not await self._turn(client, index, row, talk):
                 return
-        self._ended(index)
 
     async def _turn(
         self, client: ChatClient, index: int, row: SourceRow, talk: Conversation
@@ -200,6 +213,8 @@ class _Annotation:
             talk.feed(reply)
             self._log.reply(index, row, reply.raw, talk.outcome)
             self._tally.count_reply(reply)
+            if talk.outcome is not None:
+                self._ended(index)
         except RequestError as exc:
             self._fail(exc)
             self._end(index, row, Outcome(None, REQUEST_REFUSED, exc.message))
@@ -238,26 +253,17 @@ class _Annotation:
         self._tally.count_end(self._log.rows[index])
         self._progress(self._tally)
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Let a first interrupt stop the taking of rows, and a second one everything."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def stop() -> None:
-            if self._stopped_by == INTERRUPT:
-                task.cancel()
-            self._stopped_by = INTERRUPT
-
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
-            loop.add_signal_handler(signal.SIGINT, stop)
-        try:
-            yield
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        finally:
-            with suppress(ValueError, RuntimeError, NotImplementedError):
-                loop.remove_signal_handler(signal.SIGINT)
+    def _interrupt(
+        self, client: ChatClient, workers: Sequence[asyncio.Task[None]], notice: Notice | None
+    ) -> None:
+        """Stop all but what is in flight."""
+        self._stopped_by = INTERRUPT
+        client.drain()
+        if notice is not None:
+            notice(len(client.sending))
+        for worker in workers:  # each is at an await, and lines of the journal are never cut
+            if worker not in client.sending:
+                worker.cancel()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from math import exp, log
 from pathlib import Path
 from statistics import mean, median
@@ -21,8 +22,9 @@ from pasta_lm.data.budget import Tally
 from pasta_lm.data.filters import speedup
 from pasta_lm.data.journal import write_rows
 from pasta_lm.data.records import Record, write_records
+from pasta_lm.data.sources import ROWS_AT_ONCE
 from pasta_lm.engines.script import words
-from pasta_lm.errors import PastaError
+from pasta_lm.errors import InputError, PastaError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 
@@ -70,10 +72,12 @@ def write_set(config: AnnotateConfig, log_: AnnotationLog, tally: Tally) -> list
         has_parquet = bool(kept) and find_spec("pyarrow") is not None
         if has_parquet:
             _write_parquet(folder / RECORDS, folder / PARQUET)
+        else:  # one of an earlier run would no longer be the records
+            (folder / PARQUET).unlink(missing_ok=True)
         part = folder / f"{CARD}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(folder / CARD)
-    except OSError as exc:
+    except (OSError, InputError) as exc:
         raise PastaError(
             f"{folder} cannot be written: {exc}",
             hint="the journal is whole; make room and run the same command again",
@@ -116,6 +120,8 @@ def card(config: AnnotateConfig, tally: Tally, found: Statistics, num_pending: i
             f"Answers of {config.source.label} with what is independent in them marked in "
             "PASTA-LANG. Their text is unchanged: without tags, each is the original.",
             "",
+            _whence(config),
+            "",
             _how(config, tally),
             "",
             "| rows | |",
@@ -147,6 +153,14 @@ def card(config: AnnotateConfig, tally: Tally, found: Statistics, num_pending: i
             "",
         ]
     )
+
+
+def _whence(config: AnnotateConfig) -> str:
+    source = config.source
+    if source.hub is None:
+        return f"Source: the file `{Path(source.file or '').name}`."
+    revision = f"revision `{source.revision}`" if source.revision else "its newest revision then"
+    return f"Source: `{source.hub}` of Hugging Face, split `{source.split}`, {revision}."
 
 
 def _how(config: AnnotateConfig, tally: Tally) -> str:
@@ -184,11 +198,16 @@ def _write_parquet(records: Path, path: Path) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    rows = [json.loads(line) for line in records.read_text("utf-8").split("\n") if line]
-    keys = sorted({key for row in rows for key in row})
-    table = pyarrow.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
+    text = pyarrow.string()
+    turn = pyarrow.struct([("role", text), ("content", text)])
+    columns = {"id": text, "messages": pyarrow.list_(turn), "response": text, "annotated": text}
+    schema = pyarrow.schema({**columns, "source": text})
     part = path.with_name(f"{path.name}.part")
-    parquet.write_table(table, part)
+    with records.open(encoding="utf-8", newline="\n") as lines:
+        rows = map(json.loads, lines)
+        with parquet.ParquetWriter(part, schema) as writer:
+            while group := list(islice(rows, ROWS_AT_ONCE)):
+                writer.write_table(pyarrow.Table.from_pylist(group, schema))
     part.replace(path)
 
 

@@ -24,6 +24,9 @@ NO_ANSWER = "no_answer"
 
 NOT_UNICODE = "not_unicode"
 
+ROWS_AT_ONCE = 1024
+"""Of a Parquet file, in memory."""
+
 ROLES = {
     "system": "system",
     **dict.fromkeys(("human", "user"), "user"),
@@ -40,6 +43,8 @@ class SourceConfig:
     hub: str | None = None
     """Id of a data set of Hugging Face, read as a stream."""
     split: str = "train"
+    revision: str | None = None
+    """Of a data set of the hub: a commit, tag or branch; its newest state if it is not given."""
     columns: str | None = None
     """One of ``COLUMNS``; as the columns of each row tell, if it is not given."""
     name: str | None = None
@@ -49,6 +54,8 @@ class SourceConfig:
         """Check what single keys cannot say."""
         if (self.file is None) == (self.hub is None):
             raise UsageError("[source] needs exactly one of file and hub")
+        if self.revision is not None and self.hub is None:
+            raise UsageError("source.revision would be ignored: it belongs to source.hub")
         if self.columns is not None and self.columns not in COLUMNS:
             known = ", ".join(COLUMNS)
             raise UsageError(f"source.columns is {self.columns!r}", hint=f"one of {known}")
@@ -81,11 +88,12 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 
     Raises:
         InputError: the file cannot be read.
+        UsageError: the hub has no such data set, revision or split.
         MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
-        RemoteError: the hub does not give the data set.
+        RemoteError: the hub does not answer, or not as it should.
     """
     if config.hub is not None:
-        rows: Iterator[Any] = _hub_rows(config.hub, config.split)
+        rows: Iterator[Any] = _hub_rows(config.hub, config.split, config.revision)
     else:
         path = Path(config.file or "")
         rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
@@ -116,6 +124,8 @@ Exchange = tuple[str, str]
 def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
     """Return what was said before the first answer, and that answer."""
     turns = row.get(key)
+    if isinstance(turns, Mapping):  # a sequence of records, stored column by column
+        turns = _transposed(turns, (role, text))
     if not isinstance(turns, list | tuple):
         return None
     said: list[str] = []
@@ -128,6 +138,13 @@ def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange |
         if turn[text].strip():
             said.append(turn[text])
     return "\n\n".join(said), ""
+
+
+def _transposed(columns: Mapping[str, Any], keys: tuple[str, str]) -> list[dict[str, Any]] | None:
+    found = [columns.get(key) for key in keys]
+    if not all(isinstance(one, list) for one in found) or len(set(map(len, found))) > 1:
+        return None
+    return [dict(zip(keys, values, strict=True)) for values in zip(*found, strict=True)]
 
 
 def _conversations(row: Mapping[str, Any]) -> Exchange | None:
@@ -191,25 +208,41 @@ def _json(line: str) -> Any:
 def _parquet_rows(path: Path) -> Iterator[Any]:
     if not find_spec("pyarrow"):
         raise MissingExtraError(f"reading {path.name}", "data")
+    import pyarrow
     import pyarrow.parquet as parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
+        with parquet.ParquetFile(path, pre_buffer=False) as file:  # pages as they are needed
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
                 yield from batch.to_pylist()
-    except (OSError, ValueError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, ValueError, pyarrow.ArrowException) as exc:
+        raise InputError(f"{path} cannot be read as Parquet: {_first_line(exc)}") from exc
 
 
-def _hub_rows(name: str, split: str) -> Iterator[Any]:
+def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
     if not find_spec("datasets"):
         raise MissingExtraError(f"reading {name} from Hugging Face", "data")
     import datasets
 
+    what = f"the data set {name} (split {split}, revision {revision or 'newest'})"
     try:
-        yield from datasets.load_dataset(name, split=split, streaming=True)
-    except (OSError, ValueError) as exc:  # its own errors are of these kinds
-        raise RemoteError(f"the data set {name} ({split}) cannot be read: {exc}") from exc
+        yield from datasets.load_dataset(name, split=split, revision=revision, streaming=True)
+    except (FileNotFoundError, ValueError) as exc:
+        raise UsageError(
+            f"{what} cannot be read: {_first_line(exc)}",
+            hint="check source.hub, source.split and source.revision; a private one needs HF_TOKEN",
+        ) from exc
+    except Exception as exc:  # whatever its libraries for files and networks raise
+        raise RemoteError(
+            f"{what} cannot be read: {_first_line(exc)}",
+            hint="run the same command again when the hub can be reached",
+        ) from exc
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _is_unicode(text: str) -> bool:

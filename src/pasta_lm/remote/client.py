@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple, Self
@@ -33,7 +33,7 @@ class Endpoint:
         """Return the headers of a request.
 
         Raises:
-            UsageError: the variable that should hold the key is not set.
+            UsageError: the variable that should hold the key is not set, or holds no key.
         """
         head = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.api_key_env is None:
@@ -43,6 +43,10 @@ class Endpoint:
             raise UsageError(
                 f"no key for {self.base_url}: {self.api_key_env} is not set",
                 hint=f"export {self.api_key_env}=...",
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(
+                f"{self.api_key_env} holds characters that no key has", hint="copy it once more"
             )
         return {**head, "Authorization": f"Bearer {key}"}
 
@@ -80,6 +84,12 @@ class ChatClient:
         self._transport = transport or default_transport()
         self._random = random or Random()
         self._sleep = sleep
+        self._sending: set[asyncio.Task[Any]] = set()
+        self._is_draining = False
+        self._num_failed_in_a_row = 0
+        """Of all requests, since the last good answer."""
+        self._answer_s = self._policy.first_delay_s
+        """How long good answers take: a mean in which the last ones weigh most."""
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -88,6 +98,18 @@ class ChatClient:
     async def __aexit__(self, *_: object) -> None:
         """Close what is open."""
         await self._transport.close()
+
+    @property
+    def sending(self) -> Set[asyncio.Task[Any]]:
+        """Return the tasks that have a request on its way, paid perhaps."""
+        return self._sending
+
+    def drain(self) -> None:
+        """Send nothing any more: a request on its way is awaited, and not sent again.
+
+        The task of one that fails is cancelled, and so is that of one who would send.
+        """
+        self._is_draining = True
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's reply to one request.
@@ -101,27 +123,41 @@ class ChatClient:
             RemoteError: no answer after all tries.
         """
         reason = ""
+        num_refused = 0
         body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
+        task = asyncio.current_task()
+        assert task is not None
         for num_sent in range(1, self._policy.max_requests + 1):
-            async with self.pace.slot() as era:
-                outcome = await self._send(body)
+            try:
+                async with self.pace.slot() as era:
+                    outcome = await self._send(body, task)
+            finally:  # not before: leaving the slot may wait, with a reply in hand
+                self._sending.discard(task)
             if isinstance(outcome, ChatReply):
-                self.pace.grow()
+                self._num_failed_in_a_row = 0
+                self.pace.grow(era)
                 return replace(outcome, num_requests=num_sent)
+            self._num_failed_in_a_row += 1
             if outcome.is_too_fast:
+                num_refused += 1
                 self.pace.shrink(era)
             if num_sent < self._policy.max_requests:
-                await self._wait(outcome, num_sent)
+                await self._wait(outcome, num_refused if outcome.is_too_fast else num_sent)
             reason = outcome.reason
         raise RemoteError(
             f"{self.endpoint.base_url}: no answer after {self._policy.max_requests} requests, "
             f"the last: {reason}"
         )
 
-    async def _send(self, body: bytes) -> ChatReply | _Failure:
+    async def _send(self, body: bytes, task: asyncio.Task[Any]) -> ChatReply | _Failure:
         """Send once; what may pass comes back as a failure, what may not is raised."""
+        if self._is_draining:
+            raise asyncio.CancelledError
+        self._sending.add(task)
         self.num_requests += 1
         url = f"{self.endpoint.base_url.rstrip('/')}/chat/completions"
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 response = await self._transport.post(url, self._headers, body)
@@ -129,13 +165,19 @@ class ChatClient:
             return _Failure(f"nothing within {self.endpoint.timeout_s:g} s")
         except RemoteError as exc:
             return _Failure(exc.message)
+        return self._read(response, clock() - began)
+
+    def _read(self, response: Response, took_s: float) -> ChatReply | _Failure:
+        """Return what an answer says, or why the request is to be sent again."""
         error = _error(response)
         outcome = fate(response.status, error.code)
         if outcome is Fate.DONE:
             try:
-                return read_reply(response.body)
+                reply = read_reply(response.body)
             except RemoteError as exc:
                 return _Failure(exc.message)
+            self._answer_s += (took_s - self._answer_s) / 4
+            return reply
         reason = f"HTTP {response.status}: {error.message}"
         if outcome is Fate.STOP:
             raise self._stop(response.status, error)
@@ -145,13 +187,24 @@ class ChatClient:
         return _Failure(reason, asked.delay_s if asked else None, outcome is Fate.SLOW_DOWN)
 
     async def _wait(self, failure: _Failure, num_failed: int) -> None:
-        """Wait as the server asks, and a random time beyond."""
+        """Wait as the server asks, and a random time beyond.
+
+        An error while others get answers says little: delays begin at the time of an answer then,
+        and grow with the failures since the last good one. A 429 is never taken for an accident.
+        """
+        if self._is_draining:
+            raise asyncio.CancelledError
         asked_s = failure.retry_after_s
         if asked_s is not None:
             if asked_s > self._policy.max_retry_after_s:
                 raise RemoteError(f"the server asks to wait {asked_s:.0f} s: {failure.reason}")
             await self.pace.pause(asked_s)
-        await self._sleep(self._policy.delay_s(num_failed, self._random))
+        first_delay_s = None
+        if not failure.is_too_fast and self._num_failed_in_a_row < self._policy.max_requests:
+            first_delay_s = self._answer_s
+            num_failed = min(num_failed, self._num_failed_in_a_row)
+        delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
+        await self._sleep(delay_s)
 
     def _stop(self, status: int, error: _Error) -> EndpointError:
         status_advised = 402 if error.code == OUT_OF_CREDIT else status

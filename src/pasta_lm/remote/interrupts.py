@@ -1,4 +1,4 @@
-"""Ctrl-C while requests are in flight: once, no more are begun; twice, everything stops."""
+"""Ctrl-C or SIGTERM while requests are in flight: once, no more are begun; twice, all stops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -22,15 +24,18 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
         nonlocal was_interrupted
         if was_interrupted:
             task.cancel()
+            return
         was_interrupted = True
         stop()
 
-    with suppress(ValueError, RuntimeError, NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+    for one in SIGNALS:
+        with suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(one, interrupt)
     try:
         yield
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        with suppress(ValueError, RuntimeError, NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
+        for one in SIGNALS:
+            with suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.remove_signal_handler(one)

@@ -56,16 +56,25 @@ class RetryPolicy:
     max_requests: int = 8
     """In all, for one reply."""
     first_delay_s: float = 1.0
+    """Or as long as an answer takes, if that is less and other requests do get answers."""
     max_delay_s: float = 60.0
     max_retry_after_s: float = 600.0
     """A server that asks for more is as good as gone."""
 
-    def delay_s(self, num_failed: int, random: Random) -> float:
+    def delay_s(
+        self, num_failed: int, random: Random, *, first_delay_s: float | None = None
+    ) -> float:
         """Return how long to wait after this many failures: between nothing and twice the last.
 
         Full jitter, so that requests which failed together do not come back together.
+
+        Args:
+            num_failed: Of the same request.
+            random: What draws.
+            first_delay_s: A smaller first delay; None: the policy's.
         """
-        longest = min(self.max_delay_s, self.first_delay_s * 2.0 ** (num_failed - 1))
+        first_s = min(self.first_delay_s, first_delay_s or self.first_delay_s)
+        longest = min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1))
         return random.uniform(0, longest)
 
 

@@ -44,6 +44,8 @@ class Faults:
     """How the server fails; shares are of all requests and are drawn, the same for a seed."""
 
     latency_s: float = 0.0
+    refusal_latency_s: float | None = None
+    """Of 429 and 500, which real servers mostly send soon; None: as for a reply."""
     too_many: float = 0.0
     """Share of 429."""
     server_error: float = 0.0
@@ -76,6 +78,11 @@ class Faults:
             if place < 0:
                 return name
         return "ok"
+
+    def latency_of(self, outcome: str) -> float:
+        """Return how long the server waits before something happens; seconds."""
+        is_soon = self.refusal_latency_s is not None and outcome in ("too_many", "server_error")
+        return self.refusal_latency_s or 0.0 if is_soon else self.latency_s
 
 
 class ScriptedServer:
@@ -161,8 +168,9 @@ class ScriptedServer:
             self.most_in_flight = max(self.most_in_flight, self._num_in_flight)
             is_full = self._num_in_flight > (self._faults.max_in_flight or self._num_in_flight)
         try:
-            self._closing.wait(self._faults.latency_s)
-            self._respond(handler, body, "too_many" if is_full else self._faults.draw(number))
+            outcome = "too_many" if is_full else self._faults.draw(number)
+            self._closing.wait(self._faults.latency_of(outcome))
+            self._respond(handler, body, outcome)
         finally:
             with self._lock:
                 self._num_in_flight -= 1

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pasta_lm.errors import RemoteError, UsageError
 
@@ -38,6 +38,7 @@ class Transport(Protocol):
         The caller bounds the time.
 
         Raises:
+            UsageError: the URL is no address.
             RemoteError: no connection, or it broke before the answer was whole.
         """
         ...
@@ -57,9 +58,7 @@ class StreamTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         """Send a request and return the whole answer."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url} is no address", hint="for example http://localhost:8000/v1")
+        parts = _parts(url)
         context = ssl.create_default_context() if parts.scheme == "https" else None
         port = parts.port or (443 if context else 80)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -93,16 +92,34 @@ class HttpxTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         """Send a request and return the whole answer."""
+        _parts(url)
+        asked, found = dict(headers), bytearray()
         try:
-            answer = await self._client.post(url, headers=dict(headers), content=body)
+            async with self._client.stream("POST", url, headers=asked, content=body) as answer:
+                async for piece in answer.aiter_bytes():
+                    found += piece
+                    if len(found) > MAX_REPLY_BYTES:
+                        raise RemoteError(f"{url} sends more than {MAX_REPLY_BYTES} bytes")
         except self._error as exc:
-            raise RemoteError(f"no answer from {url}: {exc!r}") from exc
-        found = {name.lower(): value for name, value in answer.headers.items()}
-        return Response(answer.status_code, found, answer.content)
+            raise RemoteError(f"no connection to {url}, or it broke off: {exc!r}") from exc
+        named = {name.lower(): value for name, value in answer.headers.items()}
+        return Response(answer.status_code, named, bytes(found))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+
+def _parts(url: str) -> SplitResult:
+    """Take an address apart; one that cannot be right is nothing to try again."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half a pair of brackets
+        is_address = False
+    if not is_address:
+        raise UsageError(f"{url} is no address", hint="for example http://localhost:8000/v1")
+    return parts
 
 
 def _head(path: str, host: str, headers: Mapping[str, str], num_bytes: int) -> bytes:
