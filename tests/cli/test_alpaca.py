@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pasta_lm.data.scripted_judge import mute_at_times, prefer_more_words
 from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.cli.conftest import Pasta
-from tests.data.judging import answers_of
 
 NUM = 40
-
-
-def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
-    first, second = answers_of(asked["messages"][-1]["content"])
-    winner = "A" if len(first) > len(second) else "B"
-    return ScriptedReply(f"It says more.\n\nVerdict: {winner}, confidence: 70")
 
 
 @pytest.fixture
 def instructions(tmp_path: Path) -> Path:
     file = tmp_path / "instructions.jsonl"
-    rows = [{"instruction": f"Name {n} rivers.", "dataset": "made"} for n in range(2 * NUM)]
+    rows = [{"instruction": f"Name {n} rivers.", "dataset": "ab"[n % 2]} for n in range(2 * NUM)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
@@ -35,7 +31,7 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
 ) -> None:
     out = tmp_path / "run"
     models = ("--model", taught_folder, "--baseline", untaught_folder, "--max-tokens", 12)
-    with ScriptedServer(longer_wins, Faults(server_error=0.05), model="judge-1") as server:
+    with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
         judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
         flags = ("--out", out, "--instructions", instructions, "--limit", NUM, "--num-timed", 4)
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
@@ -54,11 +50,47 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
     assert pasta_figures["realised_speedup"]["mean"] > 0
     assert pasta_figures["provenance"]["model"] == str(taught_folder)
     assert len(json.loads((out / "alpaca_eval" / "pasta.json").read_text())) == NUM
+    for key in ("realised_speedup", "theoretical_speedup", "parallelism"):
+        geometric, arithmetic = (
+            pasta_figures[key]["mean"],
+            pasta_figures[f"{key}_arithmetic"]["mean"],
+        )
+        assert 0 < geometric <= arithmetic + 1e-4
+    assert {name: one["num_prompts"] for name, one in pasta_figures["datasets"].items()} == {
+        "a": NUM // 2,
+        "b": NUM // 2,
+    }
     page = (out / "report.html").read_text()
+    assert f"pipeline check, n = {NUM}" in page
+    assert not (out / "judgements.jsonl").exists()
     instructions.unlink()
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
     assert (out / "report.html").read_text() == page
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+
+
+def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
+    assert serve[:3] == ["python", "-m", "pasta_lm.data.scripted_judge"]
+    assert f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
+    changed = {"path/to/model": str(taught_folder), "build/rehearsal": str(tmp_path / "run")}
+    with ScriptedServer(mute_at_times(prefer_more_words, 0.1)) as server:
+        words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
+        result = pasta(*words[1:], "--max-tokens", 8, "--num-timed", 2)
+    assert result.code == 0
+    assert "pipeline check, n = 3" in result.out  # 40 but for those without a verdict
+    assert "win rate" not in result.out.replace("no win rates", "").replace("win rate, %", "")
+    offline = pasta(*[changed.get(word, word) for word in again[1:]])
+    assert (offline.code, offline.out) == (0, result.out)
+    rows = json.loads((tmp_path / "run" / "alpaca_eval" / "pasta.json").read_text())
+    assert len(rows) == 40
+    assert {*rows[0]} == {"dataset", "instruction", "output", "generator"}
 
 
 def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(

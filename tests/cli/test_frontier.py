@@ -43,6 +43,21 @@ def test_every_point_has_a_row_and_every_rival_a_verdict(pasta: Pasta, compariso
     assert "simulated: 9 prompts of split test" in result.out
 
 
+def test_the_figures_of_the_paper_stand_below_and_can_be_left_out(
+    pasta: Pasta, comparison: Path
+) -> None:
+    whole = pasta("evaluate", "frontier", comparison)
+    alone = pasta("evaluate", "frontier", comparison, "--no-published")
+    ours, label, theirs = whole.out.partition("\npublished, Gemma 7B, AlpacaEval, not comparable")
+    assert label
+    assert ours == alone.out
+    assert "Pasta-BoN, 1" in theirs
+    found = pasta("evaluate", "frontier", comparison, "--json").json
+    left = pasta("evaluate", "frontier", comparison, "--json", "--no-published").json
+    assert len(found.pop("published")["points"]) == 9
+    assert found == left
+
+
 def test_as_json_it_is_one_object(pasta: Pasta, comparison: Path) -> None:
     found = pasta("evaluate", "frontier", comparison, "--json").json
     assert [one["name"] for one in found["points"]] == ["ours", "theirs"]

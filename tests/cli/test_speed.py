@@ -35,6 +35,9 @@ def test_the_table_and_json_say_the_same(pasta: Pasta, records: Path) -> None:
     assert "2.00 [2.00, 2.00]" in table.out.splitlines()[2]
     found = pasta("evaluate", "speed", records, "--json").json
     assert found["systems"]["pasta"]["realised_speedup"]["mean"] == 2.0
+    assert [*found["systems"]] == ["sequential", "pasta"]
+    assert len(found["published"]["points"]) == 9
+    assert "published, Gemma 7B, AlpacaEval, not comparable with ours" in table.out
 
 
 def test_figures_are_written_and_figure_4_is_missed_aloud(
@@ -48,7 +51,12 @@ def test_figures_are_written_and_figure_4_is_missed_aloud(
     assert not (out / "figure-4.svg").exists()
     result = pasta("evaluate", "speed", records, "--out", out, "--win-rates", rates)
     assert (result.code, result.err) == (0, "")
-    assert "(2.00, 45.0)" in (out / "figure-4.svg").read_text()
+    drawn = (out / "figure-4.svg").read_text()
+    assert "(2.00, 45.0)" in drawn
+    assert "not comparable with ours" in drawn
+    flags = ("--out", out, "--win-rates", rates, "--no-published")
+    assert "not comparable" not in pasta("evaluate", "speed", records, *flags).out
+    assert "not comparable" not in (out / "figure-4.svg").read_text()
 
 
 def test_what_cannot_be_used_is_named(pasta: Pasta, records: Path, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 from pasta_lm.data.asking import ENOUGH_FAILURES
 from pasta_lm.data.journal import Journal, held, read_rows
 from pasta_lm.data.judge import Comparison
-from pasta_lm.errors import PastaError, RemoteError, UsageError
+from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
 from pasta_lm.remote.budget import CostLimitError, Estimate, Prices, Tokens, dollars, most_tokens
 from pasta_lm.remote.chat import ChatRequest
 from pasta_lm.remote.transport import Response
-from tests.data.judging import ScriptedTransport, judge, one_token, stated
+from tests.data.judging import ScriptedTransport, answers_of, judge, one_token, stated
 
 MANY = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(30)]
 PRICES = Prices(10.0, 30.0)
@@ -131,6 +131,22 @@ def test_a_server_that_is_gone_stops_the_run_and_what_came_is_kept(tmp_path: Pat
         one.ask(MANY)
     assert len(rows(tmp_path)) == 12
     assert len(one.failures) >= ENOUGH_FAILURES
+
+
+def test_a_server_that_refuses_every_request_is_not_asked_thousands_of_times(
+    tmp_path: Path,
+) -> None:
+    transport = ScriptedTransport(lambda _: 400)
+    with pytest.raises(EndpointError, match="HTTP 400") as caught:
+        judge(tmp_path, transport).ask(MANY)
+    assert "no request succeeded" in str(caught.value.hint)
+    assert len(transport.asked) < 20
+    some = ScriptedTransport(lambda said: 400 if "7" in answers_of(said)[0] else VERDICT)
+    one = judge(tmp_path, some)
+    outcomes = one.ask(MANY)
+    assert (
+        sum(outcome.reading.problem is not None for outcome in outcomes) == 3 == len(one.failures)
+    )
 
 
 class Slow(ScriptedTransport):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from pasta_lm.data import scripted_judge, scripted_teacher
 from pasta_lm.data.journal import Journal
 from pasta_lm.data.judge import Comparison, Winner, both_orders
 from pasta_lm.data.judge_template import load_template
 from pasta_lm.data.llm_judge import LLMJudge
-from pasta_lm.data.scripted_judge import prefer_more_words
+from pasta_lm.data.scripted_judge import mute_at_times, prefer_more_words
+from pasta_lm.data.verdict_reading import Problem, read_verdict
+from pasta_lm.remote.chat import read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.scripted_server import ScriptedServer
+from pasta_lm.remote.scripted_server import ScriptedServer, completion
 
 
 @pytest.mark.parametrize("template", ["stated-confidence-v1", "one-token-v1"])
@@ -34,3 +38,28 @@ def test_the_longer_answer_wins_in_both_orders_and_it_is_known_to_be_a_script(
 def test_what_is_no_comparison_is_an_error() -> None:
     with pytest.raises(ValueError, match="no two answers"):
         prefer_more_words({"messages": [{"role": "user", "content": "Hello."}]})
+
+
+@pytest.mark.parametrize("name", ["stated-confidence-v1", "one-token-v1"])
+def test_a_mute_one_names_neither_answer(name: str) -> None:
+    template = load_template(name)
+    play = mute_at_times(prefer_more_words, 1.0)
+    asked = template.request(Comparison("1", "Say it.", "one two", "three")).body("scripted")
+    found = read_verdict(template.method, read_reply(completion(play(asked), asked, "scripted")))
+    assert found.problem in (Problem.NOT_A_VERDICT, Problem.NO_LOGPROBS)
+    assert mute_at_times(prefer_more_words, 0.0)(asked) == prefer_more_words(asked)
+
+
+@pytest.mark.parametrize("module", [scripted_judge, scripted_teacher])
+def test_a_scripted_server_says_where_it_is_and_how_requests_ended(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(server: ScriptedServer) -> None:
+        server._http.server_close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ScriptedServer, "serve_forever", interrupted)
+    module.main(["--port", "0", "--too-many", "0.5"])
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].endswith("/v1, model 'scripted'")
+    assert said[1] == "{}"

@@ -314,10 +314,27 @@ def test_instructions_are_read_from_lines_and_arrays(tmp_path: Path) -> None:
         assert len(read_instructions(str(tmp_path / name), 1)) == 1
 
 
+def test_annotated_data_can_be_asked_for_its_prompts(tmp_path: Path) -> None:
+    turn = {"role": "user", "content": "One?"}
+    rows = [
+        {"id": "a", "messages": [turn], "response": "1", "source": "ours"},
+        {"id": "b", "messages": [turn], "domain": "count", "source": "ours"},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_instructions(str(tmp_path / "a.jsonl"))
+    assert [(one.id, one.dataset, one.text) for one in found] == [
+        ("a", "ours", "One?"),
+        ("b", "count", "One?"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ('{"instruction": " "}', "no 'instruction'"),
+        ('{"messages": [{"role": "system", "content": "Hm."}]}', "no 'instruction'"),
+        ('{"messages": [1]}', "no 'instruction'"),
+        ('{"messages": [{"role": "user", "content": "a"}, {}]}', "no 'instruction'"),
         ('{"instruction": "a", "id": 1}\n{"instruction": "b", "id": 1}', "id 1 occurs twice"),
         ("", "has no instructions"),
         ("[", "not JSON"),

@@ -19,6 +19,7 @@ from pasta_lm.evaluate.answered import read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.evaluate.frontier import measure, report
 from pasta_lm.evaluate.page import page, svg
+from pasta_lm.evaluate.published import LABEL, published
 from pasta_lm.language.document import parse
 from pasta_lm.tasks import make
 from tests.evaluate.records import write_records
@@ -102,6 +103,21 @@ def test_the_page_has_every_figure_with_its_kind_and_what_was_not_run(html: str)
     assert '<span class="flag">! 2.0' in text
     assert "not separated" in text
     assert text.count("Threads over") == 2 * 3  # both points, the first prompt of three families
+
+
+def test_what_the_paper_reports_is_labelled_and_enters_no_figure_of_ours(
+    comparison: Comparison, html: str
+) -> None:
+    measured = measure(comparison)
+    found = report(comparison, measured) | {"published": published()}
+    whole = page(found, measured, num_shown=1)
+    parser = Balance()
+    parser.feed(whole)
+    assert not parser.open
+    assert LABEL in whole
+    assert LABEL not in html
+    start, end = whole.index("<h2>What the paper reports"), whole.index("<h2>Families")
+    assert whole[:start] + whole[end:] == html
 
 
 def test_the_plot_is_a_file_of_svg_with_a_mark_for_each_point(comparison: Comparison) -> None:

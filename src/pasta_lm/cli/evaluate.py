@@ -12,6 +12,7 @@ import typer
 
 from pasta_lm.cli.bars import bars
 from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_draft, require_one_of
+from pasta_lm.cli.published_table import NoPublished
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -156,6 +157,7 @@ def frontier(
     num_shown: Annotated[
         int, option("--num-shown", metavar="N", min=0, help="Prompts of a family on the page.")
     ] = 2,
+    no_published: NoPublished = False,
     json: Json = False,
 ) -> None:
     """Compare many models and strategies from their records.
@@ -169,10 +171,13 @@ def frontier(
     from pasta_lm.evaluate.comparison import read_comparison
     from pasta_lm.evaluate.frontier import measure, report
     from pasta_lm.evaluate.page import page, svg
+    from pasta_lm.evaluate.published import published
 
     asked = read_comparison(comparison)
     measured = measure(asked)
     found = report(asked, measured)
+    if not no_published:
+        found["published"] = published()
     if plot is not None:
         write_text(plot, svg(found))
     if html is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from pasta_lm.cli.published_table import print_published
 from pasta_lm.cli.terminal import console
 
 Figures = Mapping[str, Any]
@@ -35,6 +36,8 @@ def print_frontier(found: Figures) -> None:
         f"sequential answers of {found['baseline']}; 95 % bootstrap intervals; speedups are "
         "geometric means; !: length outside 0.95 to 1.05 of the baseline's"
     )
+    if "published" in found:
+        print_published(found["published"], out)
 
 
 def _row(point: Figures, width: int) -> str:

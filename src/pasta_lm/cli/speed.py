@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.cli.flags import Json, option
+from pasta_lm.cli.published_table import NoPublished, print_published
 
 COLUMNS = (
     ("theoretical", "theoretical_speedup"),
@@ -44,23 +45,28 @@ def speed(
     out: Annotated[
         Path | None, option("--out", metavar="DIR", help="Write the figures here, as SVG.")
     ] = None,
+    no_published: NoPublished = False,
     json: Json = False,
 ) -> None:
     """Compute the paper's table and figures of speed.
 
     Nothing is decoded. Geometric means are the headline; figures have 95 % bootstrap intervals.
+    What the paper reports stands below, and in Figure 4 as hollow squares: for orientation.
     """
     from json import dumps
 
     from pasta_lm.cli.reading import write_text
     from pasta_lm.evaluate.paper_figures import paper_figures
+    from pasta_lm.evaluate.published import published
     from pasta_lm.evaluate.speed_table import tables
 
     rates: dict[str, Any] = {}
     for file in win_rates or []:
         rates = _read_rates(file) | rates
     table = tables(sources, baseline)
-    drawn = paper_figures(table, rates) if out is not None else {}
+    drawn = {}
+    if out is not None:
+        drawn = paper_figures(table, rates, with_published=not no_published)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         for name, picture in drawn.items():
@@ -69,9 +75,13 @@ def speed(
             reason = "no system has both a win rate and a clock"
             typer.echo(f"pasta: no Figure 4: {reason}; see --win-rates", err=True)
     if json:
-        typer.echo(dumps({"baseline": baseline, "systems": table}, ensure_ascii=False))
+        found = {"baseline": baseline, "systems": table}
+        more = {} if no_published else {"published": published()}
+        typer.echo(dumps(found | more, ensure_ascii=False))
     else:
         _print(table, baseline)
+        if not no_published:
+            print_published(published(), typer.echo)
 
 
 def _read_rates(path: Path) -> dict[str, Any]:

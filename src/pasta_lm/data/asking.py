@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from pasta_lm.errors import RemoteError, RequestError
+from pasta_lm.errors import EndpointError, RemoteError, RequestError
 from pasta_lm.remote.budget import Budget, most_tokens
 from pasta_lm.remote.chat import ChatReply, ChatRequest
 from pasta_lm.remote.client import ChatClient
@@ -16,7 +16,7 @@ TAKEN_UP = 2
 NUM_WORKERS = 128
 """Requests that are taken up at once, at most."""
 ENOUGH_FAILURES = 5
-"""So many in a row without an answer: the server is gone."""
+"""So many in a row without an answer: the server is gone, or refuses everything."""
 COST_LIMIT, INTERRUPT, ERROR = "cost limit", "interrupt", "error"
 
 Keep = Callable[[str, ChatRequest, ChatReply], None]
@@ -38,7 +38,7 @@ class Asking:
         self._requests = iter(requests.items())
         self._num_workers = min(NUM_WORKERS, len(requests))
         self._budget, self._keep = budget, keep
-        self._num_failed = 0
+        self._num_failed = self._num_kept = 0
         self._num_taken = 0
         self._given_back = asyncio.Condition()
 
@@ -46,7 +46,7 @@ class Asking:
         """Ask; interrupted once, it awaits what was taken up.
 
         Raises:
-            EndpointError: the key, the model or the address is wrong.
+            EndpointError: the key, the model or the address is wrong, or everything is refused.
             RemoteError: the server is gone.
             KeyboardInterrupt: it was interrupted twice.
         """
@@ -94,6 +94,7 @@ class Asking:
             if not self.stopped_by:
                 self._keep(key, request, await client.complete(request))
                 self._num_failed = 0
+                self._num_kept += 1
         except (RemoteError, RequestError) as exc:
             self.failures[key] = exc.message
             self._fail(exc)
@@ -101,10 +102,16 @@ class Asking:
             await self._budget.release(most)
 
     def _fail(self, error: RemoteError | RequestError) -> None:
-        """Stop the run where the server is gone: another run asks again."""
-        self._num_failed += isinstance(error, RemoteError)
-        if self._num_failed >= ENOUGH_FAILURES:
+        """Stop the run where nothing but failures comes: another run asks again."""
+        self._num_failed += 1
+        if self._num_failed < ENOUGH_FAILURES:
+            return
+        if isinstance(error, RemoteError):
             raise RemoteError(
                 f"{error.message} ({self._num_failed} requests in a row)",
                 hint="what was paid is kept: run the same command again when the server is back",
+            ) from error
+        if not self._num_kept:
+            raise EndpointError(
+                error.message, hint="no request succeeded: check the model and what it can take"
             ) from error

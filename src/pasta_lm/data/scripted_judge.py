@@ -6,15 +6,15 @@ and no win rate is made of it. ``python -m pasta_lm.data.scripted_judge --port 8
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any
 
 from pasta_lm.remote.chat import Candidate, TokenLogprob
-from pasta_lm.remote.scripted_server import ScriptedReply, ScriptedServer
+from pasta_lm.remote.scripted_server import Play, ScriptedReply
+from pasta_lm.remote.serving import serve, server_arguments
 
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
 
@@ -35,6 +35,17 @@ def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
     return ScriptedReply(token.token if asked.get("logprobs") else text, (token,))
 
 
+def mute_at_times(play: Play, share: float) -> Play:
+    """Return a judge that names neither answer for a share of the requests, the same each time."""
+
+    def muted(asked: Mapping[str, Any]) -> ScriptedReply:
+        said = str(asked["messages"][-1]["content"])
+        place = int(hashlib.sha256(said.encode()).hexdigest()[:8], 16) / 2**32
+        return ScriptedReply("I cannot tell.") if place < share else play(asked)
+
+    return muted
+
+
 def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     """Return the two answers that a judge is asked to compare, A first.
 
@@ -49,16 +60,10 @@ def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve a scripted judge until interrupted."""
-    parser = argparse.ArgumentParser(description="An OpenAI-compatible server that plays a judge")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8002)
+    parser = server_arguments("An OpenAI-compatible server that plays a judge", 8002)
+    parser.add_argument("--mute", type=float, default=0.0, help="share without a verdict")
     given = parser.parse_args(arguments)
-    server = ScriptedServer(prefer_more_words, host=given.host, port=given.port)
-    sys.stderr.write(f"{server.base_url}, model 'scripted'\n")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{dict(server.outcomes)}\n")
+    serve(mute_at_times(prefer_more_words, given.mute), given)
 
 
 if __name__ == "__main__":

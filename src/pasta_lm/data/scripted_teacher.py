@@ -8,11 +8,9 @@ plays back the replies of an earlier run.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,8 @@ from pasta_lm.data.teacher import Conversation, asked_answer
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.remote.chat import read_reply
-from pasta_lm.remote.scripted_server import Faults, Play, ScriptedReply, ScriptedServer
+from pasta_lm.remote.scripted_server import Play, ScriptedReply
+from pasta_lm.remote.serving import serve, server_arguments
 
 LEAST_WORDS = 5
 _PARAGRAPH = re.compile(r"\S[\s\S]*?(?=\n\s*\n|\s*\Z)")
@@ -107,29 +106,13 @@ def _key(messages: Sequence[Mapping[str, str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve a scripted teacher until interrupted."""
-    parser = argparse.ArgumentParser(description="An OpenAI-compatible server that plays a teacher")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8001)
+    parser = server_arguments("An OpenAI-compatible server that plays a teacher", 8001)
     parser.add_argument("--replies", type=Path, help="journal.jsonl of an earlier run")
-    parser.add_argument("--api-key")
     parser.add_argument("--wrong", type=float, default=0.0, help="share of first copies spoiled")
     parser.add_argument("--hopeless", type=float, default=0.0, help="share never right")
-    for name in ("latency-s", "too-many", "server-error", "hang", "truncated", "refusal"):
-        parser.add_argument(f"--{name}", type=float, default=0.0)
     given = parser.parse_args(arguments)
-    play = (
-        teacher_by_record(given.replies)
-        if given.replies
-        else teacher_by_rule(given.wrong, given.hopeless)
-    )
-    names = ("latency_s", "too_many", "server_error", "hang", "truncated", "refusal")
-    faults = Faults(**{name: getattr(given, name) for name in names})
-    server = ScriptedServer(play, faults, api_key=given.api_key, host=given.host, port=given.port)
-    sys.stderr.write(f"{server.base_url}, model 'scripted'\n")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{dict(server.outcomes)}\n")
+    by_rule = teacher_by_rule(given.wrong, given.hopeless)
+    serve(teacher_by_record(given.replies) if given.replies else by_rule, given)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,27 @@ class _Axis(NamedTuple):
         return [self.low + n * (self.high - self.low) / 5 for n in range(6)]
 
 
-def scatter(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> str:
-    """Draw systems in a plane, with the intervals of both figures as a cross."""
-    across = _axis([v for p in points for v in p.x], LEFT, WIDTH - RIGHT)
-    up = _axis([v for p in points for v in p.y], HEIGHT - BOTTOM, TOP)
+def scatter(
+    title: str,
+    x_label: str,
+    y_label: str,
+    points: Sequence[Point],
+    references: Sequence[Point] = (),
+    label: str = "",
+) -> str:
+    """Draw systems in a plane, with the intervals of both figures as a cross.
+
+    Args:
+        title: Of the figure.
+        x_label: Of the axis from left to right.
+        y_label: Of the other.
+        points: What was measured.
+        references: Points of somebody else: hollow squares, without intervals.
+        label: What is said of them.
+    """
+    shown = (*points, *references)
+    across = _axis([v for p in shown for v in p.x], LEFT, WIDTH - RIGHT)
+    up = _axis([v for p in shown for v in p.y], HEIGHT - BOTTOM, TOP)
     parts = [*_frame(title, x_label, y_label), *_ticks_across(across), *_ticks_up(up)]
     for point in points:
         x, y = across.place(point.x.mean), up.place(point.y.mean)
@@ -67,9 +84,26 @@ def scatter(title: str, x_label: str, y_label: str, points: Sequence[Point]) -> 
             parts.append(_line(*ends[0], *ends[1], "#888"))
         parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{SHADES[0]}"/>')
         said = f"{point.name} ({point.x.mean:.2f}, {point.y.mean:.1f})"
-        anchor = "end" if x > WIDTH * 0.7 else "start"
-        parts.append(_text(x + (-8 if anchor == "end" else 8), y - 7, said, anchor))
+        parts.append(_beside(x, y, said))
+    for point in references:
+        x, y = across.place(point.x.mean), up.place(point.y.mean)
+        parts.append(_hollow(x, y))
+        parts.append(_beside(x, y, f"{point.name} ({point.x.mean:.2f}, {point.y.mean:.1f})"))
+    if references:
+        parts += [_hollow(LEFT + 4, 35), _text(LEFT + 14, 39, label, "start", size=10)]
     return _svg(title, parts)
+
+
+def _hollow(x: float, y: float) -> str:
+    return (
+        f'<rect class="published" x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" '
+        'fill="#fff" stroke="#777"/>'
+    )
+
+
+def _beside(x: float, y: float, said: str) -> str:
+    anchor = "end" if x > WIDTH * 0.7 else "start"
+    return _text(x + (-8 if anchor == "end" else 8), y - 7, said, anchor)
 
 
 def bars(title: str, y_label: str, series: Sequence[str], groups: Sequence[Bars]) -> str:
@@ -138,8 +172,12 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
     return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}"/>'
 
 
-def _text(x: float, y: float, said: str, anchor: str, *, weight: str = "normal") -> str:
+def _text(
+    x: float, y: float, said: str, anchor: str, *, weight: str = "normal", size: int = 12
+) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
+    if size != 12:
+        place += f' style="font-size:{size}px"'
     return f"<text {place}>{escape(said)}</text>"
 
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from pasta_lm.errors import InputError, MissingExtraError
 from pasta_lm.evaluate.judgements import json_lines
 
+SOURCES = ("dataset", "domain", "source")
+"""Where a row says what it comes from, the first that it has."""
 HUB_FILE = "alpaca_eval.json"
 """The file of a hub data set that is read where none is named."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
@@ -44,8 +46,9 @@ def read_instructions(source: str, limit: int | None = None) -> list[Instruction
 
     Args:
         source: A file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows with
-            ``instruction`` and perhaps ``id`` and ``dataset``; or a data set of the hub,
-            ``owner/name`` or ``owner/name:file.json``.
+            ``instruction``, or annotated data with ``messages`` that are one turn of the user's,
+            and perhaps ``id`` and ``dataset``; or a data set of the hub, ``owner/name`` or
+            ``owner/name:file.json``.
         limit: The first so many; None: all.
 
     Raises:
@@ -53,11 +56,11 @@ def read_instructions(source: str, limit: int | None = None) -> list[Instruction
     """
     found: list[Instruction] = []
     for row, (place, fields) in enumerate(_rows(source)):
-        text = fields.get("instruction")
+        text = fields.get("instruction") or _only_turn(fields.get("messages"))
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{place}: no 'instruction'")
         name = fields.get("id")
-        dataset = str(fields.get("dataset") or "")
+        dataset = str(next((fields[key] for key in SOURCES if fields.get(key)), ""))
         found.append(Instruction(str(row if name is None else name), row, dataset, text))
     if not found:
         raise InputError(f"{source} has no instructions")
@@ -103,6 +106,13 @@ def alpaca_eval_rows(
         }
         for one, output in zip(instructions, outputs, strict=True)
     ]
+
+
+def _only_turn(messages: Any) -> Any:
+    """Return what the user says, where that is the whole conversation."""
+    if not isinstance(messages, list) or len(messages) != 1 or not isinstance(messages[0], dict):
+        return None
+    return messages[0].get("content") if messages[0].get("role") == "user" else None
 
 
 def _stem(source: str) -> str:

@@ -15,6 +15,7 @@ from pasta_lm.evaluate import lanes
 from pasta_lm.evaluate import plot as plots
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.frontier import Measured, Speed
+from pasta_lm.evaluate.paper_figures import figure_4
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
@@ -28,7 +29,7 @@ def page(
     """Return the page as HTML.
 
     Args:
-        found: What ``frontier.report`` returns.
+        found: What ``frontier.report`` returns, with ``published`` if that is to be shown.
         measured: The points that it is of.
         num_shown: Prompts of each family whose answers are shown, those with traces first.
         wordings: The split of the wordings, where it is another than that of the prompts.
@@ -40,6 +41,8 @@ def page(
         .render(
             found=found,
             plots=[figure for figure in drawn if figure is not None],
+            published=found.get("published"),
+            published_plot=figure_4([], with_published=True),
             families=list(training_families()),
             shown=list(_shown(measured, num_shown, wordings)),
             layout=plots,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pasta_lm.evaluate.figures import Bars, Point, Span, bars, scatter
+from pasta_lm.evaluate.published import LABEL, reference_points
 
 Figures = Mapping[str, Any]
 Z95 = 1.959964
@@ -30,7 +31,10 @@ SERIES = {
 
 
 def paper_figures(
-    table: Mapping[str, Figures], win_rates: Mapping[str, Figures] | None
+    table: Mapping[str, Figures],
+    win_rates: Mapping[str, Figures] | None,
+    *,
+    with_published: bool = False,
 ) -> dict[str, str]:
     """Return SVG by name; what there is nothing to draw of is left out.
 
@@ -38,15 +42,14 @@ def paper_figures(
         table: Of ``speed_table``.
         win_rates: By system: ``length_controlled_winrate`` and ``lc_standard_error``, or the plain
             ones; None: nobody judged.
+        with_published: Draw the paper's points into Figure 4, as such.
 
     Source: PASTA, Figure 4 and the appendix.
     """
     drawn: dict[str, str] = {}
     points = _points(table, win_rates or {})
     if points:
-        title = "Win rate over realised speedup (the paper's Figure 4)"
-        label = "realised speedup, geometric mean"
-        drawn["figure-4"] = scatter(title, label, "win rate, %", points)
+        drawn["figure-4"] = figure_4(points, with_published=with_published)
     for name, (title, label, series) in SERIES.items():
         groups = [
             Bars(system, [span(figures.get(key)) for key in series])
@@ -55,6 +58,14 @@ def paper_figures(
         if any(value for group in groups for value in group.values):
             drawn[name] = bars(title, label, [*series.values()], groups)
     return drawn
+
+
+def figure_4(points: Sequence[Point], *, with_published: bool) -> str:
+    """Return win rate over realised speedup as SVG, of what was measured and of the paper."""
+    title = "Win rate over realised speedup (the paper's Figure 4)"
+    references = reference_points() if with_published else []
+    label = "realised speedup, geometric mean"
+    return scatter(title, label, "win rate, %", points, references, LABEL)
 
 
 def span(figure: Mapping[str, float] | None) -> Span | None:
