@@ -101,7 +101,7 @@ recipe() { # file, name, sed expressions...
     if $is_tiny; then
         edits+=(
             -e "s#^base = \"\(google\|meta-llama\|Qwen\)/.*#base = \"$out/inputs/model\"#"
-            -e 's/^rank = .*/rank = 2/; s/^max_tokens = 640/max_tokens = 40/; s/^max_tokens = [0-9]\{3,\}.*/max_tokens = 1500/'
+            -e 's/^rank = .*/rank = 2/; s/^max_tokens = 640/max_tokens = 64/; s/^max_tokens = [0-9]\{3,\}.*/max_tokens = 1500/'
             -e 's/^num_prompts = .*/num_prompts = 6/; s/^samples = .*/samples = 4/'
             -e 's/^epochs = .*/steps = 2/; s/^accumulate = .*/accumulate = 1/; s/^workers = .*/workers = 0/'
             -e 's/^log_steps = .*/log_steps = 1/; s/^dtype = .*/dtype = "float32"/'

@@ -34,7 +34,7 @@ SIZES = {
     "max_position_embeddings": 4096,
     "initializer_range": 0.2,
 }
-TAG_SCALE, END_SCALE = 3.0, 3.0
+TAG_SCALE, END_SCALE = 6.0, 6.0
 
 
 def main(folder: Path) -> None:
@@ -64,9 +64,8 @@ def write_model(folder: Path, records: list[Record]) -> None:
     tokenizer = train_tokenizer(texts, NUM_PIECES)
     end = tokenizer.eos_token_id
     torch.manual_seed(0)
-    config = GemmaConfig(
-        **SIZES, vocab_size=len(tokenizer), eos_token_id=end, pad_token_id=end, bos_token_id=end
-    )
+    ends = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": None}  # padding has no row
+    config = GemmaConfig(**SIZES, **ends, vocab_size=len(tokenizer))
     model = GemmaForCausalLM(config)
     with torch.no_grad():
         rows = model.get_output_embeddings().weight

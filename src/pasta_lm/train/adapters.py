@@ -32,7 +32,8 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
     Weights that learn are float32, whatever is saved of them; frozen ones are held as they are
     saved, which is what makes a large model fit. Adapters are float32 in any case.
     """
-    return torch.float32 if lora is None else getattr(torch, train.dtype)  # type: ignore[no-any-return]
+    saved: torch.dtype = getattr(torch, train.dtype)
+    return torch.float32 if lora is None else saved
 
 
 def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
@@ -64,6 +65,7 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
             f"[lora] does not fit the model: {str(exc).splitlines()[0]}",
             hint="targets are names of linear layers, such as q_proj; without any, all learn",
         ) from exc
+    assert isinstance(model, peft.PeftModel)
     # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
     model.peft_config["default"].base_model_name_or_path = None
     return model
