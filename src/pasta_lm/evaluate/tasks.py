@@ -50,6 +50,8 @@ class TaskSettings:
     """Another split whose wordings are used instead."""
     first_seed: int = 0
     max_tokens: int = 1024
+    positions: str | None = None
+    """Where PASTA's main goes on after a promise; None: as the model was taught."""
     bounds: bool = False
     """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
 
@@ -98,16 +100,22 @@ def answer_tasks(
     names = dict.fromkeys((sequential.NAME, *settings.strategies))
     who = [(name, baseline if name in EXACT_SEQUENTIAL else model) for name in names]
     for name, answering in who:
-        answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
+        answers.by_strategy[name] = answer_all(
+            answering, answers.tasks, name, params, progress, positions=settings.positions
+        )
     timed = answers.timed_tasks
     if timed:
         forked = answers.by_strategy.get(pasta.NAME) if model.knows(pasta.NAME) else None
         rate = None if forked is None else fork_rate(answers.tasks, forked)
         bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
         answers.fork_rate = rate if settings.bounds else None
-        answers.timed = answer_timed(who, bounds, timed, params, progress)
+        answers.timed = answer_timed(
+            who, bounds, timed, params, progress, positions=settings.positions
+        )
     for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
-        free = answer_all(model, timed, name, unmasked(params), progress)
+        free = answer_all(
+            model, timed, name, unmasked(params), progress, positions=settings.positions
+        )
         answers.unmasked[name] = [replace(one, strategy=MASKED[name]) for one in free]
     return answers
 
@@ -129,7 +137,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "device": str(loaded.device),
         "machine": machine,
         "dtype": str(loaded.dtype).removeprefix("torch."),
-        "positions": loaded.positions.value,
+        "positions": settings.positions or loaded.positions.value,
         "split": settings.split,
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.first_seed,
