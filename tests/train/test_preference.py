@@ -238,22 +238,19 @@ def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_p
 def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "apar", taught="apar")
     config = recipe(
-        base, models.baseline, tmp_path / "out", strategy="apar", rounds=2, positions="continue"
+        base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
     )
     folder = train_preference(config)
-    num_forks = 0
-    for number in (1, 2):
-        for row in read_rows(tmp_path / "out" / f"round-{number}" / "rollouts.jsonl"):
-            for sample in row["samples"]:
-                document = parse(sample["program"], "annotator")
-                assert document.plain_text == sample["text"]
-                assert {block.topic for block in document.blocks} <= {"fork"}
-                assert not document.num_syncs
-        pairs = read_pairs(tmp_path / "out" / f"round-{number}" / "pairs.jsonl")
-        num_forks += sum(len(one.chosen.blocks) for one in pairs)
-        steps = [margin for (margin,) in margins(tmp_path / "out", number).values()]
-        assert fmean(steps[5:]) > fmean(steps[:5]) + 5
-    assert num_forks > 5
+    for row in read_rows(out(config) / "round-1" / "rollouts.jsonl"):
+        for sample in row["samples"]:
+            document = parse(sample["program"], "annotator")
+            assert document.plain_text == sample["text"]
+            assert {block.topic for block in document.blocks} <= {"fork"}
+            assert not document.num_syncs
+    pairs = read_pairs(out(config) / "round-1" / "pairs.jsonl")
+    assert sum(len(one.chosen.blocks) for one in pairs) > 5
+    steps = [margin for (margin,) in margins(out(config), 1).values()]
+    assert fmean(steps[5:]) > fmean(steps[:5]) + 5
     model = Pasta.from_pretrained(folder, pool_tokens=2048)
     assert model.knows("apar")
     assert not model.knows("pasta")
