@@ -49,6 +49,7 @@ def write_report(path: Path, plan: Plan) -> None:
         _yardsticks(seeds[0]),
         _no_gain(seeds[0]),
         _ablations(pages["ablations"]),
+        _rounds(plan, pages["ablations"]),
         _pages(plan, pages),
         _not_run(plan, pages),
     ):
@@ -202,6 +203,40 @@ def _ablations(page: Figures | None) -> Iterator[str]:
     )
     header = ("change", "grade less theirs", "theoretical speedup / theirs", "verdict")
     yield from _table(header, rows)
+
+
+def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
+    yield "## Rounds: hypervolume over training compute"
+    yield ""
+    yield "The area of quality above 0 and theoretical speedup above 1 that the points of the rounds so"
+    yield "far cover; compute as optimiser steps, all rounds being sampled alike."
+    yield ""
+    run = plan.options.out / f"seed-0/pasta-bon-{FIRST}"
+    places: list[tuple[float, float]] = []
+    num_steps = 0
+    rows = []
+    for number in (1, 2, 3, 4):
+        point = _point(page, f"rounds: {number}")
+        log = run / f"round-{number}" / "log.jsonl"
+        if point is None or not log.exists():
+            rows.append([str(number), *["not run"] * 4])
+            continue
+        fast, good = point["theoretical_speedup"], point["quality"]
+        places.append((fast["mean"], good["mean"]))
+        lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        num_steps += max((row.get("step", 0) for row in lines), default=0)
+        area = f"{hypervolume(places):.4f}"
+        rows.append([str(number), str(num_steps), _cell(good), _cell(fast), area])
+    yield from _table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
+
+
+def hypervolume(places: Iterable[tuple[float, float]]) -> float:
+    """Return the area that points of speedup and quality cover, from speedup 1 and quality 0 on."""
+    area = covered = 0.0
+    for fast, good in sorted(places, reverse=True):
+        area += max(good - covered, 0) * max(fast - 1, 0)
+        covered = max(covered, good)
+    return area
 
 
 def _pages(plan: Plan, pages: dict[str, Figures | None]) -> Iterator[str]:

@@ -275,6 +275,22 @@ def test_a_verdict_over_seeds_is_the_least_and_says_what_lacks(paper: dict[str, 
     assert least(["not run", "not run", "not run"]) == "not run (0 of 3 seeds)"
 
 
+@pytest.mark.parametrize(
+    ("places", "area"),
+    [
+        ([], 0),
+        ([(2.0, 0.5)], 0.5),
+        ([(2.0, 0.5), (1.5, 0.8)], 0.5 + 0.3 * 0.5),
+        ([(1.5, 0.8), (1.4, 0.7), (2.0, 0.5)], 0.5 + 0.3 * 0.5),  # one is covered
+        ([(0.9, 0.9)], 0),  # slower than the baseline
+    ],
+)
+def test_a_hypervolume_is_what_the_points_cover_together(
+    paper: dict[str, Any], places: list[tuple[float, float]], area: float
+) -> None:
+    assert paper["report"].hypervolume(places) == pytest.approx(area)
+
+
 # --- a part of it as a toy
 
 PART = ("--only", "replay/pasta-bon-4", "--only", "step-cost/llama-tiny")
