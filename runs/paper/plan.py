@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,15 +98,23 @@ class Plan:
 
         What ``runs/laptop.sh`` has trained by the same recipe is taken from there.
         """
-        options = self.options
-        made = options.laptop / recipe / "model"
-        is_shared = name == f"seed-0/{recipe}" and recipe in LAPTOP_MODELS and not options.is_tiny
-        if is_shared and options.base is None and (made / "model.safetensors").exists():
-            self.folders[name] = str(made)
+        if name == f"seed-0/{recipe}" and recipe in LAPTOP_MODELS and self._has_laptop(recipe):
+            self.folders[name] = str(self.options.laptop / recipe / "model")
             return name
         own = (f"model.base={self.base}", f"data.tasks.seed={100 * seed + 1}", f"train.seed={seed}")
-        toy = SFT_ON_A_TOY if options.is_tiny else ()
+        toy = SFT_ON_A_TOY if self.options.is_tiny else ()
         return self._train("sft", name, recipe, (*own, *toy, *changes), (self.base_name,))
+
+    def _has_laptop(self, recipe: str) -> bool:
+        """Tell whether ``runs/laptop.sh`` has finetuned this base by this recipe."""
+        made = self.options.laptop
+        if self.options.is_tiny or not (made / recipe / "model" / "model.safetensors").exists():
+            return False
+        file = made / f"{recipe}.toml"
+        if not file.exists():
+            return Path(self.base).parent.parent == made
+        base = tomllib.loads(file.read_text(encoding="utf-8"))["model"]["base"]
+        return Path(base).resolve() == Path(self.base).resolve()
 
     def draft(self) -> str:
         """Return the small model that guesses for the baselines of all seeds."""

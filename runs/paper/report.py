@@ -208,8 +208,8 @@ def _ablations(page: Figures | None) -> Iterator[str]:
 def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
     yield "## Rounds: hypervolume over training compute"
     yield ""
-    yield "The area of quality above 0 and theoretical speedup above 1 that the points of the rounds so"
-    yield "far cover; compute as optimiser steps, all rounds being sampled alike."
+    yield "The area of quality above 0 and theoretical speedup above 1 that the rounds cover;"
+    yield "compute as optimiser steps, all rounds being sampled alike."
     yield ""
     run = plan.options.out / f"seed-0/pasta-bon-{FIRST}"
     places: list[tuple[float, float]] = []

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
+from pasta_lm.engines.torch.loading import read_architecture
+from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.train.config import SftConfig, read_config
 from pasta_lm.train.preference_config import PreferenceConfig, read_preference_config
 
@@ -192,12 +195,26 @@ def test_models_that_are_there_are_taken_and_not_trained(
     assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/base-more/model")
     assert found["seed-0/pasta-bon-4"].model.base == str(tmp_path / "laptop/pasta-noisy/model")
     assert "base" not in {need for step in plan.steps.values() for need in step.needs}
+    recipe = tmp_path / "laptop" / "baseline.toml"
+    for base, is_taken in (("base-more", True), ("base", False)):
+        folder = tmp_path / "laptop" / base / "model"
+        recipe.write_text(f'[model]\nbase = "{folder}"\n', "utf-8")
+        assert ("seed-0/baseline" not in plan_of(paper, tmp_path).steps) is is_taken
+    recipe.unlink()
     other = tmp_path / "other"
     other.mkdir()
     (other / "model.safetensors").touch()
     plan = plan_of(paper, tmp_path, base=other)
     assert "seed-0/baseline" in plan.steps  # that of the laptop is of another base
     assert trainings(plan)["seed-0/baseline"].model.base == str(other)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gemma", "qwen"])
+def test_the_shapes_of_the_ablation_can_be_decoded_exactly(shape: str) -> None:
+    config = read_architecture(ROOT / "runs" / "recipes" / f"{shape}-2m.json")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    assert 1.5e6 < model.num_parameters() < 3e6
+    check_exact(model)
 
 
 def test_every_point_has_a_step_that_measures_it_and_a_command_that_runs_it(
