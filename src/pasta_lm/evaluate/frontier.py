@@ -9,7 +9,7 @@ Source: PASTA, Figure 4 (quality against speed).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pasta_lm.evaluate.comparison import Comparison, Point
@@ -19,6 +19,7 @@ from pasta_lm.evaluate.quality import as_dict, decisions, quality
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.yardsticks import fastest_sequential, found_beside, of_perfect, over
 from pasta_lm.tasks.registry import training_families
+from pasta_lm.tasks.task import Task
 
 Figures = dict[str, Any]
 
@@ -32,11 +33,12 @@ def report(comparison: Comparison, measured: Sequence[Measured]) -> Figures:
     """Return the object that ``pasta evaluate frontier --json`` prints."""
     by_name = {one.point.name: one for one in measured}
     fastest = fastest_sequential(measured)
+    tasks = _tasks(measured, comparison.wordings)
     points = [
         {
             **_about(one.point),
             "is_bound": one.is_bound,
-            **_figures(one, comparison.wordings),
+            **_figures(one, tasks),
             "of_perfect_forks": of_perfect(one),
             "over_fastest_sequential": over(fastest, one),
         }
@@ -115,13 +117,22 @@ def _about(point: Point) -> Figures:
     return {key: getattr(point, key) for key in kept}
 
 
-def _figures(one: Measured, wordings: str | None) -> Figures:
+def _tasks(measured: Sequence[Measured], wordings: str | None) -> dict[str, Task]:
+    """Draw all tasks that were answered again, each once."""
+    found: dict[str, Task] = {}
+    for one in measured:
+        for name, answered in one.answers.items():
+            if name not in found:
+                found[name] = task_of(name, answered.family, wordings)
+    return found
+
+
+def _figures(one: Measured, tasks: Mapping[str, Task]) -> Figures:
     kinds = {answer.kind or "not said" for answer in one.answers.values()}
     ids = list(one.answers)
     figures = _over(one, ids)
     low, high = USUAL_LENGTH
-    asked = [task_of(name, one.answers[name].family, wordings) for name in ids]
-    chosen = decisions(asked, list(one.answers.values()))
+    chosen = decisions([tasks[name] for name in ids], list(one.answers.values()))
     return {
         "kind": ", ".join(sorted(kinds)),
         **figures,
