@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pasta_lm.errors import InputError
@@ -29,12 +30,9 @@ def fastest_sequential(measured: Sequence[Measured]) -> Measured | None:
 
     None where no such point was timed. Plain decoding is one of them, if it is a point.
     """
-    timed = {
-        name: sum(logs.values()) / len(logs)
-        for name, one in enumerate(measured)
-        if one.point.strategy in EXACT_SEQUENTIAL and (logs := one.log_speed(Speed.REALISED))
-    }
-    return measured[max(timed, key=lambda name: timed[name])] if timed else None
+    ways = [one for one in measured if one.point.strategy in EXACT_SEQUENTIAL]
+    timed = [(fmean(logs.values()), one) for one in ways if (logs := one.log_speed(Speed.REALISED))]
+    return max(timed, key=lambda pair: pair[0])[1] if timed else None
 
 
 def over(fastest: Measured | None, one: Measured) -> dict[str, float] | None:
