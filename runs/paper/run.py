@@ -186,4 +186,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("interrupted; run it again to go on")
+        sys.exit(INTERRUPTED)
