@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="T, by comma")
     args = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(["a few words are enough to make a tokenizer of bytes"])
@@ -128,8 +129,9 @@ def main() -> None:
     )  # fmt: skip
     engine = TorchEngine(loaded)
     step_ms(engine, 2)  # the first passes allocate
-    rounds = [{width: step_ms(engine, width) for width in WIDTHS} for _ in range(args.rounds)]
-    curve = {width: median(r[width] for r in rounds) for width in WIDTHS}
+    widths = [int(width) for width in args.widths.split(",")]
+    rounds = [{width: step_ms(engine, width) for width in widths} for _ in range(args.rounds)]
+    curve = {width: median(r[width] for r in rounds) for width in widths}
     result = {
         "kind": "replayed",
         "weights": "random-weights",

@@ -71,10 +71,11 @@ def test_a_recipe_is_carried_out_and_its_model_s_folder_is_all_that_is_printed(
 def test_a_dry_run_shows_an_example_and_trains_nothing(
     pasta: Pasta, model: ModelConfig, out: Path
 ) -> None:
-    result = pasta("train", "sft", recipe(model, out), "--dry-run")
+    changes = ("--set", "train.steps=3", "--set", "data.tasks.annotator=noisy")
+    result = pasta("train", "sft", recipe(model, out), *changes, "--dry-run")
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
-    assert "2 steps of 1 x 700 tokens at most" in lines[0]
+    assert "3 steps of 1 x 700 tokens at most" in lines[0]
     assert lines[3].split() == ["slot", "pos", "thread", "token", "predicts", "sees"]
     assert any(line.split()[2:3] == ["prompt"] for line in lines)
     assert any("thread 1" in line for line in lines)
@@ -113,6 +114,20 @@ def test_a_wrong_key_is_named_with_what_may_be_meant(
     assert all(words in result.err for words in shown)
     assert len(result.err.splitlines()) <= 4
     assert not out.exists()
+
+
+def test_a_wrong_change_is_refused_as_the_key_would_be(
+    pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path
+) -> None:
+    recipes = {
+        "sft": recipe(model, out),
+        "preference": preference_recipe(preference_models, out),
+    }
+    for stage, file in recipes.items():
+        result = pasta("train", stage, file, "--set", "train.sepoch=3")
+        assert (result.code, result.out) == (2, "")
+        assert "unknown key train.sepoch" in result.err
+        assert not out.exists()
 
 
 def test_a_recipe_that_is_not_there_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:

@@ -43,6 +43,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert rows[0]["chosen"] == FORKED
 
 
+def test_blocks_without_lengths_are_written_and_read_too(tmp_path: Path) -> None:
+    forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
+    pairs = [
+        PreferencePair(
+            id="one",
+            prompt="What?",
+            chosen=forked,
+            rejected=parse("Nothing."),
+            score_chosen=1.0,
+            score_rejected=0.0,
+        )
+    ]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
+    assert pairs[0].chosen.blocks[0].units is None
+
+
 def test_a_row_may_say_more_than_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({**ROW, "judge": "me", "is_new": True}) + "\n\n", "utf-8")

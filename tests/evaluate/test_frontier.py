@@ -16,16 +16,10 @@ from hypothesis import strategies as st
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.answered import read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point, read_comparison
-from pasta_lm.evaluate.frontier import (
-    Pairing,
-    Speed,
-    Verdict,
-    measure,
-    pair,
-    pareto,
-    report,
-)
+from pasta_lm.evaluate.frontier import pareto, report
 from pasta_lm.evaluate.intervals import Interval
+from pasta_lm.evaluate.measured import Speed, measure
+from pasta_lm.evaluate.pairing import Pairing, Verdict, pair
 from tests.evaluate.records import FAMILIES, write_records
 
 ROOT = Path(__file__).parents[2]

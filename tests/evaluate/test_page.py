@@ -17,7 +17,8 @@ from pasta_lm.errors import InputError
 from pasta_lm.evaluate import lanes, plot
 from pasta_lm.evaluate.answered import read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point
-from pasta_lm.evaluate.frontier import measure, report
+from pasta_lm.evaluate.frontier import report
+from pasta_lm.evaluate.measured import measure
 from pasta_lm.evaluate.page import page, svg
 from pasta_lm.evaluate.published import LABEL, published
 from pasta_lm.language.document import parse
@@ -154,6 +155,7 @@ def test_every_mark_lies_in_the_frame_faster_to_the_right_and_better_above(
             "quality_difference": {"mean": 0.0},
             "on_frontier": {"theoretical": True},
             "is_length_unusual": False,
+            "is_bound": False,
         }
         for index, (fast, good) in enumerate(drawn)
     ]

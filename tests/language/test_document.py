@@ -4,6 +4,7 @@ import pytest
 
 from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.language import Block, Document, Promise, Sync, Text, from_events, parse
+from pasta_lm.language.document import parse_program
 from pasta_lm.language.events import AsyncClose, AsyncOpen
 from pasta_lm.language.parser import Form
 
@@ -96,3 +97,24 @@ def test_a_fault_is_shown_where_it_stands() -> None:
         "                          ^^^^^^^^\n"
         "    hint: remove this tag"
     )
+
+
+FORKED = '1.<async topic="fork"> one &lt;sync/></async>\n2.<async topic="fork"> two</async>'
+
+
+@pytest.mark.parametrize(
+    "document", [DOCUMENT, DOCUMENT.without_tags(), parse(FORKED, "annotator"), Document()]
+)
+def test_a_program_is_read_as_it_was_written_with_lengths_or_without(document: Document) -> None:
+    assert parse_program(document.program) == document
+    has_lengths = all(block.units is not None for block in document.blocks)
+    assert parse(document.program, "written" if has_lengths else "annotator") == document
+
+
+def test_what_is_no_program_is_refused_as_the_written_form_would() -> None:
+    broken = 'Hi <promise topic="a" tokens="1"/>, and no block.'
+    with pytest.raises(PastaSyntaxError) as caught:
+        parse_program(broken)
+    with pytest.raises(PastaSyntaxError) as expected:
+        parse(broken)
+    assert caught.value.message == expected.value.message

@@ -13,7 +13,8 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.language import parse
+from pasta_lm.language import Form, parse
+from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, figures, replay
@@ -75,6 +76,44 @@ def test_fewer_threads_at_once_change_the_steps_and_nothing_else() -> None:
     free, bound = (replay([answer(TWO)], loaded("llama"), max_threads=n) for n in (None, 1))
     assert free.pairs[0].critical_path == bound.pairs[0].critical_path
     assert free.pairs[0].content_tokens == bound.pairs[0].content_tokens
+
+
+FORKED = (
+    '1. Tea:<async topic="fork"> one two three</async>\n2. Milk:<async topic="fork"> four</async>'
+)
+POINTS = '<async topic="tea">one two three</async><async topic="milk"> four five</async>'
+
+
+@pytest.mark.parametrize(
+    ("strategy", "annotated", "num_threads"),
+    [("apar", FORKED, 3), ("apar", ONE, 1), ("sot", POINTS, 3), ("sot", ONE, 2)],
+)
+def test_programs_of_rivals_are_decoded_by_their_own_rules(
+    strategy: str, annotated: str, num_threads: int
+) -> None:
+    report = replay([answer(annotated)], loaded("qwen2"), strategy=strategy)
+    assert not report.skipped
+    (pair,) = report.pairs
+    assert pair.num_threads == num_threads
+    assert report.to_dict()["strategy"] == strategy
+    assert report.to_dict()["positions"] == "continue"
+    vocabulary = loaded("qwen2").vocabulary
+    if strategy == "apar":
+        encoded = vocabulary.encode_document(parse(annotated, "annotator"), Form.FORKED)
+        fork = vocabulary.piece_id(PROMISE_OPEN)
+        leads = [number for number, token in enumerate(encoded.main, start=1) if token == fork]
+        # A child's <async> is as deep as its fork; its last word is fed, its end may come too late.
+        deepest = [lead + len(block) for lead, block in zip(leads, encoded.blocks, strict=True)]
+        assert pair.critical_path - max([len(encoded.main), *deepest]) in (0, 1)
+
+
+def test_what_a_rival_cannot_say_is_left_out_by_name() -> None:
+    for strategy in ("apar", "sot"):
+        report = replay(
+            [answer(TWO, "two"), answer(ONE, "one")], loaded("qwen2"), strategy=strategy
+        )
+        assert [name for name, _ in report.skipped] == ["two"]
+        assert [pair.id for pair in report.pairs] == ["one"]
 
 
 def test_an_answer_beyond_the_context_is_skipped_by_name_and_the_rest_runs() -> None:

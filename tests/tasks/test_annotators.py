@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pasta_lm.language.document import parse
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync
 from pasta_lm.language.parser import Form
 from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
@@ -122,6 +123,19 @@ def test_forks_by_chance_fall_at_their_rate_and_wait_where_they_must(family: str
     again = [make(family, "train", seed) for seed in range(150)]
     assert [random_fork(t, 0.5) for t in tasks] == [random_fork(t, 0.5) for t in again]
     assert [random_fork(t, 0.5) for t in tasks] != [random_fork(t, 0.5, 1) for t in tasks]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_an_ablation_takes_away_is_all_that_it_takes(family: str) -> None:
+    for seed in SEEDS:
+        task = make(family, "train", seed)
+        noisy = annotate(task, "noisy")
+        kept = tuple(item for item in noisy.items if not isinstance(item, Sync))
+        assert annotate(task, "noisy_without_syncs") == Document(kept)
+        found = annotate(task, "noisy_without_topics").items
+        assert len(found) == len(noisy.items)
+        for one, other in zip(found, noisy.items, strict=True):
+            assert one == (replace(other, topic="part") if isinstance(other, Block) else other)
 
 
 def test_an_annotator_that_is_unknown_is_refused() -> None:

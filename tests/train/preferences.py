@@ -10,6 +10,7 @@ from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.engines.torch.model_folder import save_model_folder
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import parse
+from pasta_lm.strategies import apar, pasta
 from pasta_lm.train.preference_config import (
     LossConfig,
     PairsConfig,
@@ -23,11 +24,13 @@ from pasta_lm.train.preference_config import (
 from tests.evaluate.tiny import tiny, tokenizer
 
 
-def save_tiny(folder: Path, *, seed: int = 0) -> str:
+def save_tiny(folder: Path, *, seed: int = 0, taught: str = pasta.NAME) -> str:
     """Write a model folder and return where."""
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
-    positions = PositionStrategy.PREDICT
-    save_model_folder(model, tokenizer(), folder, positions=positions, limits=Limits())
+    positions = apar.POSITIONS if taught == apar.NAME else PositionStrategy.PREDICT
+    save_model_folder(
+        model, tokenizer(), folder, positions=positions, limits=Limits(), taught=taught
+    )
     return str(folder)
 
 
@@ -39,6 +42,7 @@ def recipe(
     quality_weight: float = 1.0,
     num_prompts: int = 24,
     files: tuple[str, ...] = (),
+    strategy: str = pasta.NAME,
     **train: Any,
 ) -> PreferenceConfig:
     """Return a recipe: few prompts, short answers, every step logged."""
@@ -46,7 +50,9 @@ def recipe(
     return PreferenceConfig(
         model=StartConfig(base=base, baseline=baseline),
         data=PairsConfig(tasks=PromptsConfig(num_prompts=num_prompts), max_tokens=2000),
-        rollouts=RolloutsConfig(samples=4, max_tokens=32, pool_tokens=8192, files=files),
+        rollouts=RolloutsConfig(
+            samples=4, max_tokens=32, pool_tokens=8192, files=files, strategy=strategy
+        ),
         score=ScoreConfig(quality_weight=quality_weight),
         loss=LossConfig(beta=0.01),
         train=PreferenceTrainConfig(out=str(out), **settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,10 @@ def recipe(changes: dict[str, Any]) -> str:
     return "\n".join(f"{key} = {toml(value)}" for key, value in data.items())
 
 
-def read(tmp_path: Path, text: str) -> SftConfig:
+def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
-    return read_config(path)
+    return read_config(path, changes)
 
 
 def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
@@ -366,3 +367,54 @@ def test_a_rule_that_cannot_be_followed_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=reason):
         read(tmp_path, recipe({"train.positions": "continue", **changes}))
+
+
+# --- changes
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ("train.steps=20", "train.steps", 20),
+        ("train.out = build/a b", "train.out", "build/a b"),
+        ('train.out="build/c"', "train.out", "build/c"),
+        ("train.out=a=b", "train.out", "a=b"),
+        ("train.learning_rate=1", "train.learning_rate", 1.0),
+        ("data.tasks.seed=7", "data.tasks.seed", 7),
+        ("data.plain=true", "data.plain", True),
+    ],
+)
+def test_a_key_can_be_changed_from_outside(
+    tmp_path: Path, change: str, key: str, value: object
+) -> None:
+    found: Any = read(tmp_path, recipe({}), ["train.steps=5", change])
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
+    changes = ["model.base=", "model.architecture=a.json", "model.tokenizer=t", "data.file="]
+    found = read(tmp_path, recipe({}), changes)
+    assert (found.model.base, found.model.architecture) == (None, "a.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.steps", "a change is table.key=value, not 'train.steps'"),
+        ("=3", "a change is table.key=value, not '=3'"),
+        ("train..steps=3", "a change is table.key=value, not 'train..steps=3'"),
+        ("train.stepz=3", "unknown key train.stepz"),
+        ("train.steps=many", "train.steps must be int, not 'many'"),
+        ("train.steps=3\ntrain.out=x", "train.steps must be int, not '3\\ntrain.out=x'"),
+        ("train.out.x=3", "train.out must be a table"),
+        ("train.out=", "train.out is missing"),
+    ],
+)
+def test_a_wrong_change_is_named_as_in_the_recipe(
+    tmp_path: Path, change: str, message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, recipe({}), [change])
+    assert caught.value.message == message

@@ -16,6 +16,8 @@ from pasta_lm.data.records import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
+from pasta_lm.language.parser import Form
+from pasta_lm.strategies import apar
 from pasta_lm.train.collate import collate
 from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
 from pasta_lm.train.pair_packs import (
@@ -30,6 +32,7 @@ from pasta_lm.train.preference_config import LossConfig
 from pasta_lm.train.preference_trainer import beta_of, loss_of
 from pasta_lm.train.reference import reference_log_probs
 from tests.data.examples import program_of
+from tests.data.test_encode_rivals import random_tree
 from tests.models import loaded
 from tests.programs import random_program
 from tests.train.preferences import pair
@@ -51,17 +54,19 @@ def documents(name: str, count: int) -> list[Document]:
 def pairs_of(name: str, count: int) -> list[PreferencePair]:
     """Return random pairs."""
     answers = iter(documents(name, 2 * count))
-    return [
-        PreferencePair(
-            id=str(number),
-            prompt=PROMPT,
-            chosen=next(answers),
-            rejected=next(answers),
-            score_chosen=1.0,
-            score_rejected=0.0,
-        )
-        for number in range(count)
-    ]
+    return [pair_of(str(number), next(answers), next(answers)) for number in range(count)]
+
+
+def pair_of(name: str, chosen: Document, rejected: Document) -> PreferencePair:
+    """Return two answers to the one prompt."""
+    return PreferencePair(
+        id=name,
+        prompt=PROMPT,
+        chosen=chosen,
+        rejected=rejected,
+        score_chosen=1.0,
+        score_rejected=0.0,
+    )
 
 
 def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> PairPacks:
@@ -74,10 +79,14 @@ def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -
 
 def decoded_log_prob(name: str, document: Document) -> float:
     """Return how likely an answer is, token by token as an engine met it."""
-    model = loaded(name)
-    program = program_of(document, PROMPT, model.vocabulary)
+    program = program_of(document, PROMPT, loaded(name).vocabulary)
     params = SamplingParams(max_tokens=800)
-    request = Request(prompt=program.prompt, forced=program.answer, params=params)
+    return met_log_prob(name, Request(prompt=program.prompt, forced=program.answer, params=params))
+
+
+def met_log_prob(name: str, request: Request) -> float:
+    """Return how likely the answer of a request is, by the logits that decoding it met."""
+    model = loaded(name)
     ((seen,),) = Witness(model, captures=False).run([request])
     total = 0.0
     for step in seen.steps():
@@ -100,6 +109,29 @@ def test_the_reference_finds_what_decoding_would(name: str, tmp_path: Path) -> N
         assert found[one.id].rejected == pytest.approx(
             decoded_log_prob(name, one.rejected), abs=TOLERANCE, rel=1e-6
         )
+
+
+def test_the_reference_finds_of_forks_what_their_decoding_would(tmp_path: Path) -> None:
+    loaded_model, rng = loaded("qwen2"), random.Random("pairs of forks")
+    vocabulary, eos = loaded_model.vocabulary, min(loaded_model.eos_ids)
+    trees = [random_tree(rng) for _ in range(6)]
+    assert sum(len(tree.blocks) for tree in trees) > 6
+    pairs = [pair_of(str(i), *trees[2 * i : 2 * i + 2]) for i in range(3)]
+    packs = pack_pairs(
+        pairs,
+        lambda record: encode_example(record, vocabulary, eos, apar.POSITIONS, Form.FORKED),
+        800,
+        seed=0,
+    )
+    path = tmp_path / "reference.jsonl"
+    found = reference_log_probs(path, packs, lambda: loaded_model.model, is_bfloat16=False)
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
+    params = SamplingParams(max_tokens=800)
+    for one in pairs:
+        for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
+            request = apar.replay(prompt, tree, vocabulary, params)
+            expected = met_log_prob("qwen2", request)
+            assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 
 
 def test_the_reference_is_asked_once_and_goes_on_after_any_cut(tmp_path: Path) -> None:

@@ -235,6 +235,34 @@ def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_p
             assert not parse(sample["program"]).blocks
 
 
+def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "apar", taught="apar")
+    config = recipe(
+        base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
+    )
+    folder = train_preference(config)
+    for row in read_rows(out(config) / "round-1" / "rollouts.jsonl"):
+        for sample in row["samples"]:
+            document = parse(sample["program"], "annotator")
+            assert document.plain_text == sample["text"]
+            assert {block.topic for block in document.blocks} <= {"fork"}
+            assert not document.num_syncs
+    pairs = read_pairs(out(config) / "round-1" / "pairs.jsonl")
+    assert any(one.chosen.blocks or one.rejected.blocks for one in pairs)
+    steps = [margin for (margin,) in margins(out(config), 1).values()]
+    assert fmean(steps[5:]) > fmean(steps[:5]) + 5
+    model = Pasta.from_pretrained(folder, pool_tokens=2048)
+    assert model.knows("apar")
+    assert not model.knows("pasta")
+
+
+def test_a_base_is_asked_as_it_was_taught(models: Models, tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "apar", taught="apar")
+    config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
+    with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
+        train_preference(config)
+
+
 def test_a_base_that_was_not_taught_is_refused(models: Models, tmp_path: Path) -> None:
     folder = tmp_path / "untaught"
     tiny("untaught").engine.loaded.model.save_pretrained(folder)

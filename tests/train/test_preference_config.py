@@ -193,15 +193,22 @@ def test_what_cannot_be_meant_is_named(
 
 
 def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
-    pasta, baseline = (read_preference_config(path) for path in reversed(OURS))
-    assert (pasta.score, baseline.score) == (
-        ScoreConfig(quality_weight=4),
-        ScoreConfig(quality_weight=inf),
-    )
-    assert (pasta.rollouts.strategy, baseline.rollouts.strategy) == ("pasta", "sequential")
+    ours = {path.stem: read_preference_config(path) for path in OURS}
+    pasta, baseline = ours.pop("pasta-bon-4"), ours["baseline-bon"]
+    assert {name: (one.rollouts.strategy, one.score) for name, one in ours.items()} == {
+        "baseline-bon": ("sequential", ScoreConfig(quality_weight=inf)),
+        "apar-bon-4": ("apar", ScoreConfig(quality_weight=4)),
+        "rule-pasta-bon-4": ("pasta", ScoreConfig(quality_weight=4)),
+    }
+    assert (pasta.rollouts.strategy, pasta.score) == ("pasta", ScoreConfig(quality_weight=4))
     assert baseline.model.base == baseline.model.baseline == pasta.model.baseline
-    assert (pasta.data, pasta.loss) == (baseline.data, baseline.loss)
-    assert replace(pasta.train, out="") == replace(baseline.train, out="")
+    for name, other in ours.items():
+        assert (other.data, other.loss) == (pasta.data, pasta.loss)
+        assert other.model.baseline == pasta.model.baseline
+        assert replace(other.rollouts, strategy="pasta") == pasta.rollouts
+        positions = "continue" if name == "apar-bon-4" else "predict"
+        assert replace(other.train, out=pasta.train.out, positions="predict") == pasta.train
+        assert other.train.positions == positions
     drawn = [read_config(path).data.tasks for path in RECIPES]
     seeds = {tasks.seed for tasks in drawn if tasks is not None}
     assert pasta.data.tasks is not None

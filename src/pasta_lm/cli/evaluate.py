@@ -12,7 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.cli.bars import bars
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_draft, require_one_of
+from pasta_lm.cli.flags import (
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Positions,
+    option,
+    require_draft,
+    require_one_of,
+)
 from pasta_lm.cli.published_table import NoPublished
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
@@ -89,6 +98,7 @@ def tasks(
         int,
         option("--workers", metavar="N", min=1, help="Processes that answer; clocks run in one."),
     ] = 1,
+    positions: Positions = None,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
@@ -130,6 +140,7 @@ def tasks(
         first_seed=seed,
         max_tokens=max_tokens,
         bounds=bounds,
+        positions=positions,
     )
     load = partial(_models, model, baseline, draft, dtype=dtype, device=device)
     ours, theirs = load()
@@ -148,6 +159,25 @@ def tasks(
         typer.echo(dumps(found, ensure_ascii=False))
     else:
         _print(found)
+
+
+@app.command()
+def programs(
+    records: Annotated[
+        Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
+    ],
+    out: Annotated[Path, option("--out", metavar="FILE.jsonl", help="What replay reads.")],
+    strategy: Annotated[
+        str, option("--strategy", metavar="NAME", help="Whose answers: pasta, apar, sot.")
+    ] = "pasta",
+) -> None:
+    """Take the programs of timed answers out of a record file, for `pasta replay`.
+
+    Of the families that training sees, with their prompts.
+    """
+    from pasta_lm.evaluate.programs import write_programs
+
+    typer.echo(f"{out}: {write_programs(records, strategy, out)} programs")
 
 
 @app.command()
@@ -176,7 +206,8 @@ def frontier(
     from pasta_lm.cli.frontier_table import print_frontier
     from pasta_lm.cli.reading import write_text
     from pasta_lm.evaluate.comparison import read_comparison
-    from pasta_lm.evaluate.frontier import measure, report
+    from pasta_lm.evaluate.frontier import report
+    from pasta_lm.evaluate.measured import measure
     from pasta_lm.evaluate.page import page, svg
     from pasta_lm.evaluate.published import published
 

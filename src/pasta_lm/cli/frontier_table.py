@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,16 @@ def print_frontier(found: Figures) -> None:
     """Print what ``frontier.report`` returned."""
     out = partial(console(sys.stdout).print, soft_wrap=True)  # a row is a line, however wide
     points, missing = found["points"], found["not_run"]
-    width = max(len(point["name"]) for point in (*points, *missing)) + 2
+    named = (*points, *missing, *found["step_costs"], *found["replays"])
+    width = max(30, *(len(one["name"]) + 2 for one in named))
     columns = ("quality", "theoretical", "realised", "length")
     out(f"{'':<{width}}" + "".join(f"{column:>24}" for column in columns) + "  frontier")
     for point in points:
         out(_row(point, width))
     for point in missing:
         out(f"{point['name']:<{width}}not run: {point['command']}")
+    for line in _yardsticks(found, width):
+        out(line)
     if found["comparisons"]:
         out(f"\n{found['ours']} against the others, paired by prompt")
     for row in found["comparisons"]:
@@ -38,6 +41,25 @@ def print_frontier(found: Figures) -> None:
     )
     if "published" in found:
         print_published(found["published"], out)
+
+
+def _yardsticks(found: Figures, width: int) -> Iterator[str]:
+    """Yield what speeds are held against besides the baseline, and what of it was not run."""
+    for one in (*found["step_costs"], *found["replays"]):
+        if one["found"] is None:
+            yield f"{one['name']:<{width}}not run: {one['command']}"
+    if found["fastest_sequential"]:
+        yield f"\nrealised, against the fastest sequential way: {found['fastest_sequential']}"
+    for point in found["points"]:
+        if ratio := point["over_fastest_sequential"]:
+            yield f"{point['name']:<{width}}{_cell(ratio):>24}"
+    shares = {point["name"]: point["of_perfect_forks"] for point in found["points"]}
+    if any(shares.values()):
+        yield f"\n{'speed / that of perfect forks':<{width}}{'theoretical':>24}{'realised':>24}"
+    for name, share in shares.items():
+        if share:
+            cells = f"{_cell(share['theoretical']):>24}{_cell(share['realised']):>24}"
+            yield f"{name:<{width}}{cells}"
 
 
 def _row(point: Figures, width: int) -> str:

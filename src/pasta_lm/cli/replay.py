@@ -74,6 +74,9 @@ def replay(
     ] = None,
     max_threads: MaxThreads = None,
     positions: Positions = None,
+    strategy: Annotated[
+        str, option("--strategy", metavar="NAME", help="Whose programs: pasta, apar or sot.")
+    ] = "pasta",
     json: Json = False,
 ) -> None:
     """Decode given answers, sequentially and in parallel.
@@ -85,8 +88,10 @@ def replay(
     from pasta_lm.errors import InputError, UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
     from pasta_lm.strategies.annotated import read_annotated
+    from pasta_lm.strategies.replay import REPLAYED
     from pasta_lm.strategies.replay import replay as decode
 
+    require_one_of("--strategy", strategy, REPLAYED)
     require_one_of("--positions", positions, [one.value for one in PositionStrategy])
     if (model is None) == (random is None):
         raise UsageError(
@@ -103,10 +108,14 @@ def replay(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     loaded = _load(model, random, tokenizer, answers, dtype=dtype, device=device)
-    strategy = PositionStrategy(positions) if positions else loaded.positions
     with _progress() as progress:
         report = decode(
-            answers, loaded, positions=strategy, max_threads=max_threads, progress=progress
+            answers,
+            loaded,
+            positions=PositionStrategy(positions) if positions else loaded.positions,
+            strategy=strategy,
+            max_threads=max_threads,
+            progress=progress,
         )
     _print({**report.to_dict(), "num_invalid_lines": len(problems)}, as_json=json)
     for name, reason in report.skipped:

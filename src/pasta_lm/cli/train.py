@@ -17,11 +17,16 @@ app = typer.Typer(no_args_is_help=True, help="Teach a model to mark what is inde
 Recipe = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see runs/recipes.")
 ]
+Changes = Annotated[
+    list[str] | None,
+    option("--set", metavar="KEY=VALUE", help="Change a key: train.steps=100. May be repeated."),
+]
 
 
 @app.command()
 def sft(
     config: Recipe,
+    changes: Changes = None,
     resume: Annotated[
         bool, option("--resume", help="Go on from the newest checkpoint, if there is one.")
     ] = False,
@@ -37,7 +42,7 @@ def sft(
     from pasta_lm.cli.quiet import silence_libraries
     from pasta_lm.train.config import read_config
 
-    recipe = read_config(config)
+    recipe = read_config(config, changes or ())
     silence_libraries()
     from pasta_lm.train.processes import is_first
     from pasta_lm.train.sft import preflight, train_sft
@@ -57,6 +62,7 @@ def sft(
 @app.command()
 def preference(
     config: Recipe,
+    changes: Changes = None,
     resume: Annotated[
         bool, option("--resume", help="Go on where an earlier run stopped, whatever it was doing.")
     ] = False,
@@ -72,7 +78,7 @@ def preference(
     from pasta_lm.cli.quiet import silence_libraries
     from pasta_lm.train.preference_config import read_preference_config
 
-    recipe = read_preference_config(config)
+    recipe = read_preference_config(config, changes or ())
     silence_libraries()
     from pasta_lm.train.preference import train_preference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pasta_lm.data.journal import Row, read_rows, write_rows
 from pasta_lm.errors import InputError, PastaError
-from pasta_lm.language.document import Document, parse
+from pasta_lm.language.document import Document, parse_program
 
 _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
@@ -43,7 +43,7 @@ def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
-    """Read preference data; both answers stand in written form.
+    """Read preference data; answers stand in written form, or in annotator form without lengths.
 
     Raises:
         InputError: the file cannot be read, or a row is no pair: the first is named.
@@ -55,8 +55,8 @@ def _row(pair: PreferencePair) -> Row:
     return {
         "id": pair.id,
         "prompt": pair.prompt,
-        "chosen": pair.chosen.written(),
-        "rejected": pair.rejected.written(),
+        "chosen": pair.chosen.program,
+        "rejected": pair.rejected.program,
         "score_chosen": pair.score_chosen,
         "score_rejected": pair.score_rejected,
         **pair.parts,
@@ -70,7 +70,7 @@ def _pair(path: Path, row: Row) -> PreferencePair:
     if missing:
         raise InputError(f"{path}: row {row['id']} has no {' and no '.join(missing)}")
     try:
-        chosen, rejected = parse(row["chosen"]), parse(row["rejected"])
+        chosen, rejected = parse_program(row["chosen"]), parse_program(row["rejected"])
     except PastaError as exc:
         raise InputError(f"{path}: row {row['id']}: {exc.message}", hint=exc.hint) from exc
     return PreferencePair(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pasta_lm.data.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Rollout, Sample
-from pasta_lm.language.document import parse
+from pasta_lm.language.document import parse_program
 
 TIE = 1e-9
 """Scores that differ by less are the same."""
@@ -230,8 +230,8 @@ def _pair(rollout: Rollout, best: Scored, worst: Scored) -> PreferencePair:
     return PreferencePair(
         id=rollout.id,
         prompt=rollout.prompt,
-        chosen=parse(best.sample.program),
-        rejected=parse(worst.sample.program),
+        chosen=parse_program(best.sample.program),
+        rejected=parse_program(worst.sample.program),
         score_chosen=best.score,
         score_rejected=worst.score,
         parts=parts,

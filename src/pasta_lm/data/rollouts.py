@@ -68,7 +68,7 @@ class Sample:
     """One answer, and what scores are made of.
 
     Attributes:
-        program: The written form.
+        program: The written form; the annotator form where blocks promise no length (APAR).
         text: What a reader gets.
         finish_reason: ``stop``, or the limit that cut it.
         critical_path: Tokens decoded one after another, tags counted.
@@ -91,7 +91,7 @@ class Sample:
         """Return what a rollout keeps of an answer."""
         trace = answer.trace
         return cls(
-            program=answer.document.written(),
+            program=answer.program,
             text=answer.text,
             finish_reason=answer.finish_reason,
             critical_path=trace.critical_path,

@@ -209,8 +209,7 @@ class Answer:
     @property
     def program(self) -> str:
         """Return the written form; the annotator form where blocks have no lengths."""
-        has_lengths = all(block.units is not None for block in self.document.blocks)
-        return self.document.written() if has_lengths else self.document.annotator_form()
+        return self.document.program
 
     @property
     def finish_reason(self) -> str:

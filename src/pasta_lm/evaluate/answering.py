@@ -44,6 +44,7 @@ def answer_all(
     progress: Progress,
     *,
     batch_size: int = 250,
+    positions: str | None = None,
 ) -> list[Answered]:
     """Answer tasks, many at once: company does not change tokens.
 
@@ -54,15 +55,23 @@ def answer_all(
         params: How tokens are chosen, and the limits.
         progress: Told after each batch.
         batch_size: Prompts that are handed to the engine together.
+        positions: Where PASTA's main goes on after a promise; None: as the model was taught.
     """
     done: list[Answered] = []
     for first in range(0, len(tasks), batch_size):
         some = tasks[first : first + batch_size]
-        requests = [model.request(task.prompt, params, strategy=strategy) for task in some]
+        requests = [_request(model, task, params, strategy, positions) for task in some]
         answers = [samples[0] for samples in model.engine.generate(requests)]
         done += [graded(t, a, strategy) for t, a in zip(some, answers, strict=True)]
         progress(strategy, len(done), len(tasks))
     return done
+
+
+def _request(
+    model: Pasta, task: Task, params: SamplingParams, strategy: str, positions: str | None
+) -> Request:
+    own = positions if strategy == pasta.NAME else None
+    return model.request(task.prompt, params, strategy=strategy, positions=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ def answer_timed(
     tasks: Sequence[Task],
     params: SamplingParams,
     progress: Progress,
+    *,
+    positions: str | None = None,
 ) -> dict[str, list[Answered]]:
     """Answer tasks one at a time, each by all strategies in turn, so that clocks can be compared.
 
@@ -111,11 +122,12 @@ def answer_timed(
         tasks: What is asked.
         params: How tokens are chosen, and the limits.
         progress: Told after each task.
+        positions: Where PASTA's main goes on after a promise; None: as the model was taught.
     """
     done: defaultdict[str, list[Answered]] = defaultdict(list)
     for index, task in enumerate([*tasks[:1], *tasks]):  # the first one twice: it warms up
         for name, model in models:
-            request = model.request(task.prompt, params, strategy=name)
+            request = _request(model, task, params, name, positions)
             done[name].append(_timed(model, task, request, name))
         if bounds is not None:
             for name, document in bounds.documents(task).items():

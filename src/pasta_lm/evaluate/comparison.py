@@ -15,6 +15,9 @@ from pasta_lm.strategies import pasta
 
 T = TypeVar("T")
 
+BESIDE = ("step_costs", "replays")
+"""What of a comparison is no point."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
@@ -40,6 +43,15 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A measurement that is shown beside the points: a file of JSON, and what makes it."""
+
+    name: str
+    file: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Points that answered the same prompts, held against the same baseline.
 
@@ -52,6 +64,8 @@ class Comparison:
         wordings: Another split whose wordings are used instead.
         num_prompts: Of the families that training sees, together.
         num_timed: Of each family, decoded alone for clocks.
+        step_costs: What a step of several rows costs, as ``benchmarks/step_cost.py`` writes it.
+        replays: The same programs at another shape, as ``pasta replay --json`` prints them.
     """
 
     points: tuple[Point, ...]
@@ -62,6 +76,8 @@ class Comparison:
     wordings: str | None = None
     num_prompts: int = 8400
     num_timed: int = 10
+    step_costs: tuple[Beside, ...] = ()
+    replays: tuple[Beside, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
@@ -97,8 +113,15 @@ def read_comparison(path: Path) -> Comparison:
     tables = data.pop("points", [])
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{path} has no points", hint="each is a table: [[points]]")
-    points = tuple(_build(Point, table, f"points[{i}].") for i, table in enumerate(tables))
-    return _build(Comparison, {**data, "points": points}, "")
+    points = _tables(Point, tables, "points")
+    beside = {key: _tables(Beside, data.pop(key, []), key) for key in BESIDE}
+    return _build(Comparison, {**data, "points": points, **beside}, "")
+
+
+def _tables(kind: type[T], tables: object, place: str) -> tuple[T, ...]:
+    if not isinstance(tables, list):
+        raise UsageError(f"{place} must be tables", hint=f"each is one: [[{place}]]")
+    return tuple(_build(kind, table, f"{place}[{i}].") for i, table in enumerate(tables))
 
 
 def _build(kind: type[T], data: object, place: str) -> T:
@@ -111,7 +134,7 @@ def _build(kind: type[T], data: object, place: str) -> T:
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
             raise UsageError(f"unknown key {place}{key}", hint=hint)
         wanted = int if known[key].type == "int" else str
-        if key != "points" and type(value) is not wanted:
+        if key not in ("points", *BESIDE) and type(value) is not wanted:
             raise UsageError(f"{place}{key} must be {wanted.__name__}, not {value!r}")
     return _made(kind, data, place)
 

@@ -138,7 +138,7 @@ def _row(
         "engine": trace.engine,
         "positions": trace.positions,
         "text": answer.text,
-        "program": _program(answer),
+        "program": answer.program,
         "finish_reason": answer.finish_reason,
         "num_illegal": trace.num_illegal,
         "num_content_tokens": trace.num_content_tokens,
@@ -146,11 +146,3 @@ def _row(
         "wall_s": wall_s,
         **made.get(system.model, {}),
     }
-
-
-def _program(answer: Answer) -> str:
-    """Return the written form; the annotator form where blocks have no lengths."""
-    document = answer.document
-    if all(block.units is not None for block in document.blocks):
-        return document.written()
-    return document.annotator_form()

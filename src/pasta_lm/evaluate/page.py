@@ -14,10 +14,10 @@ from pasta_lm.errors import InputError
 from pasta_lm.evaluate import lanes
 from pasta_lm.evaluate import plot as plots
 from pasta_lm.evaluate.answered import Answered
-from pasta_lm.evaluate.frontier import Measured, Speed
+from pasta_lm.evaluate.measured import Measured, Speed, task_of
 from pasta_lm.evaluate.paper_figures import figure_4
 from pasta_lm.interpreter.trace import Trace
-from pasta_lm.tasks.registry import make, training_families
+from pasta_lm.tasks.registry import training_families
 from pasta_lm.tasks.task import Task
 
 Figures = Mapping[str, Any]
@@ -72,6 +72,11 @@ def interval(figure: Figures | None, digits: int = 3) -> str:
     return f"{mean} [{low}, {high}]"
 
 
+def number(value: float | None) -> str:
+    """Return a figure without an interval as a table shows it."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def _templates() -> Environment:
     found = Environment(
         loader=PackageLoader("pasta_lm.evaluate", "."),
@@ -80,7 +85,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["interval"] = interval
+    found.filters |= {"interval": interval, "number": number}
     return found
 
 
@@ -88,26 +93,23 @@ def _shown(
     measured: Sequence[Measured], num_shown: int, wordings: str | None
 ) -> Iterator[dict[str, Any]]:
     """Yield by family prompts with what each point answered."""
-    for family in training_families() if measured else ():
-        names = [n for n, one in measured[0].answers.items() if one.family == family]
+    first = max(measured, key=lambda one: len(one.answers), default=None)
+    for family in training_families() if first is not None else ():
+        names = [n for n, one in first.answers.items() if one.family == family]
         with_traces = [n for n in names if any(n in one.timed for one in measured)]
         chosen = list(dict.fromkeys([*with_traces, *names]))[:num_shown]
-        tasks = [_task(name, family, wordings) for name in chosen]
+        tasks = [task_of(name, family, wordings) for name in chosen]
         yield {
             "family": family,
             "prompts": [{"task": t, "answers": list(_answers(measured, t))} for t in tasks],
         }
 
 
-def _task(name: str, family: str, wordings: str | None) -> Task:
-    """Draw a task again: its name says its split and its seed."""
-    split, seed = name.removeprefix(f"{family}-").rsplit("-", 1)
-    return make(family, split, int(seed), wordings=wordings)
-
-
 def _answers(measured: Sequence[Measured], task: Task) -> Iterator[dict[str, Any]]:
     for one in measured:
-        yield _answer(one.point.name, one.timed.get(task.id) or one.answers[task.id])
+        answered = one.timed.get(task.id) or one.answers.get(task.id)
+        if answered is not None:  # a bound has the timed prompts alone
+            yield _answer(one.point.name, answered)
 
 
 def _answer(name: str, answered: Answered) -> dict[str, Any]:

@@ -76,6 +76,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """How fast a structure that no model chose is: a speed, and no quality."""
+
+    name: str
+    x: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plot:
     """One figure, ready to be written as SVG."""
 
@@ -88,6 +96,7 @@ class Plot:
     """The frontier as a line of steps."""
     baseline: float | None
     """The height of the baseline's quality."""
+    bounds: tuple[Bound, ...] = ()
 
 
 def plot(found: Figures, speed: str) -> Plot | None:
@@ -97,13 +106,15 @@ def plot(found: Figures, speed: str) -> Plot | None:
         found: What ``frontier.report`` returns.
         speed: ``theoretical`` or ``realised``.
     """
-    points = [point for point in found["points"] if point[f"{speed}_speedup"]]
+    fast = [point for point in found["points"] if point[f"{speed}_speedup"]]
+    points = [point for point in fast if not point["is_bound"]]
+    bounds = {p["name"]: p[f"{speed}_speedup"]["mean"] for p in fast if p["is_bound"]}
     if not points:
         return None
     speeds = [point[f"{speed}_speedup"] for point in points]
     grades = [point["quality"] for point in points]
     base = points[0]["quality"]["mean"] - points[0]["quality_difference"]["mean"]
-    x = _axis([1.0, *_bounds(speeds)], LEFT, WIDTH - RIGHT)
+    x = _axis([1.0, *bounds.values(), *_bounds(speeds)], LEFT, WIDTH - RIGHT)
     y = _axis([base, *_bounds(grades)], HEIGHT - BOTTOM, TOP)
     marks = {point["name"]: _mark(point, speed, x, y) for point in points}
     methods = list(dict.fromkeys(point["method"] for point in points))
@@ -117,7 +128,8 @@ def plot(found: Figures, speed: str) -> Plot | None:
         for index, method in enumerate(methods)
     )
     steps = _steps(_in_order([mark for mark in marks.values() if mark.on_frontier]))
-    return Plot(speed, ", ".join(found["kinds"]), x, y, lines, steps, y.place(base))
+    limits = tuple(Bound(name, x.place(mean)) for name, mean in bounds.items())
+    return Plot(speed, ", ".join(found["kinds"]), x, y, lines, steps, y.place(base), limits)
 
 
 def _mark(point: Figures, speed: str, x: Axis, y: Axis) -> Mark:

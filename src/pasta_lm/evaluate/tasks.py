@@ -51,6 +51,8 @@ class TaskSettings:
     """Another split whose wordings are used instead."""
     first_seed: int = 0
     max_tokens: int = 1024
+    positions: str | None = None
+    """Where PASTA's main goes on after a promise; None: as the model was taught."""
     bounds: bool = False
     """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
 
@@ -113,9 +115,13 @@ def answer_tasks(
     side_of: dict[str, Side] = {n: "baseline" if n in EXACT_SEQUENTIAL else "model" for n in names}
     for name, side in side_of.items():
         if workers is None:
-            given = answer_all(sides[side], answers.tasks, name, params, progress)
+            given = answer_all(
+                sides[side], answers.tasks, name, params, progress, positions=settings.positions
+            )
         else:
-            given = workers.answer_all(side, answers.tasks, name, params, progress)
+            given = workers.answer_all(
+                side, answers.tasks, name, params, progress, positions=settings.positions
+            )
         answers.by_strategy[name] = given
     timed = answers.timed_tasks
     if timed:
@@ -124,9 +130,13 @@ def answer_tasks(
         bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
         answers.fork_rate = rate if settings.bounds else None
         who = [(name, sides[side]) for name, side in side_of.items()]
-        answers.timed = answer_timed(who, bounds, timed, params, progress)
+        answers.timed = answer_timed(
+            who, bounds, timed, params, progress, positions=settings.positions
+        )
     for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
-        free = answer_all(model, timed, name, unmasked(params), progress)
+        free = answer_all(
+            model, timed, name, unmasked(params), progress, positions=settings.positions
+        )
         answers.unmasked[name] = [replace(one, strategy=MASKED[name]) for one in free]
     return answers
 
@@ -148,7 +158,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "device": str(loaded.device),
         "machine": machine,
         "dtype": str(loaded.dtype).removeprefix("torch."),
-        "positions": loaded.positions.value,
+        "positions": settings.positions or loaded.positions.value,
         "split": settings.split,
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.first_seed,

@@ -53,10 +53,14 @@ class Workers:
         strategy: str,
         params: SamplingParams,
         progress: Progress,
+        *,
+        positions: str | None = None,
     ) -> list[Answered]:
         """Do what ``answering.answer_all`` does, in turn for chunks of the tasks."""
         chunks = [tasks[first : first + CHUNK] for first in range(0, len(tasks), CHUNK)]
-        asked = [self._pool.submit(_answer, side, some, strategy, params) for some in chunks]
+        asked = [
+            self._pool.submit(_answer, side, some, strategy, params, positions) for some in chunks
+        ]
         done: list[Answered] = []
         for one in asked:
             done += one.result()
@@ -72,6 +76,10 @@ def _load(load: Callable[[], tuple[Pasta, Pasta]]) -> None:
 
 
 def _answer(
-    side: Side, tasks: Sequence[Task], strategy: str, params: SamplingParams
+    side: Side,
+    tasks: Sequence[Task],
+    strategy: str,
+    params: SamplingParams,
+    positions: str | None,
 ) -> list[Answered]:
-    return answer_all(_loaded[side], tasks, strategy, params, lambda *_: None)
+    return answer_all(_loaded[side], tasks, strategy, params, lambda *_: None, positions=positions)

@@ -74,6 +74,12 @@ class Document:
         """Return the annotator form: blocks that carry their topics."""
         return printer.annotator_form(self)
 
+    @property
+    def program(self) -> str:
+        """Return the written form; the annotator form where a block promised no length."""
+        has_lengths = all(block.units is not None for block in self.blocks)
+        return self.written() if has_lengths else self.annotator_form()
+
     def with_lengths(self, count: Callable[[str], int]) -> Document:
         """Return the same answer with every block's length filled in.
 
@@ -104,6 +110,21 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
         faults = check(text, form, max_depth)
         first = next(fault for fault in faults if fault.severity == "error")
         raise PastaSyntaxError(describe(first, text), hint=first.hint) from error
+
+
+def parse_program(text: str) -> Document:
+    """Read what ``Document.program`` wrote: the written form, or the annotator form.
+
+    Raises:
+        PastaSyntaxError: it is neither; the fault is that of the written form.
+    """
+    try:
+        return parse(text)
+    except PastaSyntaxError as error:
+        try:
+            return parse(text, Form.ANNOTATOR)
+        except PastaSyntaxError:
+            raise error from None
 
 
 def from_events(events: Iterable[Event]) -> Document:

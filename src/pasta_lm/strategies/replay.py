@@ -15,15 +15,22 @@ from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.language.document import Block, Document
+from pasta_lm.language.events import Text
+from pasta_lm.strategies import apar, pasta, sequential
+from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.annotated import AnnotatedAnswer
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
     from pasta_lm.engines.torch.loading import LoadedModel
+    from pasta_lm.engines.vocabulary import Vocabulary
+
+REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
+"""Strategies whose programs can be decoded again."""
 
 Progress = Callable[[int, int], None]
 """Told how many answers are done, and of how many."""
@@ -63,6 +70,7 @@ class ReplayReport:
     dtype: str
     has_random_weights: bool
     positions: str
+    strategy: str = pasta.NAME
     pairs: list[Pair] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """Id and reason of answers that the model's context or the pool cannot hold."""
@@ -78,6 +86,7 @@ class ReplayReport:
             "model": self.model,
             "weights": weights,
             "positions": self.positions,
+            "strategy": self.strategy,
         }
         multi = [pair for pair in self.pairs if pair.num_blocks >= 2]
         return {
@@ -118,6 +127,7 @@ def replay(
     loaded: LoadedModel,
     *,
     positions: PositionStrategy = PositionStrategy.PREDICT,
+    strategy: str = pasta.NAME,
     max_threads: int | None = None,
     progress: Progress | None = None,
 ) -> ReplayReport:
@@ -127,6 +137,7 @@ def replay(
         answers: What to decode.
         loaded: A model with tag pieces.
         positions: Where main goes on after a promise.
+        strategy: By whose table blocks are decoded, see ``REPLAYED``; rivals have no promises.
         max_threads: Threads that decode in the same pass; None: all.
         progress: Told after each answer.
 
@@ -143,20 +154,30 @@ def replay(
         str(loaded.device),
         str(loaded.dtype).removeprefix("torch."),
         loaded.kind is Kind.RANDOM_WEIGHTS,
-        positions.value,
+        positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
+        strategy,
     )
-    requests = [_requests(answer, loaded, positions, max_threads) for answer in answers]
+    requests: list[tuple[Request, Request]] = []
+    kept: list[AnnotatedAnswer] = []
+    for answer in answers:
+        try:
+            requests.append(_requests(answer, loaded, strategy, positions, max_threads))
+            kept.append(answer)
+        except (ValueError, VocabularyError) as exc:
+            if strategy == pasta.NAME:  # every answer can be said in it
+                raise
+            report.skipped.append((answer.id, str(exc)))
     largest = max((_need(request) for pair in requests for request in pair), default=1)
     engine = TorchEngine(loaded, pool_tokens=largest)
     _warm_up(engine, requests)
     try:
-        for index, (answer, pair) in enumerate(zip(answers, requests, strict=True), start=1):
+        for index, (answer, pair) in enumerate(zip(kept, requests, strict=True), start=1):
             try:
                 report.pairs.append(_decode(answer, engine, *pair))
             except RequestError as exc:
                 report.skipped.append((answer.id, exc.message))
             if progress is not None:
-                progress(index, len(answers))
+                progress(index, len(kept))
     except KeyboardInterrupt:
         report.was_interrupted = True
     return report
@@ -165,6 +186,7 @@ def replay(
 def _requests(
     answer: AnnotatedAnswer,
     loaded: LoadedModel,
+    strategy: str,
     positions: PositionStrategy,
     max_threads: int | None,
 ) -> tuple[Request, Request]:
@@ -172,16 +194,32 @@ def _requests(
     vocabulary = loaded.vocabulary
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
-    one = sequential.replay(prompt, document, vocabulary, SamplingParams())
-    many = pasta.replay(prompt, document, vocabulary, SamplingParams(), positions)
-    return bounded(one, None), bounded(many, max_threads)
+    one = bounded(sequential.replay(prompt, document, vocabulary, SamplingParams()), None)
+    if strategy == sot.NAME:
+        return one, _by_points(answer, vocabulary, max_threads)
+    if strategy == apar.NAME:
+        many = apar.replay(prompt, document, vocabulary, SamplingParams())
+    else:
+        many = pasta.replay(prompt, document, vocabulary, SamplingParams(), positions)
+    return one, bounded(many, max_threads)
 
 
-def bounded(request: Request, max_threads: int | None) -> Request:
-    """Give a request room for exactly its forced tokens and their end."""
+def _by_points(answer: AnnotatedAnswer, vocabulary: Vocabulary, max_threads: int | None) -> Request:
+    """Return the request of an answer by points; one that has none is its own only point."""
+    document = answer.document
+    if not document.blocks:
+        document = Document((Block("", None, (Text(document.plain_text),)),))
+    asked = sot.replay(answer.prompt or "\n", document, vocabulary, SamplingParams())
+    assert asked.expansion is not None
+    starts = asked.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
+    return bounded(asked, max_threads, sum(len(start.given) for start in starts))
+
+
+def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
+    """Give a request room for exactly its forced tokens and their end, and what it is given."""
     assert request.forced is not None
     blocks = request.forced.blocks
-    num_tokens = len(request.forced.main) + sum(len(block) + 2 for block in blocks)
+    num_tokens = num_given + len(request.forced.main) + sum(len(block) + 2 for block in blocks)
     params = SamplingParams(
         max_tokens=num_tokens + 1, max_threads=max_threads, max_blocks=len(blocks)
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from pasta_lm.language.document import Block, Document
+from pasta_lm.language.events import Sync
 from pasta_lm.tasks.layout import Layout
 from pasta_lm.tasks.plan import needed_syncs, plan, write
 from pasta_lm.tasks.rules import MARKED, rule_document
@@ -16,6 +17,8 @@ MISSED = 0.3
 """Share of true blocks that the noisy annotator misses."""
 ADDED = 0.3
 """Share of the other units that it makes blocks of."""
+NO_TOPIC = "part"
+"""The topic of every block where topics are taken away."""
 SYNC_NOISE = 0.2
 """Share of syncs that it drops, and of the other places where it puts one."""
 
@@ -45,6 +48,20 @@ def noisy(task: Task, seed: int = 0) -> Document:
     ]
     syncs = [i for i in range(len(units)) if (random.random() < SYNC_NOISE) ^ (i in true_syncs)]
     return write(units, blocks, syncs)
+
+
+def noisy_without_topics(task: Task, seed: int = 0) -> Document:
+    """Return the same with one topic for all blocks: promises say where text comes, not of what."""
+    items = noisy(task, seed).items
+    return Document(
+        tuple(replace(one, topic=NO_TOPIC) if isinstance(one, Block) else one for one in items)
+    )
+
+
+def noisy_without_syncs(task: Task, seed: int = 0) -> Document:
+    """Return the noisy annotator's blocks without its syncs: nothing ever sees a block."""
+    items = noisy(task, seed).items
+    return Document(tuple(one for one in items if not isinstance(one, Sync)))
 
 
 def always_fork(task: Task, seed: int = 0) -> Document:
@@ -104,6 +121,8 @@ def _with_topics(task: Task, document: Document) -> Document:
 ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
     "gold": gold,
     "noisy": noisy,
+    "noisy_without_topics": noisy_without_topics,
+    "noisy_without_syncs": noisy_without_syncs,
     "plain": plain,
     "always_fork": always_fork,
     "never_fork": plain,

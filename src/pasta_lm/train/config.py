@@ -222,21 +222,23 @@ def taught_by(data: DataConfig) -> str:
     return next((name for name, some in names.items() if data.tasks.annotator in some), pasta.NAME)
 
 
-def read_config(path: Path) -> SftConfig:
-    """Read a recipe of supervised finetuning.
+def read_config(path: Path, changes: Sequence[str] = ()) -> SftConfig:
+    """Read a recipe of supervised finetuning, with some keys changed (see ``read_recipe``).
 
     Raises:
         UsageError: it cannot be read, or something in it is unknown or wrong.
     """
-    return read_recipe(path, SftConfig)
+    return read_recipe(path, SftConfig, changes)
 
 
-def read_recipe(path: Path, kind: type[T]) -> T:
+def read_recipe(path: Path, kind: type[T], changes: Sequence[str] = ()) -> T:
     """Read a recipe of some stage.
 
     Args:
         path: A TOML file.
         kind: The dataclass that says what it may hold.
+        changes: Each ``table.key=value``, in order, before anything is checked. A value is one of
+            TOML, or else a text as it stands; without a value the key is left out.
 
     Raises:
         UsageError: it cannot be read, or something in it is unknown or wrong.
@@ -245,7 +247,32 @@ def read_recipe(path: Path, kind: type[T]) -> T:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{path} is no recipe: {exc}") from exc
+    for change in changes:
+        _change(data, change)
     return _build(kind, data, "")
+
+
+def _change(data: dict[str, Any], change: str) -> None:
+    place, equals, text = change.partition("=")
+    *tables, key = place.strip().split(".")
+    if not (equals and key and all(tables)):
+        raise UsageError(f"a change is table.key=value, not {change!r}")
+    for depth, name in enumerate(tables, start=1):
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"{'.'.join(tables[:depth])} must be a table")
+    if text.strip():
+        data[key] = _toml_value(text.strip())
+    else:
+        data.pop(key, None)
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except ValueError:
+        return text
+    return found["value"] if len(found) == 1 else text
 
 
 def _build(kind: type[T], data: Mapping[str, Any], place: str) -> T:

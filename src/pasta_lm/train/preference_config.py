@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasta_lm.data.preferences import Efficiency
 from pasta_lm.errors import UsageError
-from pasta_lm.strategies.model import STRATEGIES
+from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.tasks.task import Split
 from pasta_lm.train.config import (
     LoraConfig,
@@ -23,6 +24,8 @@ from pasta_lm.train.config import (
 from pasta_lm.train.judge_config import JudgeConfig
 
 LOSSES = ("bonbon", "ipo", "dpo")
+LEARNED = (pasta.NAME, apar.NAME, sequential.NAME)
+"""Strategies whose answers can be learned from: their tokens are all that a model chose."""
 BY_RULE = "auto"
 """Beta as BoNBoN's rule has it for the number of samples."""
 
@@ -78,7 +81,7 @@ class RolloutsConfig:
     temperature: float = 1.0
     max_tokens: int = 1024
     """Of one answer, all threads together."""
-    strategy: str = "pasta"
+    strategy: str = pasta.NAME
     pool_tokens: int = 65_536
     """Cache entries of the engine that samples."""
     files: tuple[str, ...] = ()
@@ -168,7 +171,7 @@ class PreferenceConfig:
             raise UsageError("rollouts.samples must be at least 2: of one sample none is better")
         for key in ("temperature", "max_tokens", "pool_tokens"):
             above_0(f"rollouts.{key}", getattr(rollouts, key))
-        choice("rollouts.strategy", rollouts.strategy, STRATEGIES)
+        choice("rollouts.strategy", rollouts.strategy, LEARNED)
         if len(rollouts.files) > self.train.rounds:
             raise UsageError("rollouts.files has more files than there are rounds")
 
@@ -203,10 +206,10 @@ class PreferenceConfig:
             raise UsageError("a file of pairs has one round: give [train] rounds = 1")
 
 
-def read_preference_config(path: Path) -> PreferenceConfig:
-    """Read a recipe of stage two.
+def read_preference_config(path: Path, changes: Sequence[str] = ()) -> PreferenceConfig:
+    """Read a recipe of stage two, with some keys changed (see ``read_recipe``).
 
     Raises:
         UsageError: it cannot be read, or something in it is unknown or wrong.
     """
-    return read_recipe(path, PreferenceConfig)
+    return read_recipe(path, PreferenceConfig, changes)

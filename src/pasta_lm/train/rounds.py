@@ -201,16 +201,22 @@ def answering(round: Round) -> Answering:
     """Load the two models that answer.
 
     Raises:
-        UsageError: the model that samples was not taught the language.
+        UsageError: the model that samples was not taught the strategy.
     """
     config = round.config
     assert config.model.baseline is not None
     pool_tokens = config.rollouts.pool_tokens
     model = Pasta.from_pretrained(round.newest, pool_tokens=pool_tokens)
-    if config.rollouts.strategy == pasta.NAME and not model.is_taught:
+    if not model.is_taught and config.rollouts.strategy == pasta.NAME:
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG: it has no tag pieces",
             hint="train it with `pasta train sft` first",
+        )
+    if not model.knows(config.rollouts.strategy):
+        raise UsageError(
+            f"model.base {round.newest} was not taught {config.rollouts.strategy!r}, but "
+            f"{model.engine.loaded.taught!r}",
+            hint="rollouts.strategy must be what its data taught it",
         )
     if config.model.baseline == round.newest:
         return Answering(model, model)

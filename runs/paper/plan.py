@@ -1,0 +1,286 @@
+"""Lay out trainings and measurements as steps: same prompts, tokens and trials for all."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from steps import Options, Page, Step, part_of
+
+LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
+"""What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
+BASES = ("base-more", "base")
+"""What it may have left as base model, the best first."""
+
+RATES = ("train.learning_rate", "train.other_learning_rate")
+# A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
+# because a sample that a limit cut is not learned from.
+SFT_ON_A_TOY = (
+    *("train.steps=3", "data.max_tokens=1024", "train.log_steps=1"),
+    *(f"{rate}=1e-4" for rate in RATES),
+)
+BASE_ON_A_TOY = (
+    *("model.architecture=runs/recipes/llama-tiny.json", *SFT_ON_A_TOY),
+    *("train.steps=40", "data.tasks.drills_first=1.0", *(f"{rate}=6e-3" for rate in RATES)),
+)
+BON_ON_A_TOY = (
+    *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=48"),
+    *("data.max_tokens=2048", "train.epochs=", "train.steps=2", "train.log_steps=1"),
+)
+
+
+class Plan:
+    """Steps by name in the order in which they are to be made, and the pages of their points."""
+
+    def __init__(self, options: Options) -> None:
+        """Begin with the base model: found, or the first step."""
+        self.options = options
+        self.group = "seed-0"
+        self.steps: dict[str, Step] = {}
+        self.pages: dict[str, Page] = {}
+        self.folders: dict[str, str] = {}
+        """By the name of a training, the model folder that it makes."""
+        self.tokenizer = ""
+        self.base_name = "base"
+        found = () if options.is_tiny else (options.laptop / name / "model" for name in BASES)
+        for folder in (options.base, *found):
+            if folder is not None and (folder / "model.safetensors").exists():
+                self.folders["base"] = self.tokenizer = str(folder)
+                return
+        self._add_tokenizer()
+        self.train_base("base")
+
+    @property
+    def base(self) -> str:
+        """Return the folder of the base model from which everything is finetuned."""
+        return self.folders[self.base_name]
+
+    def add(
+        self,
+        name: str,
+        command: Sequence[str],
+        makes: Path,
+        needs: Sequence[str] = (),
+        parts: Sequence[Path] = (),
+        prints_to: Path | None = None,
+    ) -> str:
+        """Add a step of the present group, and return its name; see ``Step``."""
+        assert name not in self.steps, name
+        self.steps[name] = Step(
+            name=name,
+            group=self.group,
+            command=tuple(command),
+            makes=makes,
+            needs=tuple(need for need in needs if need in self.steps),
+            parts=tuple(parts),
+            prints_to=prints_to,
+        )
+        return name
+
+    def command_of(self, step: str) -> str:
+        """Return what is typed to carry out one step with all that it needs."""
+        flags = f" {self.options.flags}" if self.options.flags else ""
+        return f"runs/paper-small.sh{flags} --only {step}"
+
+    # --- trainings
+
+    def _add_tokenizer(self) -> None:
+        folder = self.options.out / "tokenizer"
+        few = ("--num-tasks", "200") if self.options.is_tiny else ()
+        words = ("train", "tokenizer", "--out", str(folder), *few)
+        self.add("tokenizer", words, folder / "tokenizer.json")
+        self.tokenizer = str(folder)
+
+    def train_base(self, name: str, *changes: str) -> str:
+        """Add a base model from nothing, and return its name."""
+        toy = BASE_ON_A_TOY if self.options.is_tiny else ()
+        own = (f"model.tokenizer={self.tokenizer}", *toy, *changes)
+        return self._train("sft", name, "base", own, ("tokenizer",))
+
+    def sft(self, name: str, recipe: str, seed: int, *changes: str) -> str:
+        """Add a finetuning of the base, and return its name.
+
+        What ``runs/laptop.sh`` has trained by the same recipe is taken from there.
+        """
+        if name == f"seed-0/{recipe}" and recipe in LAPTOP_MODELS and self._has_laptop(recipe):
+            self.folders[name] = str(self.options.laptop / recipe / "model")
+            return name
+        own = (f"model.base={self.base}", f"data.tasks.seed={100 * seed + 1}", f"train.seed={seed}")
+        toy = SFT_ON_A_TOY if self.options.is_tiny else ()
+        return self._train("sft", name, recipe, (*own, *toy, *changes), (self.base_name,))
+
+    def _has_laptop(self, recipe: str) -> bool:
+        """Tell whether ``runs/laptop.sh`` has finetuned this base by this recipe."""
+        made = self.options.laptop
+        if self.options.is_tiny or not (made / recipe / "model" / "model.safetensors").exists():
+            return False
+        file = made / f"{recipe}.toml"
+        if not file.exists():
+            return Path(self.base).parent.parent == made
+        base = tomllib.loads(file.read_text(encoding="utf-8"))["model"]["base"]
+        return Path(base).resolve() == Path(self.base).resolve()
+
+    def draft(self) -> str:
+        """Return the small model that guesses for the baselines of all seeds."""
+        if "draft" not in self.steps:
+            toy = SFT_ON_A_TOY if self.options.is_tiny else ()
+            changes = (f"model.tokenizer={self.base}", *toy)
+            self._train("sft", "draft", "draft", changes, (self.base_name,))
+        return "draft"
+
+    def router(self, name: str, model: str) -> str:
+        """Add the router of a model by points, and return its name."""
+        folder = self.folders[model]
+        few = ("--num-tasks", "40") if self.options.is_tiny else ()
+        words = ("train", "router", folder, "--annotator", "sot_noisy", *few)
+        return self.add(name, words, Path(folder) / "router.json", (model,))
+
+    def bon(
+        self,
+        name: str,
+        recipe: str,
+        seed: int,
+        base: str,
+        *changes: str,
+        baseline: str = "",
+        shares: str = "",
+        rounds: int = 2,
+    ) -> str:
+        """Add a run of stage two, and return its name.
+
+        Args:
+            name: Of the run.
+            recipe: Of stage two.
+            seed: Of training.
+            base: The finetuning that it begins with.
+            changes: Of the recipe.
+            baseline: Whose sequential answers samples are held against; the seed's own.
+            shares: The run whose samples of round one it takes.
+            rounds: How many.
+        """
+        baseline = baseline or f"seed-{seed}/baseline"
+        models = (f"model.base={self.folders[base]}", f"model.baseline={self.folders[baseline]}")
+        own = (*models, f"data.tasks.seed={100 * seed + 2}", f"train.seed={seed}")
+        if shares:
+            file = self.options.out / shares / "round-1" / "rollouts.jsonl"
+            own += (f"rollouts.files=[{json.dumps(str(file))}]",)
+        toy = BON_ON_A_TOY if self.options.is_tiny else ()
+        own = (*own, f"train.rounds={rounds}", *toy, *changes)
+        return self._train("preference", name, recipe, own, (base, baseline, shares), rounds)
+
+    def weighted(
+        self, run: str, recipe: str, seed: int, base: str, weights: Sequence[str], first: str
+    ) -> list[str]:
+        """Add stage two for several weights of quality, and return the names of the runs.
+
+        Args:
+            run: Their name but for the weight.
+            recipe: Of stage two.
+            seed: Of training.
+            base: The finetuning that they begin with.
+            weights: The paper's lambda.
+            first: The weight whose run samples round one, for all.
+        """
+        names = []
+        for weight in weights:
+            # No answer of a toy has a grade, and by quality alone none would be better.
+            is_lost = self.options.is_tiny and weight == "inf"
+            changes = (f"score.quality_weight={'1000.0' if is_lost else weight}",)
+            shares = "" if weight == first else f"{run}-{first}"
+            names.append(self.bon(f"{run}-{weight}", recipe, seed, base, *changes, shares=shares))
+        return names
+
+    def _train(
+        self,
+        stage: str,
+        name: str,
+        recipe: str,
+        changes: Sequence[str],
+        needs: Sequence[str],
+        rounds: int = 0,
+    ) -> str:
+        out = self.options.out / name
+        folder = out / f"round-{rounds}" / "model" if rounds else out / "model"
+        sets = [f"--set={one}" for one in (*changes, f"train.out={out}")]
+        words = ("train", stage, f"runs/recipes/{recipe}.toml", "--resume", *sets)
+        self.folders[name] = str(folder)
+        return self.add(name, words, folder / "model.safetensors", needs)
+
+    # --- measurements
+
+    def page(self, name: str, title: str, baseline: str, split: str = "test") -> None:
+        """Add a comparison without points; clocks are those of the test split."""
+        options = self.options
+        is_test = split == "test"
+        num = options.num_prompts if is_test else max(1, options.num_prompts // 4)
+        timed = options.num_timed if is_test and not options.is_tiny else 0
+        folder = self.folders[baseline]
+        self.pages[name] = Page(name, title, "Pasta-BoN", folder, split, num, timed)
+
+    def point(
+        self,
+        page: str,
+        trained: str,
+        name: str,
+        method: str,
+        label: str = "",
+        *,
+        strategy: str = "pasta",
+        folder: str | None = None,
+        suffix: str = "",
+        flags: Sequence[str] = (),
+        needs: Sequence[str] = (),
+    ) -> str:
+        """Add a point and the step that measures it, and return the step's name.
+
+        Args:
+            page: Where the point stands.
+            trained: The training whose model answers.
+            name: The point's.
+            method: Its method.
+            label: What stands beside its mark.
+            strategy: Whose answers count; by comma, those after the first are measured too.
+            folder: The model's, where it is not the last one of the training.
+            suffix: Of the step's name, where a model is measured more than once.
+            flags: More words of the command.
+            needs: Steps before it, beside the training.
+        """
+        asked = self.pages[page]
+        step = f"{page}/measure/{trained.split('/')[-1]}{suffix}"
+        records = self.options.out / "results" / page / f"{Path(step).name}.jsonl"
+        said = records.with_suffix(".json")
+        strategies = dict.fromkeys(("sequential", *strategy.split(",")))
+        words = ["evaluate", "tasks", "--model", folder or self.folders[trained]]
+        words += ["--baseline", asked.baseline, "--strategies", ",".join(strategies)]
+        words += ["--split", asked.split, "--num-prompts", str(asked.num_prompts)]
+        words += ["--num-timed", str(asked.num_timed), "--threads", "1"]
+        words += ["--max-tokens", "48"] if self.options.is_tiny else []
+        words += [*flags, "--records", str(part_of(records)), "--json"]
+        self.add(step, words, said, (trained, *needs), (records, said), said)
+        return self.point_of(page, step, name, method, label, strategy=strategy.split(",")[0])
+
+    def point_of(
+        self,
+        page: str,
+        step: str,
+        name: str,
+        method: str,
+        label: str = "",
+        *,
+        strategy: str = "pasta",
+    ) -> str:
+        """Add a point of answers that a step measures anyway, and return the step's name."""
+        measured = self.steps[step]
+        point = {
+            "name": name,
+            "method": method,
+            "label": label,
+            "model": measured.command[measured.command.index("--model") + 1],
+            "strategy": strategy,
+            "records": str(measured.parts[0]),
+            "command": self.command_of(step),
+        }
+        self.pages[page].points.append(point)
+        return step

@@ -1,0 +1,427 @@
+"""The comparison of the paper at a small scale: its plan by itself, and all of it as a toy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from pasta_lm.engines.torch.loading import read_architecture
+from pasta_lm.engines.torch.self_test import check_exact
+from pasta_lm.train.config import SftConfig, read_config
+from pasta_lm.train.preference_config import PreferenceConfig, read_preference_config
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(ROOT / "runs" / "paper-small.sh")
+MODULES = ("order", "plan", "report", "run", "steps")
+
+
+@pytest.fixture(scope="module")
+def paper() -> Iterator[dict[str, Any]]:
+    """Return the modules of the run, which are no part of the package."""
+    sys.path.insert(0, str(ROOT / "runs" / "paper"))
+    yield {name: __import__(name) for name in MODULES}
+    sys.path.remove(str(ROOT / "runs" / "paper"))
+    for name in MODULES:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def plan_of(paper: dict[str, Any], folder: Path, **changes: Any) -> Any:
+    options = paper["steps"].Options(out=folder / "out", laptop=folder / "laptop", **changes)
+    return paper["order"].comparison(options)
+
+
+def recipe_of(command: Sequence[str]) -> SftConfig | PreferenceConfig:
+    """Read the recipe of a training as its command changes it."""
+    changes = [word.removeprefix("--set=") for word in command if word.startswith("--set=")]
+    read = read_config if command[1] == "sft" else read_preference_config
+    return read(Path(command[2]), changes)
+
+
+def trainings(plan: Any) -> dict[str, SftConfig | PreferenceConfig]:
+    found = {n: s.command for n, s in plan.steps.items() if s.command[1] in ("sft", "preference")}
+    return {name: recipe_of(command) for name, command in found.items()}
+
+
+# --- the plan
+
+
+def test_the_compute_goes_to_headline_rivals_seeds_and_ablations_in_this_order(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    names = list(plan_of(paper, tmp_path).steps)
+    order = [
+        *("base", "seed-0/pasta-bon-4", "seed-0/measure/pasta-bon-4", "seed-0/pasta-bon-1"),
+        *("seed-0/measure/baseline", "seed-0/apar-bon-4", "seed-0/rule-pasta-bon-4"),
+        *("seed-0/measure/sot-noisy", "seed-0/apar-bon-inf", "seed-1/pasta-bon-4"),
+        *("seed-1/rule-pasta-bon-4", "seed-2/apar-bon-4", "ablations/efficiency-harmonic"),
+        *("ablations/continue", "ablations/no-topics", "ablations/no-syncs"),
+        *("ablations/samples-2", "ablations/rounds-4", "shape-llama/base", "shape-qwen/base"),
+    ]
+    places = [names.index(name) for name in order]
+    assert places == sorted(places)
+
+
+def test_what_is_asked_for_is_a_part_of_what_is_listed(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    def wanted(**changes: Any) -> set[str]:
+        steps = paper["order"].wanted(plan_of(paper, tmp_path, **changes))
+        return {step.group for step in steps}
+
+    assert wanted() == {"seed-0"}
+    assert wanted(seeds=(0, 2), has_ablations=True) == {"seed-0", "seed-2", "ablations"}
+    assert "seed-7/pasta-bon-4" in plan_of(paper, tmp_path, seeds=(7,)).steps
+
+
+def test_every_training_has_the_same_prompts_tokens_and_trials(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    found = trainings(plan_of(paper, tmp_path))
+    tuned = [name for name in found if not name.endswith("base") and name != "draft"]
+    budgets, sampled = set(), set()
+    for name in tuned:
+        config = found[name]
+        train = config.train
+        budget = (train.steps, train.epochs, train.optimizer, train.learning_rate)
+        if isinstance(config, SftConfig):
+            budgets.add(("sft", config.data.max_tokens, train.accumulate, train.warmup, *budget))
+        else:
+            budgets.add(("bon", config.data.max_tokens, train.accumulate, train.warmup, *budget))
+            tasks, rollouts = config.data.tasks, config.rollouts
+            assert tasks is not None
+            one = (tasks.num_prompts, rollouts.samples, rollouts.temperature, rollouts.max_tokens)
+            if "samples" not in name:
+                sampled.add((*one, config.loss.kind, config.loss.alpha, config.loss.beta))
+    assert len(budgets) == 2
+    assert len(sampled) == 1
+    seeds = {name: config.train.seed for name, config in found.items() if name.startswith("seed-")}
+    assert all(name.startswith(f"seed-{seed}/") for name, seed in seeds.items())
+
+
+def test_no_two_stages_and_no_two_seeds_meet_the_same_tasks(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    met: dict[int, set[str]] = {}
+    for name, config in trainings(plan_of(paper, tmp_path)).items():
+        tasks = config.data.tasks
+        assert tasks is not None
+        stage = "base" if name.endswith("base") else "draft" if name == "draft" else name[:6]
+        stage = stage if name.startswith("seed-") or stage in ("base", "draft") else "seed-0"
+        kind = "sft" if isinstance(config, SftConfig) else "bon"
+        met.setdefault(tasks.seed, set()).add(f"{stage} {kind}")
+    assert len(met) == 2 + 2 * 3
+    assert all(len(stages) == 1 for stages in met.values())
+
+
+def test_samples_of_round_one_are_shared_by_all_weights_and_come_first(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(paper, tmp_path)
+    found = trainings(plan)
+    for run in ("pasta-bon", "apar-bon", "rule-pasta-bon"):
+        first = f"seed-1/{run}-4"
+        for weight in ("1", "2", "8", "inf"):
+            config = found[f"seed-1/{run}-{weight}"]
+            assert isinstance(config, PreferenceConfig)
+            shared = tmp_path / "out" / first / "round-1" / "rollouts.jsonl"
+            assert config.rollouts.files == (str(shared),)
+            assert config.score is not None
+            assert config.score.quality_weight == float(weight)
+            assert first in plan.steps[f"seed-1/{run}-{weight}"].needs
+        own = found[first]
+        assert isinstance(own, PreferenceConfig)
+        assert own.rollouts.files == ()
+
+
+def test_ablations_change_what_they_say_and_nothing_else(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    found = trainings(plan_of(paper, tmp_path))
+
+    def flat(config: Any, place: str = "") -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key, value in config.items():
+            inner = flat(value, f"{place}{key}.") if isinstance(value, dict) else None
+            table |= {f"{place}{key}": value} if inner is None else inner
+        return table
+
+    def changed(name: str, other: str) -> set[str]:
+        ours, usual = (flat(asdict(found[one])) for one in (name, other))
+        return {key for key in ours if ours[key] != usual[key]} - {"train.out"}
+
+    main, files = "seed-0/pasta-bon-4", {"rollouts.files"}
+    assert changed("ablations/efficiency-harmonic", main) == files | {"score.efficiency"}
+    assert changed("ablations/samples-20", main) == {"rollouts.samples"}
+    assert changed("ablations/continue", main) == {"model.base", "train.positions"}
+    assert changed("ablations/no-topics", main) == {"model.base"}
+    noisy = "seed-0/pasta-noisy"
+    assert changed("ablations/no-topics-sft", noisy) == {"data.tasks.annotator"}
+    assert changed("ablations/continue-sft", noisy) == {"train.positions"}
+    assert changed("ablations/rounds-4", main) == {"train.rounds"}
+    assert changed("shape-gemma/pasta-noisy", noisy) == {"model.base"}
+    assert changed("shape-gemma/base", "base") == {"model.architecture", "model.begin"}
+    for shape in ("llama", "gemma", "qwen"):
+        base = found[f"shape-{shape}/base"]
+        assert base.model.begin == "random"  # type: ignore[union-attr]
+        assert (ROOT / str(base.model.architecture)).is_file()  # type: ignore[union-attr]
+
+
+def test_models_that_are_there_are_taken_and_not_trained(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in ("base", "base-more", "baseline", "pasta-noisy"):
+        folder = tmp_path / "laptop" / name / "model"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").touch()
+    plan = plan_of(paper, tmp_path)
+    assert not {"base", "seed-0/baseline", "seed-0/pasta-noisy"} & {*plan.steps}
+    assert {"seed-0/pasta-gold", "seed-1/baseline", "shape-llama/baseline"} < {*plan.steps}
+    found = trainings(plan)
+    assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/base-more/model")
+    assert found["seed-0/pasta-bon-4"].model.base == str(tmp_path / "laptop/pasta-noisy/model")
+    assert "base" not in {need for step in plan.steps.values() for need in step.needs}
+    recipe = tmp_path / "laptop" / "baseline.toml"
+    for base, is_taken in (("base-more", True), ("base", False)):
+        folder = tmp_path / "laptop" / base / "model"
+        recipe.write_text(f'[model]\nbase = "{folder}"\n', "utf-8")
+        assert ("seed-0/baseline" not in plan_of(paper, tmp_path).steps) is is_taken
+    recipe.unlink()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").touch()
+    plan = plan_of(paper, tmp_path, base=other)
+    assert "seed-0/baseline" in plan.steps  # that of the laptop is of another base
+    assert trainings(plan)["seed-0/baseline"].model.base == str(other)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gemma", "qwen"])
+def test_the_shapes_of_the_ablation_can_be_decoded_exactly(shape: str) -> None:
+    config = read_architecture(ROOT / "runs" / "recipes" / f"{shape}-2m.json")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    assert 1.5e6 < model.num_parameters() < 3e6
+    check_exact(model)
+
+
+def test_every_point_has_a_step_that_measures_it_and_a_command_that_runs_it(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(paper, tmp_path, flags="--prompts 9")
+    for page in plan.pages.values():
+        assert page.ours in {point["method"] for point in page.points}
+        for one in (*page.points, *page.step_costs, *page.replays):
+            head, _, name = one["command"].rpartition(" --only ")
+            assert head == "runs/paper-small.sh --prompts 9"
+            step = plan.steps[name]
+            assert one.get("records", one.get("file")) in map(str, step.parts)
+            assert all(need in plan.steps for need in step.needs)
+            if "strategy" in one and one["strategy"] != "perfect forks":
+                asked = step.command[step.command.index("--strategies") + 1]
+                assert one["strategy"] in asked.split(",")
+
+
+# --- carrying it out
+
+
+def test_a_step_that_fails_is_said_and_the_others_go_on(
+    paper: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(paper, tmp_path, is_tiny=True)
+    asked: list[str] = []
+
+    def run(words: Sequence[str], out: IO[str]) -> int:
+        asked.append(" ".join(words[:3]))
+        if words[1] == "tokenizer":
+            (tmp_path / "out" / "tokenizer").mkdir(parents=True)
+            (tmp_path / "out" / "tokenizer" / "tokenizer.json").touch()
+        return int(words[1] == "sft")
+
+    runner = paper["run"].Runner(plan, run)
+    assert not runner.make(plan.steps["seed-0/measure/pasta-bon-4"])
+    assert asked == ["train tokenizer --out", "train sft runs/recipes/base.toml"]
+    assert {"base", "seed-0/pasta-noisy", "seed-0/pasta-bon-4"} < runner.failed
+    said = capsys.readouterr().err
+    assert "base: failed; again: runs/paper-small.sh --only base" in said
+    assert not runner.make(plan.steps["seed-0/apar-noisy"])
+    assert len(asked) == 2  # what failed is not tried again
+
+
+def test_files_appear_when_a_step_has_ended_well_and_not_before(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    said, rows = tmp_path / "a" / "said.json", tmp_path / "a" / "rows.jsonl"
+    step = paper["steps"].Step(
+        name="s", group="", command=("x",), makes=said, parts=(rows, said), prints_to=said
+    )
+
+    def run(words: Sequence[str], out: IO[str], code: int = 0) -> int:
+        paper["steps"].part_of(rows).write_text("row")
+        out.write("{}")
+        assert not said.exists()
+        assert not rows.exists()
+        return code
+
+    assert paper["run"].carry_out(step, lambda words, out: run(words, out, 1)) == 1
+    assert not said.exists()
+    assert not rows.exists()
+    assert paper["run"].carry_out(step, run) == 0
+    assert (said.read_text(), rows.read_text()) == ("{}", "row")
+    assert {path.name for path in said.parent.iterdir()} == {"said.json", "rows.jsonl"}
+
+
+def test_a_verdict_over_seeds_is_the_least_and_says_what_lacks(paper: dict[str, Any]) -> None:
+    least = paper["report"]._least
+    assert least(["better", "better", "better"]) == "better"
+    assert least(["better", "not separated", "better"]) == "not separated"
+    assert least(["better", "worse", "a trade"]) == "worse"
+    assert least(["better", "not run", "not run"]) == "better (1 of 3 seeds)"
+    assert least(["not run", "not run", "not run"]) == "not run (0 of 3 seeds)"
+
+
+@pytest.mark.parametrize(
+    ("places", "area"),
+    [
+        ([], 0),
+        ([(2.0, 0.5)], 0.5),
+        ([(2.0, 0.5), (1.5, 0.8)], 0.5 + 0.3 * 0.5),
+        ([(1.5, 0.8), (1.4, 0.7), (2.0, 0.5)], 0.5 + 0.3 * 0.5),  # one is covered
+        ([(0.9, 0.9)], 0),  # slower than the baseline
+    ],
+)
+def test_a_hypervolume_is_what_the_points_cover_together(
+    paper: dict[str, Any], places: list[tuple[float, float]], area: float
+) -> None:
+    assert paper["report"].hypervolume(places) == pytest.approx(area)
+
+
+# --- a part of it as a toy
+
+PART = ("--only", "replay/pasta-bon-4", "--only", "step-cost/llama-tiny")
+"""With what it needs: base, both finetunings, stage two, a measurement."""
+NUM_STEPS = 9
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("paper")
+    done = toy(out, *PART)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"{out / 'report.md'}\n"
+    return out
+
+
+def toy(out: Path, *flags: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    usual = {name: value for name, value in os.environ.items() if name != "PASTA"}
+    environment = usual | {"OUT": str(out), "PYTHON": sys.executable} | changes
+    return subprocess.run(
+        [SCRIPT, "--tiny", *flags], env=environment, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def page(made: Path, name: str = "seed-0") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made / "results" / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> None:
+    lines = toy(made, "--list").stdout.splitlines()
+    done = [line.split()[-1] for line in lines if line.startswith("done ")]
+    assert done == [
+        *("tokenizer", "base", "seed-0/baseline", "seed-0/pasta-noisy", "seed-0/pasta-bon-4"),
+        *("seed-0/measure/pasta-bon-4", "step-cost/llama-tiny", "programs/pasta-bon-4"),
+        "replay/pasta-bon-4",
+    ]
+    assert len(done) == NUM_STEPS
+
+
+def test_a_page_shows_bounds_step_costs_and_replays_beside_the_points(made: Path) -> None:
+    found = page(made)
+    by_name = {point["name"]: point for point in found["points"]}
+    assert by_name.keys() == {"Pasta-BoN, lambda 4", "Perfect forks"}
+    assert by_name["Perfect forks"]["is_bound"]
+    assert by_name["Pasta-BoN, lambda 4"]["of_perfect_forks"]["realised"]["mean"] > 0
+    (steps,), (replay,) = found["step_costs"], found["replays"]
+    assert steps["found"]["weights"] == "random-weights"
+    assert [*steps["found"]["step_ms"]] == ["1", "2"]
+    assert (replay["found"]["kind"], replay["found"]["weights"]) == ("replayed", "random-weights")
+    assert (made / "results" / "seed-0.html").read_text("utf-8").startswith("<!doctype html>")
+    assert 'class="bound"' in (made / "results" / "seed-0.svg").read_text("utf-8")
+
+
+def test_the_report_lists_what_was_not_run_with_its_command(
+    made: Path, paper: dict[str, Any]
+) -> None:
+    text = (made / "report.md").read_text("utf-8")
+    assert "A toy: its figures mean nothing." in text
+    assert "| 0 | round two | " in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]
+    assert rows
+    assert all(row[2:5] == ["not run"] * 3 for row in rows)
+    plan = plan_of(paper, made, is_tiny=True, flags="--tiny")
+    lacking = re.findall(r"not run: `runs/paper-small.sh --tiny --only (\S+)`", text)
+    there = {step.name for step in plan.steps.values() if step.is_done}
+    asked = [point for one in plan.pages.values() for point in one.points]
+    commands = {point["command"].rpartition(" ")[2] for point in asked}
+    assert {*lacking} == commands - there
+    assert "ablations/measure/samples-20" in lacking
+
+
+def test_a_second_run_repeats_nothing(made: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
+    done = toy(made, *PART, PASTA="false")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count(": done before") == 2
+    assert {p: p.stat().st_mtime_ns for p in made.rglob("*") if p.is_file()} == before
+
+
+def test_a_step_that_does_not_exist_is_refused(made: Path) -> None:
+    done = toy(made, "--only", "seed-0/nothing")
+    assert done.returncode == 1
+    assert "no step seed-0/nothing; --list names them" in done.stderr
+
+
+# --- all of it as a toy
+
+
+@pytest.mark.slow
+def test_the_whole_toy_has_a_point_of_every_kind_and_a_verdict_on_each_rival(
+    tmp_path: Path,
+) -> None:
+    done = toy(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(line.startswith("done ") for line in toy(tmp_path, "--list").stdout.splitlines())
+    found = page(tmp_path)
+    assert {point["method"] for point in found["points"]} == {
+        *("sequential", "bound", "Pasta-SFT", "Pasta-BoN", "APAR", "APAR-BoN"),
+        *("rule-pasta", "rule-pasta-BoN", "SoT"),
+    }
+    assert found["fastest_sequential"].startswith("Baseline-SFT")
+    assert {row["rival"] for row in found["comparisons"]} > {"APAR-BoN, lambda 4", "SoT-SFT"}
+    assert found["not_run"] == []
+    assert page(tmp_path, "hard-0")["split"] == "hard"
+    first, other = (tmp_path / "seed-0" / f"pasta-bon-{weight}" for weight in ("4", "inf"))
+    assert (first / "round-1" / "rollouts.jsonl").is_file()
+    assert (other / "round-1" / "pairs.jsonl").is_file()
+    assert not (other / "round-1" / "rollouts.jsonl").exists()
+    assert (other / "round-2" / "rollouts.jsonl").is_file()
+    text = (tmp_path / "report.md").read_text("utf-8")
+    for row in [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]:
+        assert row[2] in {"better", "not separated", "a trade", "worse", "not timed"}
+        assert "(1 of 3 seeds)" in row[5] or row[2] == "not timed"
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert toy(tmp_path, PASTA="false").returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
