@@ -83,9 +83,11 @@ def test_a_scripted_judge_yields_no_win_rate_anywhere(made: Path) -> None:
         assert "pipeline check, n = " in (made / "alpaca" / system / "table.txt").read_text()
 
 
-def test_every_answer_was_annotated_and_some_have_blocks(made: Path) -> None:
+def test_every_answer_was_annotated_or_failed_and_some_have_blocks(made: Path) -> None:
     records = read_records(made / "annotated" / "annotated.jsonl")
-    assert len(records) == 24
+    failed = (made / "annotated" / "failed.jsonl").read_text().splitlines()
+    assert len(records) + len(failed) == 24
+    assert len(failed) < 4  # a copy that the teacher's rule marks in vain
     assert any(one.document.blocks for one in records)
 
 
