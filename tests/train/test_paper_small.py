@@ -371,7 +371,8 @@ def test_the_report_lists_what_was_not_run_with_its_command(
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]
     assert rows
     assert all(row[2:5] == ["not run"] * 3 for row in rows)
-    plan = plan_of(paper, made, is_tiny=True, flags="--tiny")
+    options = {"is_tiny": True, "flags": "--tiny", "out": made, "laptop": made}
+    plan = paper["order"].comparison(paper["steps"].Options(**options))
     lacking = re.findall(r"not run: `runs/paper-small.sh --tiny --only (\S+)`", text)
     there = {step.name for step in plan.steps.values() if step.is_done}
     asked = [point for one in plan.pages.values() for point in one.points]

@@ -250,7 +250,7 @@ def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> No
     pairs = read_pairs(out(config) / "round-1" / "pairs.jsonl")
     assert any(one.chosen.blocks or one.rejected.blocks for one in pairs)
     steps = [margin for (margin,) in margins(out(config), 1).values()]
-    assert fmean(steps[5:]) > fmean(steps[:5]) + 5
+    assert fmean(steps[5:]) > fmean(steps[:5]) + 1
     model = Pasta.from_pretrained(folder, pool_tokens=2048)
     assert model.knows("apar")
     assert not model.knows("pasta")
