@@ -141,8 +141,8 @@ def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange |
 
 
 def _transposed(columns: Mapping[str, Any], keys: tuple[str, str]) -> list[dict[str, Any]] | None:
-    found = [columns.get(key) for key in keys]
-    if not all(isinstance(one, list) for one in found) or len(set(map(len, found))) > 1:
+    found = [one for one in map(columns.get, keys) if isinstance(one, list)]
+    if len(found) < len(keys) or len({len(one) for one in found}) > 1:
         return None
     return [dict(zip(keys, values, strict=True)) for values in zip(*found, strict=True)]
 

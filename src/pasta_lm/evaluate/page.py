@@ -93,9 +93,9 @@ def _shown(
     measured: Sequence[Measured], num_shown: int, wordings: str | None
 ) -> Iterator[dict[str, Any]]:
     """Yield by family prompts with what each point answered."""
-    first = max(measured, key=lambda one: len(one.answers), default=None)
-    for family in training_families() if first is not None else ():
-        names = [n for n, one in first.answers.items() if one.family == family]
+    answers = max((one.answers for one in measured), key=len, default={})
+    for family in training_families():
+        names = [n for n, one in answers.items() if one.family == family]
         with_traces = [n for n in names if any(n in one.timed for one in measured)]
         chosen = list(dict.fromkeys([*with_traces, *names]))[:num_shown]
         tasks = [task_of(name, family, wordings) for name in chosen]
