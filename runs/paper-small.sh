@@ -20,4 +20,4 @@ if [[ -z ${PYTHON:-} ]]; then
     scripts/setup
     PYTHON=.venv/bin/python
 fi
-exec "$PYTHON" runs/paper/run.py "$@"
+exec "$PYTHON" runs/paper_small/run.py "$@"

@@ -28,9 +28,9 @@ MODULES = ("order", "plan", "report", "run", "steps")
 @pytest.fixture(scope="module")
 def paper() -> Iterator[dict[str, Any]]:
     """Return the modules of the run, which are no part of the package."""
-    sys.path.insert(0, str(ROOT / "runs" / "paper"))
+    sys.path.insert(0, str(ROOT / "runs" / "paper_small"))
     yield {name: __import__(name) for name in MODULES}
-    sys.path.remove(str(ROOT / "runs" / "paper"))
+    sys.path.remove(str(ROOT / "runs" / "paper_small"))
     for name in MODULES:
         del sys.modules[name]
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from pasta_lm.data.annotate_config import AnnotateConfig
 from pasta_lm.data.annotated_set import write_set
 from pasta_lm.data.annotation_log import AnnotationLog
+from pasta_lm.data.asking import Failures
 from pasta_lm.data.beside import next_beside
 from pasta_lm.data.budget import Tally, request_tokens
 from pasta_lm.data.filters import examine
 from pasta_lm.data.sources import SourceRow, read_source
 from pasta_lm.data.teacher import Conversation, Outcome
-from pasta_lm.errors import EndpointError, RemoteError, RequestError
+from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.remote.budget import Budget
 from pasta_lm.remote.chat import ChatRequest, read_reply
@@ -32,8 +33,6 @@ from pasta_lm.remote.retry import RetryPolicy
 DUPLICATE = "duplicate_id"
 TOO_LONG = "too_long"
 REQUEST_REFUSED = "request_refused"
-ENOUGH_FAILURES = 5
-"""So many rows in a row without any reply: the server is gone, or refuses everything."""
 
 WORKERS_PER_REQUEST = 2
 """Rows in work for each request that may be in flight: some wait to be sent again."""
@@ -133,8 +132,7 @@ class _Annotation:
             self._tally.count_row(row)
         self._budget = Budget(self._tally.spent, cost_limit_usd)
         self._stopped_by = ""
-        self._num_failures = 0
-        self._num_replies = 0
+        self._failures = Failures("rows")
 
     def by_rule(self, rule: Rule) -> Run:
         """Let a rule annotate; what it marks in vain is left as it is."""
@@ -216,34 +214,18 @@ class _Annotation:
             if talk.outcome is not None:
                 self._ended(index)
         except RequestError as exc:
-            self._fail(exc)
+            self._failures.failed(exc)
             self._end(index, row, Outcome(None, REQUEST_REFUSED, exc.message))
             return False
         except RemoteError as exc:
-            self._fail(exc)
+            self._failures.failed(exc)
             self._log.unanswered(index, row, exc.message)
             self._ended(index)
             return False
         finally:
             await self._budget.release(tokens)
-        self._num_failures = 0
-        self._num_replies += 1
+        self._failures.answered()
         return True
-
-    def _fail(self, error: RequestError | RemoteError) -> None:
-        """Stop the run where nothing but failures comes: the rows are asked again another time."""
-        self._num_failures += 1
-        if self._num_failures < ENOUGH_FAILURES:
-            return
-        if isinstance(error, RemoteError):
-            raise RemoteError(
-                f"{error.message} ({self._num_failures} rows in a row)",
-                hint="what was paid is kept: run the same command again when the server is back",
-            ) from error
-        if not self._num_replies:
-            raise EndpointError(
-                error.message, hint="no request succeeded: check 'model' and what it can take"
-            ) from error
 
     def _end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
         self._log.end(index, row, outcome)

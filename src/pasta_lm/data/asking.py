@@ -23,6 +23,41 @@ Keep = Callable[[str, ChatRequest, ChatReply], None]
 """Writes a reply down, and counts what it cost."""
 
 
+class Failures:
+    """What comes without an answer: a run stops where nothing else comes, and is resumed later."""
+
+    def __init__(self, what: str) -> None:
+        """Count nothing yet; ``what`` names those that fail, in the plural."""
+        self._what = what
+        self._num_in_a_row = self._num_answered = 0
+
+    def answered(self) -> None:
+        """Count an answer: the server is there."""
+        self._num_in_a_row = 0
+        self._num_answered += 1
+
+    def failed(self, error: RemoteError | RequestError) -> None:
+        """Count a failure.
+
+        Raises:
+            RemoteError: so many in a row that the server must be gone.
+            EndpointError: it refuses everything.
+        """
+        self._num_in_a_row += 1
+        if self._num_in_a_row < ENOUGH_FAILURES:
+            return
+        if isinstance(error, RemoteError):
+            raise RemoteError(
+                f"{error.message} ({self._num_in_a_row} {self._what} in a row)",
+                hint="what was paid is kept: run the same command again when the server is back",
+            ) from error
+        if not self._num_answered:
+            raise EndpointError(
+                error.message,
+                hint="no request succeeded: check the model and what it can take",
+            ) from error
+
+
 class Asking:
     """One run over some requests.
 
@@ -38,7 +73,7 @@ class Asking:
         self._requests = iter(requests.items())
         self._num_workers = min(NUM_WORKERS, len(requests))
         self._budget, self._keep = budget, keep
-        self._num_failed = self._num_kept = 0
+        self._failures = Failures("requests")
         self._num_taken = 0
         self._given_back = asyncio.Condition()
 
@@ -93,25 +128,9 @@ class Asking:
         try:
             if not self.stopped_by:
                 self._keep(key, request, await client.complete(request))
-                self._num_failed = 0
-                self._num_kept += 1
+                self._failures.answered()
         except (RemoteError, RequestError) as exc:
             self.failures[key] = exc.message
-            self._fail(exc)
+            self._failures.failed(exc)
         finally:
             await self._budget.release(most)
-
-    def _fail(self, error: RemoteError | RequestError) -> None:
-        """Stop the run where nothing but failures comes: another run asks again."""
-        self._num_failed += 1
-        if self._num_failed < ENOUGH_FAILURES:
-            return
-        if isinstance(error, RemoteError):
-            raise RemoteError(
-                f"{error.message} ({self._num_failed} requests in a row)",
-                hint="what was paid is kept: run the same command again when the server is back",
-            ) from error
-        if not self._num_kept:
-            raise EndpointError(
-                error.message, hint="no request succeeded: check the model and what it can take"
-            ) from error
