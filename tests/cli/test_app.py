@@ -18,7 +18,7 @@ from tests.cli.conftest import Pasta
 VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
 VERBS += ("train", "train sft", "train preference", "train tokenizer", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
-VERBS += ("evaluate lc-winrate", "evaluate speed")
+VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate programs")
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:

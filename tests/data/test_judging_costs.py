@@ -167,13 +167,14 @@ def test_an_interrupt_awaits_what_was_taken_up_and_the_next_run_asks_for_the_res
             os.kill(os.getpid(), signal.SIGINT)
         return VERDICT
 
+    more = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(300)]
     transport = Slow(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        judge(tmp_path, transport).ask(MANY)
-    assert 7 <= len(rows(tmp_path)) == len(transport.asked) < 30
+        judge(tmp_path, transport).ask(more)
+    assert 7 <= len(rows(tmp_path)) == len(transport.asked) < 300
     again = ScriptedTransport(lambda _: VERDICT)
-    judge(tmp_path, again).ask(MANY)
-    assert len(transport.asked) + len(again.asked) == 30
+    judge(tmp_path, again).ask(more)
+    assert len(transport.asked) + len(again.asked) == 300
 
 
 def test_two_processes_never_pay_for_the_same(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from random import Random
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.tasks import Task, Unit
+from pasta_lm.tasks.annotators import NO_TOPIC
 
 
 def starts(task: Task) -> list[int]:
@@ -36,7 +37,7 @@ def marked(task: Task, document: Document) -> tuple[set[int], set[int]]:
             case Block():
                 index = unit_at[place]
                 assert item.plain_text == task.units[index].text
-                assert item.topic == task.units[index].topic
+                assert item.topic in (task.units[index].topic, NO_TOPIC)
                 blocks.add(index)
                 place += len(item.plain_text)
     return blocks, syncs

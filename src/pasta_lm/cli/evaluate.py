@@ -171,9 +171,9 @@ def programs(
         str, option("--strategy", metavar="NAME", help="Whose answers: pasta, apar, sot.")
     ] = "pasta",
 ) -> None:
-    """Take the programs of timed answers out of a record file, for `pasta replay`.
+    """Take the programs of recorded answers, to replay them.
 
-    Of the families that training sees, with their prompts.
+    Those of timed answers in the families that training sees, with their prompts.
     """
     from pasta_lm.evaluate.programs import write_programs
 
