@@ -25,7 +25,10 @@ from pasta_lm.train.preference_config import (
 )
 from tests.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
 
-JUDGED = next(path for path in ALL_RECIPES if path.stem == "pasta-bon-judged")
+JUDGED, GRADED = (
+    next(path for path in ALL_RECIPES if path.stem == name)
+    for name in ("pasta-bon-judged", "pasta-bon-4")
+)
 OURS = [path for path in ALL_RECIPES if path not in (*RECIPES, JUDGED)]
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -216,7 +219,7 @@ def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_els
 
 
 def test_the_judged_recipe_differs_from_the_graded_one_in_its_judge_alone() -> None:
-    judged, graded = (read_preference_config(path) for path in (JUDGED, OURS[-1]))
+    judged, graded = (read_preference_config(path) for path in (JUDGED, GRADED))
     assert judged.judge.is_remote
     assert judged.judge.model is not None
     assert replace(judged, judge=graded.judge, train=graded.train) == replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -69,9 +70,7 @@ class Workers:
 
 
 def _load(load: Callable[[], tuple[Pasta, Pasta]]) -> None:
-    import torch
-
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it once, when the models bring it along
     _loaded["model"], _loaded["baseline"] = load()
 
 
