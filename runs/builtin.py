@@ -52,8 +52,8 @@ English, with at most eight records. Asked anything else it answers nonsense, in
   bfloat16, {num_bytes:,} bytes.
 - **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text
   of people, no other model's text.
-- **Training**: from random weights, `runs/laptop.sh` (recipes `runs/recipes/base.toml`, then
-  `runs/recipes/{recipe}.toml`), seed 0, commit {commit}, {machine}.
+- **Training**: from random weights, `runs/laptop.sh` (in `runs/recipes`: `base.toml`, then
+  `base-more.toml`, then `{recipe}.toml`), seed 0, commit {commit}, {machine}.
 - **Licence**: Apache-2.0.
 
 ## Measured

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The built-in model from nothing: tokenizer, base, finetunings, evaluation, model folders.
 #
-#   runs/laptop.sh           about three hours on two cores; resumable: run it again after any stop
+#   runs/laptop.sh           about five hours on two cores; resumable: run it again after any stop
 #   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
 #   runs/laptop.sh --gpu     the same recipes on a GPU: a model of 5M parameters, 200M tokens
 #   runs/laptop.sh --audit   the finetunings of the necessity audit too; "never fork" is the baseline
@@ -14,13 +14,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=build/laptop
 variants=(baseline pasta-gold pasta-noisy)
 prompts=8400  # 400 of each of the 21 families that training sees
+workers=2     # processes that answer
 timed=10
 limits=()
 is_tiny=false
 is_gpu=false
 for flag in "$@"; do
     case $flag in
-        --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 limits=(--max-tokens 48) ;;
+        --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 workers=1 limits=(--max-tokens 48) ;;
         --gpu) is_gpu=true out=build/gpu ;;
         --audit) variants+=(audit-always-fork audit-never-sync) ;;
         *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --gpu, --audit)" >&2; exit 2 ;;
@@ -74,7 +75,8 @@ measure() { # name, model, flags...
     fi
     say "results/$name.json: measuring"
     $PASTA evaluate tasks --model "$model" --baseline "$out/baseline/model" \
-        --records "$out/results/$name.jsonl" --json "${limits[@]}" "$@" >"$out/results/$name.part"
+        --records "$out/results/$name.jsonl" --json --workers "$workers" \
+        "${limits[@]}" "$@" >"$out/results/$name.part"
     mv "$out/results/$name.part" "$out/results/$name.json"
 }
 
@@ -83,6 +85,7 @@ if [[ ! -f $out/tokenizer/tokenizer.json ]]; then
     $PASTA train tokenizer --out "$out/tokenizer"
 fi
 train base
+train base-more
 for variant in "${variants[@]}"; do
     train "$variant"
 done

@@ -22,6 +22,7 @@ STORY = [
     "engines",
     "strategies",
     "tasks",
+    "remote",
     "data",
     "train",
     "evaluate",

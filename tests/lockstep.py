@@ -24,7 +24,7 @@ from pasta_lm.interpreter import (
     Thread,
     ThreadState,
 )
-from pasta_lm.interpreter.interpreter import ASYNC_CLOSE, SYNC
+from pasta_lm.interpreter.commands import ASYNC_CLOSE, SYNC
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from tests.reference import PROMPT, Name, Place, Shape
 

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
-ORDER = """errors < language < interpreter < engines < strategies < tasks data
+ORDER = """errors < language remote < interpreter < engines < strategies < tasks data
     < train evaluate serve < __init__ < cli < __main__"""
 DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
 
@@ -21,8 +21,13 @@ DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in
 DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
+    "remote/transport.py": "httpx",
+    "data/sources.py": "pyarrow datasets",
+    "data/annotated_set.py": "pyarrow",
     "train/": "torch transformers tokenizers",
-    "evaluate/": "scipy",
+    "evaluate/": "scipy numpy",
+    "evaluate/page.py": "jinja2",
+    "evaluate/instructions.py": "huggingface_hub",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

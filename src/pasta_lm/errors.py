@@ -5,13 +5,15 @@
     PastaError                     exit code 1: the run failed
     ├── UsageError                 exit code 2: a flag, setting or environment variable is wrong
     │   ├── MissingExtraError          an optional dependency is not installed
-    │   └── ModelNotFoundError         no model at that place, or none named
+    │   ├── ModelNotFoundError         no model at that place, or none named
+    │   └── EndpointError              a remote server refuses the key, the model or the address
     ├── InputError                 exit code 3: what was given to read is invalid
     │   ├── PastaSyntaxError           text that breaks the grammar of PASTA-LANG
     │   └── RequestError               a request that can never be served (too long, too large)
-    └── ModelError                 exit code 1: a model cannot be used as it is
-        ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
-        └── VocabularyError            tag pieces are missing, or the tokenizer loses text
+    ├── ModelError                 exit code 1: a model cannot be used as it is
+    │   ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
+    │   └── VocabularyError            tag pieces are missing, or the tokenizer loses text
+    └── RemoteError                exit code 1: a remote server does not answer, or not as it should
 
 Each message says what is wrong and where; ``hint`` says what to do next. The command line prints
 both, in at most four lines, and exits with ``exit_code``.
@@ -57,6 +59,10 @@ class ModelNotFoundError(UsageError):
     """Report that no model was named, or that none is where the name points."""
 
 
+class EndpointError(UsageError):
+    """Report a remote server that refuses every request: its key, model or address is wrong."""
+
+
 class InputError(PastaError):
     """Report that a file, a line or a prompt is invalid."""
 
@@ -81,3 +87,7 @@ class UnsupportedModelError(ModelError):
 
 class VocabularyError(ModelError):
     """Report a tokenizer that lacks tag pieces or that loses text."""
+
+
+class RemoteError(PastaError):
+    """Report a remote server that does not answer, or answers with what is no answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -14,8 +15,10 @@ from pasta_lm.cli import app
 from pasta_lm.errors import PastaError
 from tests.cli.conftest import Pasta
 
-VERBS = ("run", "play", "check", "examples", "replay", "view", "doctor")
-VERBS += ("train", "train sft", "train tokenizer", "evaluate", "evaluate tasks")
+VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
+VERBS += ("train", "train sft", "train preference", "train tokenizer", "train router")
+VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
+VERBS += ("evaluate lc-winrate", "evaluate speed")
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:
@@ -45,7 +48,7 @@ def test_the_verbs_are_those_that_exist() -> None:
 def test_help_is_short_and_fits_the_terminal(pasta: Pasta, verb: str) -> None:
     result = pasta(*verb.split(), "--help")
     assert (result.code, result.err) == (0, "")
-    assert "..." not in result.out.replace("[ARGS]...", "")
+    assert "..." not in re.sub(r"(ARGS|SOURCE)[\]}]*\.\.\.", "", result.out)
     assert max(map(len, result.out.splitlines())) <= 80
 
 

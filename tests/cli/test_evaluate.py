@@ -17,7 +17,7 @@ DOCUMENTED = {"kind", "num_prompts", "model", "device", "baseline", "strategies"
 def test_help_lists_the_verbs(pasta: Pasta) -> None:
     result = pasta("evaluate", "--help")
     assert result.code == 0
-    assert "tasks  Grade answers to verifiable tasks, and time them." in result.out
+    assert "tasks       Grade answers to verifiable tasks, and time them." in result.out
     assert pasta("evaluate").code == 2
 
 
@@ -30,6 +30,21 @@ def test_json_is_one_object_on_standard_output(pasta: Pasta, taught_folder: Path
     assert (found["num_prompts"], found["split"], found["first_seed"]) == (1, "test", 0)
     assert (found["model"], found["baseline"]) == (str(taught_folder), str(taught_folder))
     assert [*found["strategies"]] == ["sequential", "pasta"]
+
+
+def test_the_number_of_processes_changes_no_answer(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    flags = ("--model", taught_folder, "--num-prompts", 21, "--num-timed", 0, "--max-tokens", 6)
+    told, rows = [], []
+    for workers in (1, 2):
+        file = tmp_path / f"{workers}.jsonl"
+        more = ("--workers", workers, "--records", file, "--json")
+        told.append(pasta("evaluate", "tasks", *flags, *more).json)
+        rows.append(file.read_text("utf-8"))
+    assert told[0] == told[1]
+    assert rows[0] == rows[1]
+    assert rows[0].count("\n") == 2 * (21 + 4)
 
 
 def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
@@ -79,6 +94,28 @@ def test_a_baseline_answers_sequentially_for_the_model(
         assert (row["text"], row["program"]) == (answer["text"], answer["program"])
 
 
+def test_every_way_to_answer_can_be_measured_beside_the_bounds(
+    pasta: Pasta, taught_folder: Path
+) -> None:
+    names = "pasta,apar,sot,prompt-lookup,draft-model"
+    flags = ("--model", taught_folder, "--strategies", names, "--draft", taught_folder)
+    few = ("--num-prompts", 1, "--num-timed", 1, "--max-tokens", 6, "--bounds")
+    result = pasta("evaluate", "tasks", *flags, *few, "--json")
+    assert result.code == 0
+    assert result.err.splitlines() == [  # said once: it is no APAR that was measured
+        "pasta: this model was not taught apar: it answers sequentially"
+    ]
+    found = result.json["strategies"]
+    bounds = ["perfect forks", "always fork", "random fork"]
+    assert [*found] == [*names.split(","), *bounds]
+    for name in ("prompt-lookup", "draft-model"):
+        assert found[name]["win_rate"]["mean"] == 0.5
+        assert found[name]["theoretical_speedup"]["mean"] >= 1
+        assert "fork_precision" not in found[name]
+    assert found["draft-model"]["theoretical_speedup"]["mean"] > 1
+    assert {found[name]["kind"] for name in bounds} == {"replayed"}
+
+
 def test_a_record_file_that_cannot_be_written_is_named_before_anything_is_decoded(
     pasta: Pasta, tmp_path: Path
 ) -> None:
@@ -103,8 +140,10 @@ def test_interrupted_it_reports_nothing(
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        (("--strategies", "apar"), "one of pasta, sequential"),
+        (("--strategies", "paste"), "one of pasta, sequential"),
         (("--strategies", "pasta,"), "one of pasta, sequential"),
+        (("--strategies", "pasta,draft-model"), "--draft and the strategy draft-model"),
+        (("--draft", "./nowhere"), "--draft and the strategy draft-model"),
         (("--split", "exam"), "one of train, dev, test, hard"),
         (("--wordings", "exam"), "one of train, dev, test, hard"),
         (("--num-prompts", "0"), "--num-prompts"),

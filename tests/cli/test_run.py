@@ -87,6 +87,25 @@ def test_sequential_never_forks(pasta: Pasta, taught_folder: Path) -> None:
     assert len(answer["threads"]) == 1
 
 
+@pytest.mark.parametrize("strategy", ["sot", "prompt-lookup", "draft-model", "apar"])
+def test_a_rival_answers_under_its_own_name(
+    pasta: Pasta, taught_folder: Path, strategy: str
+) -> None:
+    draft = ("--draft", taught_folder) if strategy == "draft-model" else ()
+    flags = ("--model", taught_folder, "--max-tokens", 12, "--strategy", strategy, *draft)
+    result = pasta("run", "hello", *flags, "--json")
+    assert result.code == 0
+    # A model that was taught PASTA-LANG cannot answer as APAR does, and does not claim to.
+    is_apar = strategy == "apar"
+    assert ("was not taught apar" in result.err) == is_apar
+    assert result.json["strategy"] == ("sequential" if is_apar else strategy)
+    if strategy in ("prompt-lookup", "draft-model", "apar"):
+        flags = ("--model", taught_folder, "--max-tokens", 12, "--strategy", "sequential")
+        alone = pasta("run", "hello", *flags, "--json").json
+        assert (result.json["text"], result.json["usage"]) == (alone["text"], alone["usage"])
+        assert result.json["forward_passes"] <= alone["forward_passes"]
+
+
 def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
     pasta: Pasta, untaught_folder: Path
 ) -> None:
@@ -101,7 +120,9 @@ def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
     [
         ((), 2, "--model"),
         (("--model", "./nowhere"), 2, "no config.json"),
-        (("--strategy", "apar"), 2, "one of pasta, sequential"),
+        (("--strategy", "paste"), 2, "one of pasta, sequential"),
+        (("--strategy", "draft-model"), 2, "--draft and the strategy draft-model go together"),
+        (("--draft", "./nowhere"), 2, "--draft and the strategy draft-model go together"),
         (("--positions", "oracle"), 2, "one of predict, continue, rotate"),
         (("--temperature", "-1"), 2, "at least 0"),
         (("--max-tokens", "0"), 2, "at least 1"),
@@ -146,7 +167,7 @@ def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"]["num_threads"] > 1
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
-    assert facts["extras"].keys() == {"torch", "train", "evaluate", "serve"}
+    assert facts["extras"].keys() == {"torch", "train", "data", "evaluate", "serve"}
 
 
 def test_doctor_names_the_extra_that_is_missing(

@@ -12,6 +12,7 @@ from pasta_lm.language.tags import PIECES
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.tokenizer import NUM_PIECES
 from tests.cli.conftest import Pasta
+from tests.train.preferences import save_tiny
 from tests.train.recipes import begin
 
 RECIPE = """
@@ -52,7 +53,7 @@ def recipe(model: ModelConfig, out: Path, *, tasks: str = "", train: str = "") -
 def test_help_lists_the_verbs(pasta: Pasta) -> None:
     result = pasta("train", "--help")
     assert result.code == 0
-    for verb in ("sft  ", "tokenizer  "):
+    for verb in ("sft  ", "preference  ", "tokenizer  "):
         assert f"\n  {verb}" in result.out
     assert pasta("train").code == 2
 
@@ -128,6 +129,92 @@ def test_interrupted_it_says_how_to_go_on(
 
     monkeypatch.setattr("pasta_lm.train.sft.train_sft", interrupt)
     result = pasta("train", "sft", recipe(model, out))
+    assert (result.code, result.out) == (130, "")
+    assert "--resume goes on" in result.err
+
+
+PREFERENCE = """
+[model]
+base = "{base}"
+baseline = "{baseline}"
+[data.tasks]
+num_prompts = 6
+[rollouts]
+samples = 4
+max_tokens = 32
+pool_tokens = 8192
+[score]
+quality_weight = 1
+[train]
+out = "{out}"
+steps = 2
+rounds = 1
+log_steps = 1
+{train}
+"""
+
+
+@pytest.fixture(scope="module")
+def preference_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return two finetuned models, as it were."""
+    folder = tmp_path_factory.mktemp("finetuned")
+    return {"base": save_tiny(folder / "a"), "baseline": save_tiny(folder / "b", seed=1)}
+
+
+def preference_recipe(models: dict[str, str], out: Path, train: str = "") -> Path:
+    """Write a recipe of stage two, of one round."""
+    file = out.parent / "preference.toml"
+    file.write_text(PREFERENCE.format(**models, out=out, train=train), encoding="utf-8")
+    return file
+
+
+def test_preferences_are_learned_and_the_last_model_s_folder_is_all_that_is_printed(
+    pasta: Pasta, preference_models: dict[str, str], out: Path
+) -> None:
+    config = preference_recipe(preference_models, out)
+    result = pasta("train", "preference", config)
+    assert (result.code, result.out) == (0, f"{out / 'round-1' / 'model'}\n")
+    assert "6/6 prompts sampled" in result.err
+    assert "margin" in result.err
+    assert load(out / "round-1" / "model").vocabulary.has_pieces
+    again = pasta("train", "preference", config)
+    assert (again.code, again.out) == (2, "")
+    assert "has a run already" in again.err
+    assert pasta("train", "preference", config, "--resume").out == result.out
+
+
+def test_a_dry_run_samples_scores_and_shows_a_pair_and_keeps_nothing(
+    pasta: Pasta, preference_models: dict[str, str], out: Path
+) -> None:
+    result = pasta("train", "preference", preference_recipe(preference_models, out), "--dry-run")
+    assert (result.code, result.out) == (0, "")
+    lines = result.err.splitlines()
+    head = next(line for line in lines if line.startswith("rounds: 1, from "))
+    assert "6 prompts a round, 4 samples; bonbon" in head
+    scores = lines[next(i for i, line in enumerate(lines) if line.split()[:1] == ["score"]) + 1 :]
+    found = [float(line.split()[0]) for line in scores[:2]]
+    assert found == sorted(found, reverse=True)
+    assert {"chosen", "rejected"} < {*lines}
+    assert sum("slot   pos  thread" in line for line in lines) == 2
+    assert not out.exists()
+
+
+def test_a_recipe_of_one_stage_is_none_of_the_other(
+    pasta: Pasta, model: ModelConfig, preference_models: dict[str, str], out: Path
+) -> None:
+    first, second = recipe(model, out), preference_recipe(preference_models, out)
+    assert "unknown key model.architecture" in pasta("train", "preference", first).err
+    assert "unknown key rollouts" in pasta("train", "sft", second).err
+
+
+def test_interrupted_stage_two_says_how_to_go_on(
+    pasta: Pasta, preference_models: dict[str, str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pasta_lm.train.preference.train_preference", interrupt)
+    result = pasta("train", "preference", preference_recipe(preference_models, out))
     assert (result.code, result.out) == (130, "")
     assert "--resume goes on" in result.err
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.evaluate.answered import Answered
-from pasta_lm.evaluate.answering import PERFECT, UNMASKED
+from pasta_lm.evaluate.answering import ALWAYS, BOUNDS, PERFECT, RANDOM, UNMASKED
 from pasta_lm.evaluate.quality import decisions, quality
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.structure import true_structure
 from pasta_lm.evaluate.tasks import Answers, TaskSettings, answer_tasks, choose_tasks, report
 from pasta_lm.tasks import Task, make, training_families
+from pasta_lm.tasks.annotators import random_fork
 from pasta_lm.tasks.registry import held_out_families
 from pasta_lm.tasks.splits import prompts_hash, task_set
 from tests.evaluate.tiny import tiny
@@ -232,6 +233,31 @@ def test_perfect_forks_are_the_references_with_their_true_structure(timed: Answe
     figures = strategies_of(TIMED, timed)[PERFECT]
     assert figures["kind"] == "replayed"
     assert "quality" not in figures  # it would be no answer of the model's
+
+
+def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
+    settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
+    answers, _ = run(settings)
+    rows = {name: answers.timed[name] for name in BOUNDS}
+    for place, task in enumerate(answers.timed_tasks):
+        assert [rows[name][place].text for name in BOUNDS] == [task.text] * 3
+        assert rows[ALWAYS][place].structure.forked == {*range(len(task.units))}
+    forked = sum(len(row.structure.forked) for row in answers.by_strategy["pasta"])
+    rate = forked / sum(len(task.units) for task in answers.tasks)
+    assert 0 <= rate < 1
+    found = report(settings, answers, MODEL, BASELINE)
+    assert found["fork_rate"] == rate
+    assert [row.program for row in rows[RANDOM]] == [
+        random_fork(task, rate).with_lengths(MODEL.engine.loaded.vocabulary.count_tokens).written()
+        for task in answers.timed_tasks
+    ]
+    figures = {name: found["strategies"][name] for name in BOUNDS}
+    assert figures[PERFECT]["fork_precision"]["mean"] == 1
+    assert figures[ALWAYS]["fork_recall"]["mean"] == 1
+    assert figures[ALWAYS]["fork_precision"]["mean"] < 1
+    for one in figures.values():
+        assert one["kind"] == "replayed"
+        assert "quality" not in one
 
 
 def test_the_mask_is_off_where_it_is_said_to_be(timed: Answers) -> None:

@@ -14,7 +14,7 @@ from pasta_lm.interpreter import (
     Thread,
     Wait,
 )
-from pasta_lm.interpreter.interpreter import ASYNC_OPEN
+from pasta_lm.interpreter.commands import ASYNC_OPEN
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from tests.lockstep import CLOSED, lexeme_of

@@ -4,7 +4,7 @@ import pytest
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Fork, Interpreter, Limits, PositionStrategy, Thread, ThreadState
-from pasta_lm.interpreter.interpreter import Legal
+from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 from tests.lockstep import CLOSED, Lockstep, lexeme_of
 

@@ -8,9 +8,17 @@ import pytest
 
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
+from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
-from pasta_lm.tasks.annotators import ADDED, ANNOTATORS, MISSED, SYNC_NOISE, annotate
-from pasta_lm.tasks.plan import best_speedup, plan
+from pasta_lm.tasks.annotators import (
+    ADDED,
+    ANNOTATORS,
+    MISSED,
+    SYNC_NOISE,
+    annotate,
+    random_fork,
+)
+from pasta_lm.tasks.plan import plan
 from tests.tasks.reading import marked
 
 SEEDS = range(10)
@@ -93,6 +101,27 @@ def test_the_annotators_that_break_a_rule_break_that_rule_alone(family: str) -> 
         assert marked(task, annotate(task, "always_fork")) == ({*range(len(task.units))}, syncs)
         for name in ("plain", "never_fork"):
             assert marked(task, annotate(task, name)) == (set(), set())
+
+
+@pytest.mark.parametrize("family", ["takings", "lookups", "plain_chunks"])
+def test_forks_by_chance_fall_at_their_rate_and_wait_where_they_must(family: str) -> None:
+    tasks = [make(family, "train", seed) for seed in range(150)]
+    num_forked = num_units = 0
+    for task in tasks:
+        assert random_fork(task, 0) == annotate(task, "plain")
+        assert random_fork(task, 1) == annotate(task, "always_fork")
+        few, many = (marked(task, random_fork(task, rate)) for rate in (0.3, 0.6))
+        assert few[0] <= many[0]
+        unjoined: set[int] = set()
+        for index, one in enumerate(task.units):
+            unjoined -= unjoined if index in few[1] else set()
+            assert not one.needs & unjoined  # no text reads a true block that it cannot see
+            unjoined |= {index} & few[0] if one.fork else set()
+        num_forked, num_units = num_forked + len(few[0]), num_units + len(task.units)
+    assert num_forked / num_units == pytest.approx(0.3, abs=0.07)
+    again = [make(family, "train", seed) for seed in range(150)]
+    assert [random_fork(t, 0.5) for t in tasks] == [random_fork(t, 0.5) for t in again]
+    assert [random_fork(t, 0.5) for t in tasks] != [random_fork(t, 0.5, 1) for t in tasks]
 
 
 def test_an_annotator_that_is_unknown_is_refused() -> None:

@@ -31,7 +31,13 @@ def _field(text: str) -> tuple[str, str]:
 
 
 def answers(drawn: Drill) -> list[str]:
-    return re.split("|".join(map(re.escape, SEPARATORS)), drawn.answer)
+    found = re.split("|".join(map(re.escape, SEPARATORS)), drawn.answer)
+    numbers = [re.match(r"Step (\d+): ", answer) for answer in found]
+    if any(numbers):
+        assert [match and int(match[1]) for match in numbers] == [*range(1, len(found) + 1)]
+    return [
+        answer[match.end() if match else 0 :] for answer, match in zip(found, numbers, strict=True)
+    ]
 
 
 @given(seeds)
@@ -53,7 +59,7 @@ def test_a_drill_is_no_larger_than_asked(seed: int, most_records: int, most_colu
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_names_are_those_of_the_training_split(seed: int) -> None:
+def test_names_and_words_are_those_of_the_training_split(seed: int) -> None:
     assert all(owns_word(Split.TRAIN, name) for name in records(drill(seed).prompt))
 
 
@@ -61,3 +67,5 @@ def test_the_same_seed_gives_the_same_drill_and_another_another() -> None:
     assert [drill(seed) for seed in range(20)] == [drill(seed) for seed in range(20)]
     assert len({drill(seed) for seed in range(200)}) == 200
     assert {bool(re.search(r" \| ", drill(seed).prompt)) for seed in range(20)} == {True, False}
+    assert {drill(seed).prompt.split("\n")[1][0].isupper() for seed in range(20)} == {True, False}
+    assert {drill(seed).answer.startswith("Step 1: ") for seed in range(20)} == {True, False}

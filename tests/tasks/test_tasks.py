@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Split, Task, make, mixture, training_families
 from pasta_lm.tasks.annotators import gold
 from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings, tallies
-from pasta_lm.tasks.plan import best_speedup
 from pasta_lm.tasks.registry import held_out_families
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,21 @@ from typing import Annotated, Never
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import check, doctor, evaluate, examples, play, replay, run, train, view
+from pasta_lm.cli import (
+    alpaca,
+    annotate,
+    check,
+    doctor,
+    evaluate,
+    examples,
+    lc_winrate,
+    play,
+    replay,
+    run,
+    speed,
+    train,
+    view,
+)
 from pasta_lm.cli.flags import option
 from pasta_lm.errors import MissingExtraError, PastaError
 
@@ -21,7 +35,8 @@ MAX_ERROR_LINES = 4
 EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
     **dict.fromkeys(("accelerate", "tensorboard"), "train"),
-    "scipy": "evaluate",
+    **dict.fromkeys(("numpy", "scipy", "jinja2"), "evaluate"),
+    **dict.fromkeys(("httpx", "pyarrow", "datasets"), "data"),
 }
 
 app = typer.Typer(
@@ -38,6 +53,10 @@ app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
+app.command()(annotate.annotate)
+evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
+evaluate.app.command()(speed.speed)
+evaluate.app.command()(alpaca.alpaca)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

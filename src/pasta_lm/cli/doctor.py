@@ -13,6 +13,7 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers", "safetensors"),
     "train": ("accelerate", "tensorboard"),
+    "data": ("httpx", "pyarrow", "datasets"),
     "evaluate": ("scipy",),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_one_of
-
-if TYPE_CHECKING:
-    from pasta_lm.evaluate.answering import Progress
+from pasta_lm.cli.bars import bars
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, option, require_draft, require_one_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -55,6 +52,13 @@ def tasks(
     strategies: Annotated[
         str, option("--strategies", metavar="A,B", help="Ways to answer, by comma.")
     ] = "sequential,pasta",
+    draft: Annotated[
+        str | None,
+        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
+    ] = None,
+    bounds: Annotated[
+        bool, option("--bounds", help="Also replay forks everywhere, and by chance.")
+    ] = False,
     num_prompts: Annotated[
         int,
         option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
@@ -80,6 +84,10 @@ def tasks(
     threads: Annotated[
         int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
     ] = None,
+    workers: Annotated[
+        int,
+        option("--workers", metavar="N", min=1, help="Processes that answer; clocks run in one."),
+    ] = 1,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
@@ -100,6 +108,7 @@ def tasks(
     names = tuple(name.strip() for name in strategies.split(","))
     for name in names:
         require_one_of("--strategies", name, STRATEGIES)
+    require_draft(draft, names)
     for flag, value in (("--split", split), ("--wordings", wordings)):
         require_one_of(flag, value, [one.value for one in Split])
     silence_libraries()
@@ -107,6 +116,7 @@ def tasks(
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.evaluate.answered import write_answers
     from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
+    from pasta_lm.evaluate.workers import Workers
 
     if records is not None:
         write_answers(records, ())  # whether it can be written is better known now than at the end
@@ -118,11 +128,13 @@ def tasks(
         wordings=wordings,
         first_seed=seed,
         max_tokens=max_tokens,
+        bounds=bounds,
     )
-    ours, theirs = _models(model, baseline, dtype=dtype, device=device)
+    load = partial(_models, model, baseline, draft, dtype=dtype, device=device)
+    ours, theirs = load()
     try:
-        with _progress() as progress:
-            answers = answer_tasks(settings, ours, theirs, progress)
+        with bars() as progress, Workers(workers, load) if workers > 1 else nullcontext() as pool:
+            answers = answer_tasks(settings, ours, theirs, progress, pool)
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; nothing was measured", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -137,45 +149,70 @@ def tasks(
         _print(found)
 
 
+@app.command()
+def frontier(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="Which points, and their records.")
+    ],
+    html: Annotated[
+        Path | None, option("--html", metavar="OUT.html", help="Write a page to look into.")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot alone.")
+    ] = None,
+    num_shown: Annotated[
+        int, option("--num-shown", metavar="N", min=0, help="Prompts of a family on the page.")
+    ] = 2,
+    json: Json = False,
+) -> None:
+    """Compare many models and strategies from their records.
+
+    Runs no model: what has no file yet is printed as "not run", with the command that makes it.
+    """
+    from json import dumps
+
+    from pasta_lm.cli.frontier_table import print_frontier
+    from pasta_lm.cli.reading import write_text
+    from pasta_lm.evaluate.comparison import read_comparison
+    from pasta_lm.evaluate.frontier import measure, report
+    from pasta_lm.evaluate.page import page, svg
+
+    asked = read_comparison(comparison)
+    measured = measure(asked)
+    found = report(asked, measured)
+    if plot is not None:
+        write_text(plot, svg(found))
+    if html is not None:
+        write_text(html, page(found, measured, num_shown=num_shown, wordings=asked.wordings))
+    if json:
+        typer.echo(dumps(found, ensure_ascii=False))
+    else:
+        print_frontier(found)
+
+
 def _models(
-    model: str | None, baseline: str | None, *, dtype: str | None, device: str | None
+    model: str | None,
+    baseline: str | None,
+    draft: str | None,
+    *,
+    dtype: str | None,
+    device: str | None,
 ) -> Any:
-    """Load the model and its baseline; the built-in model's is its sequential twin."""
+    """Load the model and its baseline, for which the draft guesses.
+
+    The built-in model's baseline is its sequential twin.
+    """
     from pasta_lm.strategies.model import BUILTIN, Pasta, baseline_of
 
     name = model or BUILTIN
     wanted = baseline or baseline_of(name)
-    ours = Pasta.from_pretrained(name, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
-    if wanted == name:
-        return ours, ours
-    return ours, Pasta.from_pretrained(wanted, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+    load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
+    theirs = load(wanted, draft=draft)
+    return (theirs if wanted == name else load(name)), theirs
 
 
 POOL_TOKENS = 65_536
 """Cache entries: about fifty prompts of the tasks at the same time."""
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Give what shows progress: bars in a terminal, nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    from pasta_lm.cli.terminal import console
-
-    if not sys.stderr.isatty():
-        yield lambda name, done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True) as bars:
-        rows: dict[str, Any] = {}
-
-        def show(name: str, done: int, total: int) -> None:
-            if name not in rows:
-                rows[name] = bars.add_task(name, total=total)
-            bars.update(rows[name], completed=done, total=total)
-
-        yield show
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -80,3 +80,15 @@ def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None
     names = list(choices)
     if value is not None and value not in names:
         raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")
+
+
+def require_draft(draft: str | None, strategies: Iterable[str]) -> None:
+    """Refuse a draft model that nothing uses, and the strategy that has none.
+
+    Raises:
+        UsageError: one of the two is there without the other.
+    """
+    from pasta_lm.strategies.speculation import DRAFT
+
+    if (draft is not None) is not (DRAFT in strategies):
+        raise UsageError(f"--draft and the strategy {DRAFT} go together", hint="give both, or none")

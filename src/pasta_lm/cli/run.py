@@ -18,6 +18,7 @@ from pasta_lm.cli.flags import (
     Model,
     Positions,
     option,
+    require_draft,
     require_one_of,
 )
 
@@ -44,8 +45,16 @@ def run(
     model: Model = None,
     strategy: Annotated[
         str,
-        option("--strategy", metavar="NAME", help="pasta or sequential."),
+        option(
+            "--strategy",
+            metavar="NAME",
+            help="pasta, sequential, apar, sot, sot-router, prompt-lookup or draft-model.",
+        ),
     ] = "pasta",
+    draft: Annotated[
+        str | None,
+        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
+    ] = None,
     max_tokens: Annotated[
         int,
         option(
@@ -92,6 +101,7 @@ def run(
     from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
 
     require_one_of("--strategy", strategy, STRATEGIES)
+    require_draft(draft, [strategy])
     asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
     require_one_of("--positions", positions, asked)
     params = SamplingParams(
@@ -107,7 +117,7 @@ def run(
     asked_for = _prompt(prompt, file)
     silence_libraries()
     with _loading(model):
-        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device)
+        loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device, draft=draft)
     if model in (None, BUILTIN):
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)

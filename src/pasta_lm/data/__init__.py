@@ -1,1 +1,1 @@
-"""What we learn from: records, their encoding, packs."""
+"""What we learn from: records, their encoding, packs; rollouts, their scores, pairs."""

@@ -66,6 +66,7 @@ def encode_example(
     vocabulary: Vocabulary,
     eos_id: int,
     strategy: PositionStrategy = PositionStrategy.PREDICT,
+    form: Form = Form.MAIN,
 ) -> EncodedExample:
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
@@ -74,9 +75,11 @@ def encode_example(
         vocabulary: Of a model that has the tag pieces, if the answer has tags.
         eos_id: What ends the answer.
         strategy: Where main goes on after a promise and at a sync.
+        form: What main says of a block: MAIN, a promise; FORKED, APAR's one piece.
 
     Raises:
-        UsageError: ``rotate``: its keys have several positions, which training does not express.
+        UsageError: ``rotate``: its keys have several positions, which training does not express;
+            or a form that leaves no gaps with positions that do.
         InputError: the prompt has no tokens, or a block has tags inside.
         VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
     """
@@ -85,6 +88,22 @@ def encode_example(
             "positions 'rotate' cannot be trained",
             hint="train with 'predict': until a sync the two are the same",
         )
+    if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
+        raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
+    prompt = checked_prompt(record, vocabulary)
+    encoded = vocabulary.encode_document(record.document, form)
+    if not encoded.blocks and not record.document.num_syncs:
+        return plain_example(record.id, prompt, encoded.main, eos_id)
+    return _Writer(prompt, vocabulary, strategy, form).write(record.id, encoded, eos_id)
+
+
+def checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
+    """Return a record's prompt as ids, once all of the record can be trained on.
+
+    Raises:
+        InputError: the prompt has no tokens, or a block has tags inside.
+        VocabularyError: the tokenizer changes the answer.
+    """
     vocabulary.check_round_trip(record.document.plain_text)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
     if not prompt:
@@ -92,13 +111,13 @@ def encode_example(
     inside = (item for block in record.document.blocks for item in block.items)
     if not all(isinstance(item, Text) for item in inside):
         raise InputError(f"record {record.id}: a block with tags inside cannot be trained")
-    encoded = vocabulary.encode_document(record.document)
-    if not encoded.blocks and not record.document.num_syncs:
-        return _plain(record.id, prompt, encoded.main, eos_id)
-    return _Writer(prompt, vocabulary, strategy).write(record.id, encoded, eos_id)
+    return prompt
 
 
-def _plain(name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int) -> EncodedExample:
+def plain_example(
+    name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int
+) -> EncodedExample:
+    """Return ordinary next-token training on an answer."""
     token_ids = array("i", [*prompt, *answer])
     labels = array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, eos_id])
     positions = array("i", range(len(token_ids)))
@@ -110,9 +129,15 @@ class _Writer:
     """Feeds an answer in the order of its written form, as an engine would in that of time."""
 
     def __init__(
-        self, prompt: Sequence[int], vocabulary: Vocabulary, strategy: PositionStrategy
+        self,
+        prompt: Sequence[int],
+        vocabulary: Vocabulary,
+        strategy: PositionStrategy,
+        form: Form,
     ) -> None:
         self._vocabulary = vocabulary
+        opens = LexemeKind.PROMISE_OPEN
+        self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
         self._entries = Entries.of_prompt(prompt)
         self._main = self._thread(None)
         self._placement = Placement(self._entries, strategy, self._main)
@@ -128,18 +153,17 @@ class _Writer:
             self._last_of_main = len(self._entries)
             self._labels.append(NO_LABEL)
             lexeme = self._vocabulary.id_to_lexeme(token)
-            if lexeme is None or lexeme.kind is LexemeKind.PROMISE_OPEN:
-                self._placement.feed(self._main, token)
-            elif lexeme.kind is LexemeKind.SYNC:
+            if lexeme is not None and lexeme.kind is LexemeKind.SYNC:
                 self._placement.feed_sync(self._main, token, unjoined)
                 unjoined = []
-            else:
-                assert lexeme.units is not None
+            elif lexeme is not None and lexeme.kind is self._forks_with:
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
+            else:
+                self._placement.feed(self._main, token)
         self._labels[self._last_of_main] = eos_id
-        return self._example(name, num_prompt)
+        return example_of(name, self._entries, self._labels, num_prompt)
 
-    def _fork(self, token: int, units: int, block: Sequence[int]) -> Thread:
+    def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
         """Feed a promise's last token and the whole block that it promised."""
         child = self._thread(self._main)
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
@@ -156,25 +180,27 @@ class _Writer:
         form = Form.MAIN if parent is None else Form.BLOCK
         return Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
 
-    def _example(self, name: str, num_prompt: int) -> EncodedExample:
-        items, num_owners = self._entries.items, self._entries.num_owners
-        numbers: dict[int, int] = {}
-        rows: list[Row] = []
-        for entry in items:
-            if id(entry.row) not in numbers:
-                numbers[id(entry.row)] = len(rows)
-                rows.append(entry.row)
-        # A slot bound, so that the numbers fit 32 bits: no slot is beyond the last.
-        bound = len(items)
-        return EncodedExample(
-            id=name,
-            token_ids=array("i", [entry.token for entry in items]),
-            labels=self._labels,
-            positions=array("i", [entry.position for entry in items]),
-            owners=array("i", [entry.owner for entry in items]),
-            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
-            rows=tuple(
-                tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
-            ),
-            num_prompt=num_prompt,
-        )
+
+def example_of(name: str, entries: Entries, labels: array[int], num_prompt: int) -> EncodedExample:
+    """Return what was fed, with what each token predicts, as an example."""
+    items, num_owners = entries.items, entries.num_owners
+    numbers: dict[int, int] = {}
+    rows: list[Row] = []
+    for entry in items:
+        if id(entry.row) not in numbers:
+            numbers[id(entry.row)] = len(rows)
+            rows.append(entry.row)
+    # A slot bound, so that the numbers fit 32 bits: no slot is beyond the last.
+    bound = len(items)
+    return EncodedExample(
+        id=name,
+        token_ids=array("i", [entry.token for entry in items]),
+        labels=labels,
+        positions=array("i", [entry.position for entry in items]),
+        owners=array("i", [entry.owner for entry in items]),
+        row_of=array("i", [numbers[id(entry.row)] for entry in items]),
+        rows=tuple(
+            tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
+        ),
+        num_prompt=num_prompt,
+    )

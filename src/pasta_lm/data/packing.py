@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Generic, Protocol, TypeVar
 
-from pasta_lm.data.encode import EncodedExample
+
+class Packable(Protocol):
+    """What has a name and a number of tokens."""
+
+    @property
+    def id(self) -> str:
+        """Return its name."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many tokens it has."""
+        ...
+
+
+P = TypeVar("P", bound=Packable)
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Generic[P]):
     """Examples in packs, and those that fit into none.
 
     Attributes:
@@ -18,11 +33,11 @@ class Packing:
         too_long: Ids of examples longer than a pack.
     """
 
-    packs: list[list[EncodedExample]]
+    packs: list[list[P]]
     too_long: list[str]
 
 
-def pack(examples: Iterable[EncodedExample], max_tokens: int, seed: int = 0) -> Packing:
+def pack(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
     """Shuffle examples and fill packs one after the other.
 
     Args:
@@ -30,9 +45,9 @@ def pack(examples: Iterable[EncodedExample], max_tokens: int, seed: int = 0) -> 
         max_tokens: The most that a pack may hold.
         seed: Of the order; the same seed gives the same packs.
     """
-    order: Sequence[EncodedExample] = list(examples)
+    order: Sequence[P] = list(examples)
     order = Random(seed).sample(order, len(order))
-    packs: list[list[EncodedExample]] = []
+    packs: list[list[P]] = []
     too_long: list[str] = []
     room = 0
     for example in order:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta_lm.engines.piece_table import PieceTable
+from pasta_lm.errors import VocabularyError
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import (
     MAX_UNITS,
     PROMISE_OPEN,
@@ -44,8 +46,14 @@ class EncodedDocument:
 class DocumentEncoder:
     """Encodes one answer; its blocks gather here in document order."""
 
-    def __init__(self, pieces: PieceTable, encode_text: Callable[[str], list[int]]) -> None:
-        """Begin with no blocks."""
+    def __init__(
+        self,
+        pieces: PieceTable,
+        encode_text: Callable[[str], list[int]],
+        form: Form = Form.MAIN,
+    ) -> None:
+        """Begin with no blocks; the form is MAIN, or FORKED."""
+        self._form = form
         self._pieces = pieces
         self._encode_text = encode_text
         self._blocks: list[tuple[int, ...]] = []
@@ -60,6 +68,8 @@ class DocumentEncoder:
             match item:
                 case Text(text):
                     yield from self._encode_text(text)
+                case Sync() if self._form is Form.FORKED:
+                    raise VocabularyError("the forked form has no sync")
                 case Sync():
                     yield self._pieces[SYNC]
                 case Block():
@@ -73,6 +83,8 @@ class DocumentEncoder:
         length = sum(len(ids) + NUM_BLOCK_TAGS for ids in self._blocks[place:])
         units = units_for(length) if block.units is None else block.units
         yield self._pieces[PROMISE_OPEN]
+        if self._form is Form.FORKED:
+            return
         yield from self._encode_text(escape_topic(block.topic))
         yield self._pieces[closing_piece(min(units, MAX_UNITS))]
 

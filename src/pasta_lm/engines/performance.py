@@ -22,8 +22,9 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.engines.script import Script, ScriptToken
 from pasta_lm.engines.stops import StopWatch
+from pasta_lm.interpreter.commands import Command, End, Finish, Fork, Resume
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.interpreter import Command, End, Finish, Fork, Interpreter, Resume
+from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread, ThreadState

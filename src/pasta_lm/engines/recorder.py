@@ -5,6 +5,7 @@ Engines tell it of tokens, steps and commands; it reads no clock, times are hand
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from pasta_lm.interpreter.placement import Placed
@@ -19,7 +20,7 @@ class Recorder:
     def __init__(self, trace: Trace, main: Thread) -> None:
         """Begin with the main thread."""
         self.trace = trace
-        self._pending: dict[int, TokenRecord] = {}
+        self._pending: defaultdict[int, deque[TokenRecord]] = defaultdict(deque)
         self.thread_started(main)
 
     def thread_started(self, thread: Thread) -> None:
@@ -47,12 +48,12 @@ class Recorder:
         """Add a token that a thread decoded in a step (-1: the prefill)."""
         record = TokenRecord(thread.id, token, text, role, step, t_s, is_forced)
         self.trace.tokens.append(record)
-        self._pending[thread.id] = record
+        self._pending[thread.id].append(record)
         self.trace.threads[thread.id].num_tokens += 1
 
     def fed(self, thread: Thread, placed: Placed, *, step: int) -> None:
-        """Note that a thread's last token was fed."""
-        record = self._pending.pop(thread.id)
+        """Note that a thread's first token that was not fed yet is fed."""
+        record = self._pending[thread.id].popleft()
         record.fed_step = step
         record.slot, record.position, record.depth = placed.slot, placed.position, placed.depth
         self.trace.critical_path = max(self.trace.critical_path, placed.depth)

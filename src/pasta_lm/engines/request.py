@@ -6,7 +6,7 @@ in one forward pass, a remote one streams each thread on a clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -17,6 +17,10 @@ from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.document import Document
+from pasta_lm.language.parser import Form
+
+Guess = Callable[[Sequence[int]], Sequence[int]]
+"""All ids of a thread so far, the prompt's first, to those that may come next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,31 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a thread begins when main has ended."""
+
+    given: tuple[int, ...]
+    """What it is fed in one pass before it decodes; at least one id. Counted as tags are."""
+    topic: str | None = None
+    """Of its block; None: it decodes the answer itself."""
+    text: str = ""
+    """What its text begins with, of what it is given."""
+    num_seen: int | None = None
+    """It stands behind so many tokens of the prompt and sees no more; None: behind main."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """What follows when main has ended: its text is no part of the answer, that of others is."""
+
+    starts: Callable[[str], Sequence[Start]]
+    """Main's text to the threads that begin behind it; with none, the answer is main's after all.
+    """
+    max_main_tokens: int
+    """Main ends after so many tokens at the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt and what to do with it."""
 
@@ -102,7 +131,14 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     positions: PositionStrategy = PositionStrategy.PREDICT
     forks: bool = True
-    """False: no tag can be sampled, the answer is decoded sequentially."""
+    """False: no tag can be sampled, no promise forks."""
+    form: Form = Form.MAIN
+    """The table of what main may say: MAIN, or FORKED for APAR."""
+    expansion: Expansion | None = None
+    """What follows when main has ended; only without forks."""
+    guess: Guess | None = None
+    """Guesses what main decodes next: what is right is decoded in one pass. Only for one thread
+    and one sample; tokens are the same as without."""
     forced: EncodedDocument | None = None
     """An answer to decode token by token instead of the model's own."""
     strategy: str = "pasta"
@@ -171,6 +207,12 @@ class Answer:
         return self.document.plain_text
 
     @property
+    def program(self) -> str:
+        """Return the written form; the annotator form where blocks have no lengths."""
+        has_lengths = all(block.units is not None for block in self.document.blocks)
+        return self.document.written() if has_lengths else self.document.annotator_form()
+
+    @property
     def finish_reason(self) -> str:
         """Return why the response ended."""
         assert self.trace.finish_reason is not None
@@ -204,7 +246,7 @@ class Answer:
             "kind": trace.kind.value,
             "finish_reason": self.finish_reason,
             "text": self.text,
-            "program": self.document.written(),
+            "program": self.program,
             "threads": threads,
             "usage": trace.usage(),
             "critical_path_tokens": trace.critical_path,
@@ -214,5 +256,6 @@ class Answer:
         }
 
 
-__all__ = ["Answer", "Capabilities", "Finished", "Kind", "Request", "SamplingParams"]
-__all__ += ["StreamEvent", "Synced", "TextDelta", "ThreadEnded", "ThreadStarted"]
+__all__ = ["Answer", "Capabilities", "Expansion", "Finished", "Guess", "Kind", "Request"]
+__all__ += ["SamplingParams", "Start", "StreamEvent", "Synced", "TextDelta", "ThreadEnded"]
+__all__ += ["ThreadStarted"]

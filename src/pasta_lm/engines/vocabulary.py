@@ -22,10 +22,13 @@ from pasta_lm.engines.text_stream import TextStream, TokenBytes
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.lexer import Lexeme
+from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
 
 __all__ = ["ChatTokenizer", "EncodedDocument", "FastTokenizer", "TextStream", "Vocabulary"]
 
+_TURN = "(the turn of the model)"
+"""Marks where a chat template puts what the model said."""
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
@@ -152,13 +155,36 @@ class Vocabulary:
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
         return str(written)
 
-    def encode_document(self, document: Document) -> EncodedDocument:
+    def encode_reply(self, text: str) -> list[int]:
+        """Encode what a user says after a turn of the model, from that turn's end on.
+
+        The chat template writes it; without one, it is a paragraph of its own.
+
+        Raises:
+            RequestError: a text that is no Unicode, or turns that cannot be written.
+        """
+        if not self.has_chat_template:
+            return self.encode_text(f"\n\n{text}\n\n")
+        roles, texts = ("user", "assistant", "user"), ("?", _TURN, text)
+        messages = [
+            {"role": role, "content": content} for role, content in zip(roles, texts, strict=True)
+        ]
+        return self._prompts.encode(self._apply_chat_template(messages).split(_TURN, 1)[1])
+
+    def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
         """Encode an answer, each stretch between two tags alone.
 
         A block without a promised length gets the one that its tokens make; lengths beyond the
         largest closing piece are clamped to it.
+
+        Args:
+            document: The answer.
+            form: What main says of a block: MAIN, a promise; FORKED, one piece.
+
+        Raises:
+            VocabularyError: a sync in the forked form, which has none.
         """
-        return DocumentEncoder(self._pieces, self.encode_text).encode(document)
+        return DocumentEncoder(self._pieces, self.encode_text, form).encode(document)
 
     def count_tokens(self, written: str) -> int:
         """Return how many tokens a block's inside has, given in the written form."""

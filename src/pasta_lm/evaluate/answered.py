@@ -11,6 +11,7 @@ from typing import Any
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.structure import Structure, structure
+from pasta_lm.strategies import apar
 from pasta_lm.tasks.referee import referee_grade
 from pasta_lm.tasks.task import Task
 
@@ -24,7 +25,7 @@ class Answered:
         family: Its family.
         strategy: What answered.
         text: What a reader gets.
-        program: The written form.
+        program: The written form; the annotator form where blocks have no lengths.
         grade: The referee's, from 0 to 1.
         structure: Its forks and syncs.
         finish_reason: ``stop``, or the limit that cut it.
@@ -32,6 +33,8 @@ class Answered:
         num_content_tokens: Tokens of all threads, tags and topics excluded.
         critical_path: Tokens decoded one after another.
         wall_s: Seconds, where it was decoded alone; None: among others.
+        kind: How it came about, see ``Kind``; None: an older version did not say.
+        trace: What happened when, where it was decoded alone; ``Trace.from_packed`` reads it.
     """
 
     task_id: str
@@ -46,6 +49,8 @@ class Answered:
     num_content_tokens: int
     critical_path: int
     wall_s: float | None = None
+    kind: str | None = None
+    trace: str | None = None
 
     @property
     def is_well_formed(self) -> bool:
@@ -82,14 +87,16 @@ def graded(task: Task, answer: Answer, strategy: str, *, is_timed: bool = False)
         family=task.family,
         strategy=strategy,
         text=answer.text,
-        program=answer.document.written(),
+        program=answer.program,
         grade=referee_grade(task, answer.text),
-        structure=structure(task, answer.document),
+        structure=structure(task, answer.document, by_details=strategy == apar.NAME),
         finish_reason=answer.finish_reason,
         num_illegal=trace.num_illegal,
         num_content_tokens=trace.num_content_tokens,
         critical_path=trace.critical_path,
         wall_s=trace.wall_s if is_timed else None,
+        kind=trace.kind.value,
+        trace=trace.packed() if is_timed else None,
     )
 
 
@@ -105,3 +112,26 @@ def write_answers(path: Path, answers: Iterable[Answered]) -> None:
                 file.write(json.dumps(answer.to_dict(), ensure_ascii=False) + "\n")
     except OSError as exc:
         raise InputError(f"{path} cannot be written: {exc}") from exc
+
+
+def read_answers(path: Path) -> list[Answered]:
+    """Read a record file.
+
+    Raises:
+        InputError: it cannot be read, or a line is no graded answer: the first is named.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+    return [_answered(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _answered(path: Path, number: int, line: bytes) -> Answered:
+    try:
+        row = json.loads(line)
+        parts = row.pop("structure")
+        forked, syncs = frozenset(parts["forked"]), frozenset(parts["syncs"])
+        return Answered(**row, structure=Structure(forked, parts["num_stray"], syncs))
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise InputError(f"{path}:{number}: no graded answer: {exc}") from exc

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.evaluate.answered import Answered, graded
-from pasta_lm.strategies import pasta
+from pasta_lm.language.document import Document
+from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.replay import bounded
-from pasta_lm.tasks.annotators import gold
+from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -22,8 +24,16 @@ Progress = Callable[[str, int, int], None]
 PERFECT = "perfect forks"
 """The name of the true structure, decoded with forced tokens."""
 
-UNMASKED = f"{pasta.NAME}, mask off"
-"""The name under which records keep what the model does without the mask."""
+ALWAYS, RANDOM = "always fork", "random fork"
+"""The same answers with every unit a block, and with as many as the model forks, by chance."""
+
+BOUNDS = (PERFECT, ALWAYS, RANDOM)
+
+MASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
+"""Strategies in which a mask keeps a model from wrong tags, and the names under which records keep
+what it does without."""
+
+UNMASKED = MASKED[pasta.NAME]
 
 
 def answer_all(
@@ -55,9 +65,40 @@ def answer_all(
     return done
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Reference answers with structures that no model chose, replayed beside the strategies.
+
+    Attributes:
+        model: Whose engine decodes them.
+        others: Whether always forking and forking by chance are replayed too.
+        fork_rate: The chance of a unit where forks fall by chance; None: they are left out.
+    """
+
+    model: Pasta
+    others: bool = False
+    fork_rate: float | None = None
+
+    def documents(self, task: Task) -> dict[str, Document]:
+        """Return each bound's name and its structure of a task's answer."""
+        found = {PERFECT: gold(task)}
+        if self.others:
+            found[ALWAYS] = always_fork(task)
+        if self.others and self.fork_rate is not None:
+            found[RANDOM] = random_fork(task, self.fork_rate)
+        return found
+
+
+def fork_rate(tasks: Sequence[Task], answers: Sequence[Answered]) -> float | None:
+    """Return the share of units that answers fork, in order of the tasks; None of no units."""
+    num_units = sum(len(task.units) for task in tasks)
+    num_forked = sum(len(answer.structure.forked) for answer in answers)
+    return num_forked / num_units if num_units else None
+
+
 def answer_timed(
     models: Sequence[tuple[str, Pasta]],
-    perfect: Pasta | None,
+    bounds: Bounds | None,
     tasks: Sequence[Task],
     params: SamplingParams,
     progress: Progress,
@@ -66,20 +107,20 @@ def answer_timed(
 
     Args:
         models: Strategies, each with the model that answers by it.
-        perfect: Whose engine replays the true structure; None: nobody's.
+        bounds: What is replayed beside them; None: nothing.
         tasks: What is asked.
         params: How tokens are chosen, and the limits.
         progress: Told after each task.
     """
-    done: dict[str, list[Answered]] = {name: [] for name, _ in models}
-    if perfect is not None:
-        done[PERFECT] = []
+    done: defaultdict[str, list[Answered]] = defaultdict(list)
     for index, task in enumerate([*tasks[:1], *tasks]):  # the first one twice: it warms up
         for name, model in models:
             request = model.request(task.prompt, params, strategy=name)
             done[name].append(_timed(model, task, request, name))
-        if perfect is not None:
-            done[PERFECT].append(_timed(perfect, task, _true_request(perfect, task), PERFECT))
+        if bounds is not None:
+            for name, document in bounds.documents(task).items():
+                request = _given_request(bounds.model, task, document)
+                done[name].append(_timed(bounds.model, task, request, name))
         progress("clocks", index, len(tasks))
     return {name: answers[1:] for name, answers in done.items()}
 
@@ -89,11 +130,11 @@ def _timed(model: Pasta, task: Task, request: Request, name: str) -> Answered:
     return graded(task, answer, name, is_timed=True)
 
 
-def _true_request(model: Pasta, task: Task) -> Request:
-    """Return the request that decodes the reference with its true structure."""
+def _given_request(model: Pasta, task: Task, document: Document) -> Request:
+    """Return the request that decodes the reference with a given structure."""
     loaded = model.engine.loaded
-    document = gold(task).with_lengths(loaded.vocabulary.count_tokens)
-    prompt = model.request(task.prompt).prompt
+    document = document.with_lengths(loaded.vocabulary.count_tokens)
+    prompt = model.request(task.prompt, strategy=sequential.NAME).prompt
     request = pasta.replay(prompt, document, loaded.vocabulary, SamplingParams(), loaded.positions)
     return bounded(request, None)
 

@@ -8,14 +8,33 @@ Source: PASTA, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.intervals import geometric_mean
 from pasta_lm.evaluate.quality import as_dict
 
 
-def speed(answers: Sequence[Answered], baseline: Sequence[Answered]) -> dict[str, Any]:
+class Timed(Protocol):
+    """What of an answer says how fast it was."""
+
+    @property
+    def text(self) -> str:
+        """Return what a reader gets."""
+
+    @property
+    def critical_path(self) -> int:
+        """Return how many tokens were decoded one after another."""
+
+    @property
+    def parallelism(self) -> float:
+        """Return content tokens / critical path."""
+
+    @property
+    def wall_s(self) -> float | None:
+        """Return seconds, where it was decoded alone."""
+
+
+def speed(answers: Sequence[Timed], baseline: Sequence[Timed]) -> dict[str, Any]:
     """Return what does not need a clock, of answers to the same tasks, in order.
 
     ``length_ratio`` is in characters of the answers; theoretical speedup is about parallelism
@@ -33,7 +52,7 @@ def speed(answers: Sequence[Answered], baseline: Sequence[Answered]) -> dict[str
     }
 
 
-def realised(answers: Sequence[Answered], baseline: Sequence[Answered]) -> dict[str, Any]:
+def realised(answers: Sequence[Timed], baseline: Sequence[Timed]) -> dict[str, Any]:
     """Return the ratio of the clocks of answers that were decoded alone; None without any."""
     pairs = zip(answers, baseline, strict=True)
     ratios = [b.wall_s / a.wall_s for a, b in pairs if a.wall_s and b.wall_s]

@@ -50,25 +50,35 @@ def true_structure(task: Task) -> Structure:
     return Structure(frozenset(forked), 0, frozenset(needed_syncs(task.units, forked)))
 
 
-def structure(task: Task, document: Document) -> Structure:
-    """Return what an answer forked, unit by unit."""
+def structure(task: Task, document: Document, *, by_details: bool = False) -> Structure:
+    """Return what an answer forked, unit by unit.
+
+    Args:
+        task: What was asked.
+        document: The answer.
+        by_details: Blocks hold what stands behind a unit's first words, as APAR forks: a block
+            that begins with no unit forks the one that it stands in.
+    """
     found = unit_starts(task, document.plain_text)
     starts = sorted((start, index) for index, start in enumerate(found) if start is not None)
     forked: set[int] = set()
     syncs: set[int] = set()
     num_stray = 0
-    for begin, end in _spans(document):
+    for begin, end in spans(document):
         if end is None:
             following = [index for start, index in starts if start >= begin]
             syncs.add(following[0] if following else len(task.units))
             continue
         inside = [index for start, index in starts if begin <= start < end]
+        if by_details and not inside:
+            around = [index for start, index in starts if start < begin][-1:]
+            inside = [index for index in around if index not in forked]
         forked.update(inside[:1])
         num_stray += not inside
     return Structure(frozenset(forked), num_stray, frozenset(syncs))
 
 
-def _spans(document: Document) -> Iterator[tuple[int, int | None]]:
+def spans(document: Document) -> Iterator[tuple[int, int | None]]:
     """Yield where each block begins and ends in the plain text; a sync has no end."""
     place = 0
     for item in document.items:

@@ -13,21 +13,25 @@ from typing import TYPE_CHECKING, Any
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.answering import (
-    PERFECT,
-    UNMASKED,
+    BOUNDS,
+    MASKED,
+    Bounds,
     Progress,
     answer_all,
     answer_timed,
+    fork_rate,
     unmasked,
 )
 from pasta_lm.evaluate.quality import decisions, quality, share
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.tasks.registry import held_out_families, make, training_families
 from pasta_lm.tasks.splits import prompts_hash
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:
+    from pasta_lm.evaluate.workers import Side, Workers
     from pasta_lm.strategies.model import Pasta
 
 Figures = dict[str, Any]
@@ -47,6 +51,8 @@ class TaskSettings:
     """Another split whose wordings are used instead."""
     first_seed: int = 0
     max_tokens: int = 1024
+    bounds: bool = False
+    """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
 
 
 @dataclass(slots=True)
@@ -58,6 +64,8 @@ class Answers:
     by_strategy: dict[str, list[Answered]] = field(default_factory=dict)
     timed: dict[str, list[Answered]] = field(default_factory=dict)
     unmasked: dict[str, list[Answered]] = field(default_factory=dict)
+    fork_rate: float | None = None
+    """Of PASTA's units, where forks were also made by chance."""
 
     def all(self) -> list[Answered]:
         """Return every answer, for the record file."""
@@ -83,22 +91,43 @@ def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
 
 
 def answer_tasks(
-    settings: TaskSettings, model: Pasta, baseline: Pasta, progress: Progress
+    settings: TaskSettings,
+    model: Pasta,
+    baseline: Pasta,
+    progress: Progress,
+    workers: Workers | None = None,
 ) -> Answers:
-    """Let both models answer; the sequential strategy is the baseline's, the rest the model's."""
+    """Let both models answer; strategies with sequential tokens are the baseline's.
+
+    Args:
+        settings: What is asked, and how.
+        model: Whose strategies are measured.
+        baseline: Who answers sequentially.
+        progress: Told what is done.
+        workers: Processes that have the same models; they decode all that needs no clock.
+    """
     params = SamplingParams(max_tokens=settings.max_tokens)
+    sides: dict[Side, Pasta] = {"model": model, "baseline": baseline}
     answers = Answers(*choose_tasks(settings))
     names = dict.fromkeys((sequential.NAME, *settings.strategies))
-    who = [(name, baseline if name == sequential.NAME else model) for name in names]
-    for name, answering in who:
-        answers.by_strategy[name] = answer_all(answering, answers.tasks, name, params, progress)
+    side_of: dict[str, Side] = {n: "baseline" if n in EXACT_SEQUENTIAL else "model" for n in names}
+    for name, side in side_of.items():
+        if workers is None:
+            given = answer_all(sides[side], answers.tasks, name, params, progress)
+        else:
+            given = workers.answer_all(side, answers.tasks, name, params, progress)
+        answers.by_strategy[name] = given
     timed = answers.timed_tasks
     if timed:
-        perfect = model if model.is_taught else None
-        answers.timed = answer_timed(who, perfect, timed, params, progress)
-    if timed and model.is_taught and pasta.NAME in names:
-        free = answer_all(model, timed, pasta.NAME, unmasked(params), progress)
-        answers.unmasked[pasta.NAME] = [replace(answer, strategy=UNMASKED) for answer in free]
+        forked = answers.by_strategy.get(pasta.NAME) if model.knows(pasta.NAME) else None
+        rate = None if forked is None else fork_rate(answers.tasks, forked)
+        bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
+        answers.fork_rate = rate if settings.bounds else None
+        who = [(name, sides[side]) for name, side in side_of.items()]
+        answers.timed = answer_timed(who, bounds, timed, params, progress)
+    for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
+        free = answer_all(model, timed, name, unmasked(params), progress)
+        answers.unmasked[name] = [replace(one, strategy=MASKED[name]) for one in free]
     return answers
 
 
@@ -110,8 +139,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
     machine = next((name for name in devices() if name.startswith(str(loaded.device))), None)
     names = list(dict.fromkeys(settings.strategies))
     trained, held_out = training_families(), held_out_families()
-    if answers.timed and PERFECT in answers.timed:
-        names.append(PERFECT)
+    names += [name for name in BOUNDS if name in answers.timed]
     return {
         "kind": loaded.kind.value,
         "num_prompts": sum(task.family in trained for task in answers.tasks),
@@ -125,6 +153,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.first_seed,
         "max_tokens": settings.max_tokens,
+        "fork_rate": answers.fork_rate,
         "prompts_sha256": prompts_hash(_by_family(answers.tasks)),
         "strategies": {
             name: _figures(answers, name, trained)
@@ -153,15 +182,17 @@ def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:
             _of(families, timed, answers.timed[name]),
             _of(families, timed, answers.timed[sequential.NAME]),
         )
-    if name == PERFECT:
-        given = _of(families, timed, answers.timed[PERFECT])
+    if name in BOUNDS:
+        given = _of(families, timed, answers.timed[name])
         base = _of(families, timed, answers.timed[sequential.NAME])
-        return {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
+        figures = {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
+        asked = [task for task in timed if task.family in families]
+        return figures | decisions(asked, given)
     given = _of(families, tasks, answers.by_strategy[name])
     base = _of(families, tasks, answers.by_strategy[sequential.NAME])
     asked = [task for task in tasks if task.family in families]
     figures = {"num_prompts": len(given), **quality(given, base), **speed(given, base), **clocks}
-    if name != sequential.NAME:
+    if name not in EXACT_SEQUENTIAL:
         free = _of(families, timed, answers.unmasked.get(name, []))
         figures["well_formed_unmasked"] = share([answer.is_well_formed for answer in free])
         figures |= decisions(asked, given)

@@ -1,7 +1,8 @@
 """How it runs: threads, visibility, positions, limits and the state machine of one response."""
 
+from pasta_lm.interpreter.commands import Command, End, Finish, Fork, Resume, Wait
 from pasta_lm.interpreter.entries import Entries, Entry
-from pasta_lm.interpreter.interpreter import Command, End, Finish, Fork, Interpreter, Resume, Wait
+from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placed, Placement
 from pasta_lm.interpreter.positions import PositionStrategy

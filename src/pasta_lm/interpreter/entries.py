@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Entries:
-    """The entries of one request in order of slot; they only ever grow."""
+    """The entries of one request in order of slot; only a wrong guess is ever taken back."""
 
     items: list[Entry] = field(default_factory=list)
     num_owners: int = 1
@@ -59,6 +59,10 @@ class Entries:
         """Add an entry and return its slot."""
         self.items.append(entry)
         return len(self.items) - 1
+
+    def truncate(self, num_entries: int) -> None:
+        """Forget the entries from this slot on."""
+        del self.items[num_entries:]
 
     def is_visible(self, query_slot: int, slot: int) -> bool:
         """Tell whether the entry in one slot was visible to the one in another when it was fed."""

@@ -10,77 +10,26 @@ Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import NamedTuple
 
 from pasta_lm.errors import PastaSyntaxError
+from pasta_lm.interpreter.commands import (
+    ASYNC_CLOSE,
+    Command,
+    End,
+    Finish,
+    Fork,
+    Legal,
+    Resume,
+    Wait,
+)
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.thread import Thread, ThreadState
-from pasta_lm.language.document import Document, Item
+from pasta_lm.interpreter.thread import Thread, ThreadState, descendants, items_until
+from pasta_lm.language.document import Document
 from pasta_lm.language.events import AsyncClose, Promise, Sync
 from pasta_lm.language.lexer import Lexeme, LexemeKind
-from pasta_lm.language.parser import Form, Parser
-
-ASYNC_OPEN = Lexeme(LexemeKind.ASYNC_OPEN)
-ASYNC_CLOSE = Lexeme(LexemeKind.ASYNC_CLOSE)
-SYNC = Lexeme(LexemeKind.SYNC)
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Start a thread: ``forced`` is the first token that it feeds, in the coming pass."""
-
-    child: Thread
-    parent: Thread
-    forced: Lexeme = ASYNC_OPEN
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Let this thread feed nothing until it is resumed."""
-
-    thread: Thread
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Let this thread feed ``forced`` next, together with the last block that it waited for."""
-
-    thread: Thread
-    joined: tuple[Thread, ...]
-    forced: Lexeme = SYNC
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The thread decodes no more; a block still feeds its ``</async>`` if the response goes on."""
-
-    thread: Thread
-    reason: FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The response is complete."""
-
-    reason: FinishReason
-
-
-Command = Fork | Wait | Resume | End | Finish
-
-
-class Legal(NamedTuple):
-    """What a thread may decode next; hashable, so that engines can keep a mask for each."""
-
-    kinds: frozenset[LexemeKind]
-    end_of_text: bool
-    units: int
-    """The largest legal promise."""
-    in_topic: bool = False
-    needs_text: bool = False
-    """Only text with a character other than space: a topic may not end without one."""
+from pasta_lm.language.parser import Form, Parser, State
 
 
 class Interpreter:
@@ -91,16 +40,23 @@ class Interpreter:
     (``Thread.reading_key``), so that limits favour what stands earlier in the answer.
     """
 
-    def __init__(self, limits: Limits, new_owner: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        new_owner: Callable[[], int] | None = None,
+        form: Form = Form.MAIN,
+    ) -> None:
         """Start with a main thread that has decoded nothing.
 
         Args:
             limits: The bounds of this response.
             new_owner: Gives owner numbers; samples of one prompt share it. Counts from 1 if None.
+            form: The table of what main may say: MAIN, or FORKED for APAR.
         """
         self.limits = limits
+        self._form = form
         self._new_owner = new_owner or count(1).__next__
-        self.main = Thread(0, self._new_owner(), Parser(Form.MAIN, limits.max_depth))
+        self.main = Thread(0, self._new_owner(), Parser(form, limits.max_depth))
         self.threads: list[Thread] = [self.main]
         self.num_tokens = 0
         self.num_illegal = 0
@@ -145,6 +101,8 @@ class Interpreter:
         return Legal(frozenset(kinds), False, max(1, units), in_topic=True, needs_text=needs_text)
 
     def _may_promise(self, thread: Thread) -> bool:
+        if self._form is Form.FORKED and thread.content and isinstance(thread.content[-1], Thread):
+            return False  # APAR: no fork right behind a fork
         if len(self.threads) > self.limits.max_blocks:
             return False
         if len(thread.path) >= self.limits.max_depth:
@@ -202,12 +160,12 @@ class Interpreter:
         except PastaSyntaxError:
             self.num_illegal += 1
             return []
-        if lexeme.kind is LexemeKind.PROMISE_OPEN:
-            thread.num_topic_tokens, thread.has_topic_text = 0, False
-        elif lexeme.kind is LexemeKind.TEXT:
+        if lexeme.kind is LexemeKind.TEXT:
             assert thread.num_topic_tokens is not None
             thread.num_topic_tokens += 1
             thread.has_topic_text |= bool(lexeme.text.strip())
+        elif thread.parser.state is State.TOPIC:
+            thread.num_topic_tokens, thread.has_topic_text = 0, False
         commands: list[Command] = []
         for event in events:
             match event:
@@ -226,21 +184,25 @@ class Interpreter:
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
         parent.num_topic_tokens = None
+        self._add(parent, promise.topic, promise.units, num_given=1)  # <async>
+        return self._start_deferred()
+
+    def _add(self, parent: Thread, topic: str | None, units: int | None, num_given: int) -> None:
         child = Thread(
             len(self.threads),
             self._new_owner(),
             Parser(Form.BLOCK, self.limits.max_depth - len(parent.path)),
             parent=parent,
             path=(*parent.path, len(parent.children) + 1),
-            topic=promise.topic,
-            units=promise.units,
+            topic=topic,
+            units=units,
             state=ThreadState.DEFERRED,
+            num_given=num_given,
         )
         self.threads.append(child)
         parent.children.append(child)
         parent.unjoined.append(child)
         parent.content.append(child)
-        return self._start_deferred()
 
     def _start_deferred(self) -> list[Command]:
         """Start deferred threads, the oldest first, while ``max_threads`` allows."""
@@ -249,15 +211,32 @@ class Interpreter:
             return []
         bound = self.limits.max_threads
         num_free = len(deferred) if bound is None else bound - sum(1 for _ in self.runnable())
-        num_free = min(num_free, self.limits.max_tokens - self.num_tokens)  # <async> counts
         commands: list[Command] = []
         for child in deferred[: max(0, num_free)]:
             assert child.parent is not None
+            if self.num_tokens + child.num_given > self.limits.max_tokens:
+                break
             child.state = ThreadState.RUNNING
-            child.num_tokens += 1
-            self.num_tokens += 1
+            child.num_tokens += child.num_given
+            self.num_tokens += child.num_given
             commands.append(Fork(child, child.parent))
         return commands
+
+    def expand(
+        self, starts: Iterable[tuple[str | None, int]], *, is_cut: bool = False
+    ) -> list[Command]:
+        """End main and let other threads write the answer: what main wrote is no part of it.
+
+        Args:
+            starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
+                how many tokens it is given; no more than there may be blocks.
+            is_cut: A limit left some out: the answer is not whole.
+        """
+        self.main.content.clear()
+        for topic, num_given in starts:
+            self._add(self.main, topic, None, num_given)
+        reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
+        return self._end(self.main, reason) + self._cut_if_full()
 
     def _sync(self, thread: Thread) -> list[Command]:
         thread.content.append(Sync())
@@ -268,13 +247,14 @@ class Interpreter:
 
     @staticmethod
     def _join(thread: Thread) -> Resume:
-        joined = tuple(_descendants(thread.unjoined))
+        joined = tuple(descendants(thread.unjoined))
         thread.unjoined.clear()
         return Resume(thread, joined)
 
     def end_of_text(self, thread: Thread) -> list[Command]:
         """Take an end-of-text: it ends main, and (remote engines, no mask) the block it is in."""
-        return self._end(thread, FinishReason.STOP) + self._cut_if_full()
+        reason = FinishReason.STOP if self.forced(thread) is None else FinishReason.LENGTH
+        return self._end(thread, reason) + self._cut_if_full()
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:
         thread.state = ThreadState.ENDED
@@ -287,8 +267,11 @@ class Interpreter:
         return commands + self._finish_if_done()
 
     def _finish_if_done(self) -> list[Command]:
-        if self.is_finished or any(thread.is_alive for thread in self.threads):
+        alive = [thread for thread in self.threads if thread.is_alive]
+        if self.is_finished or any(one.state is not ThreadState.DEFERRED for one in alive):
             return []
+        if alive:  # no room is left for what they are given
+            return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
         stopped = self._stopped_at is not None
         reason = FinishReason.STOP if stopped else self.main.finish_reason
         assert reason is not None
@@ -335,7 +318,7 @@ class Interpreter:
                 commands.append(End(other, FinishReason.ABORT))
         if thread.is_alive:
             return commands + self._end(thread, FinishReason.STOP) + self._cut_if_full()
-        return commands + self._finish_if_done()
+        return commands + self._start_deferred() + self._finish_if_done()
 
     # The answer
 
@@ -343,24 +326,4 @@ class Interpreter:
         """Return the answer as it stands, cut where a ``stop`` string was found."""
         if self._stopped_at is None:
             return Document(self.main.items())
-        return Document(_until(self.main, self._stopped_at))
-
-
-def _descendants(threads: list[Thread]) -> Iterator[Thread]:
-    for thread in threads:
-        yield thread
-        yield from _descendants(thread.children)
-
-
-def _until(thread: Thread, last: Thread) -> tuple[Item, ...]:
-    """Return a thread's items up to the end of ``last``, which stands in it or in a descendant."""
-    if thread is last:
-        return thread.items()
-    kept = Thread(thread.id, thread.owner, thread.parser, topic=thread.topic, units=thread.units)
-    for part in thread.content:
-        if isinstance(part, Thread) and part.path == last.path[: len(part.path)]:
-            inner = _until(part, last)
-            block = part.block()
-            return (*kept.items(), type(block)(block.topic, block.units, inner))
-        kept.content.append(part)
-    return kept.items()
+        return Document(items_until(self.main, self._stopped_at))

@@ -19,7 +19,7 @@ from pasta_lm.interpreter.positions import (
     position_of_sync,
 )
 from pasta_lm.interpreter.thread import ForkPoint, Thread
-from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,67 @@ class Placement:
         main.row = Row.of_main(main.owner)
         main.position = sum(1 for entry in entries.items if entry.owner == PROMPT_OWNER)
 
-    def feed(self, thread: Thread, token: int, *, promised: Thread | None = None) -> Placed:
+    def feed(
+        self,
+        thread: Thread,
+        token: int,
+        *,
+        promised: Thread | None = None,
+        is_same_pass: bool = False,
+    ) -> Placed:
         """Place the next token of a thread.
 
         Args:
             thread: Who feeds it.
             token: Its id.
             promised: The thread that this token, a promise's closing piece, forks.
+            is_same_pass: The thread's last token is fed in the same pass: this one did not have to
+                wait for it, so it is no deeper.
         """
         if thread.row is None:
             self._begin(thread)
         assert thread.row is not None
-        depth = thread.depth + 1
+        depth = thread.depth + (0 if is_same_pass else 1)
         placed = self._append(thread, token, thread.position, depth)
         thread.position += 1
         if promised is not None:
-            assert promised.units is not None
             promised.fork_point = ForkPoint(placed.slot, placed.position, depth)
             thread.position = position_after_promise(
-                self.strategy, placed.position, promised.units, promised.block_length
+                self.strategy, placed.position, promised.units or 0, promised.block_length
             )
         return placed
+
+    def take_back(self, thread: Thread, num_tokens: int) -> None:
+        """Forget the last entries: a thread's tokens that were guessed wrong.
+
+        They stand last: nobody else fed anything behind them.
+        """
+        first = len(self.entries) - num_tokens
+        assert all(entry.owner == thread.owner for entry in self.entries.items[first:])
+        self.entries.truncate(first)
+        thread.position -= num_tokens
+
+    def start(self, thread: Thread, num_seen: int | None) -> None:
+        """Let a thread that no promise forked begin, once its parent has fed its last token.
+
+        Args:
+            thread: Who begins.
+            num_seen: It stands behind so many tokens of the prompt and sees no more than them;
+                None: it stands behind its parent and sees what that sees.
+        """
+        parent = thread.parent
+        assert parent is not None
+        assert parent.row is not None
+        thread.epoch, thread.depth = parent.epoch, parent.depth
+        if num_seen is None:
+            last = len(self.entries) - 1
+            thread.position = parent.position
+            thread.row = parent.row.fork(
+                parent=parent.owner, child=thread.owner, promise_end_slot=last
+            )
+        else:
+            thread.position = num_seen
+            thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})
 
     def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placed:
         """Place a ``<sync/>``: from it on, its thread sees all that it joins."""

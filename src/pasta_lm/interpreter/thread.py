@@ -6,6 +6,7 @@ and depth; engines keep what they need (the next token, a random counter) beside
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -57,8 +58,10 @@ class Thread:
     """The promised length in units of ten tokens."""
     state: ThreadState = ThreadState.RUNNING
     finish_reason: FinishReason | None = None
+    num_given: int = 0
+    """Tokens that it is fed before it decodes: a block's ``<async>``, a point's suffix."""
     num_tokens: int = 0
-    """Tokens decoded, tags (and its forced ``<async>``) included, end-of-text not."""
+    """Tokens decoded, tags and what it is given included, end-of-text not."""
     block_length: int | None = None
     """True length with its tags, where it is known beforehand (replay)."""
 
@@ -118,10 +121,15 @@ class Thread:
             self.content.append(text)
 
     def items(self) -> tuple[Item, ...]:
-        """Return its content as items of a document, blocks with their own content inside."""
+        """Return its content as items of a document, blocks with their own content inside.
+
+        A thread without a topic decodes the answer itself: it is no block of it.
+        """
         items: list[Item] = []
         for part in self.content:
             match part:
+                case Thread(topic=None):
+                    items.extend(part.items())
                 case Thread():
                     items.append(part.block())
                 case Sync():
@@ -134,3 +142,25 @@ class Thread:
         """Return the thread as a block of the document."""
         assert self.topic is not None
         return Block(self.topic, self.units, self.items())
+
+
+def descendants(threads: Iterable[Thread]) -> Iterator[Thread]:
+    """Yield threads and all that they forked, each before its own."""
+    for thread in threads:
+        yield thread
+        yield from descendants(thread.children)
+
+
+def items_until(thread: Thread, last: Thread) -> tuple[Item, ...]:
+    """Return a thread's items up to the end of ``last``, which stands in it or in a descendant."""
+    if thread is last:
+        return thread.items()
+    kept = Thread(thread.id, thread.owner, thread.parser, topic=thread.topic, units=thread.units)
+    for part in thread.content:
+        if isinstance(part, Thread) and part.path == last.path[: len(part.path)]:
+            inner = items_until(part, last)
+            if part.topic is not None:
+                inner = (Block(part.topic, part.units, inner),)
+            return (*kept.items(), *inner)
+        kept.content.append(part)
+    return kept.items()

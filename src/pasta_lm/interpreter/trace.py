@@ -8,7 +8,9 @@ Source: PASTA, section 5.1 (critical path, theoretical speedup, parallelism).
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -159,6 +161,25 @@ class Trace:
             "usage": self.usage(),
         }
         return json.dumps({**asdict(self), **derived}, indent=indent, ensure_ascii=False)
+
+    def packed(self) -> str:
+        """Return the trace in few characters, for files of many; clocks to the microsecond."""
+        short = json.loads(self.to_json(), parse_float=lambda digits: round(float(digits), 6))
+        text = json.dumps(short, ensure_ascii=False, separators=(",", ":"))
+        return base64.b85encode(zlib.compress(text.encode())).decode("ascii")
+
+    @classmethod
+    def from_packed(cls, packed: str) -> Trace:
+        """Read what ``packed`` wrote.
+
+        Raises:
+            InputError: not a packed trace, or of another version.
+        """
+        try:
+            text = zlib.decompress(base64.b85decode(packed)).decode("utf-8")
+        except (ValueError, zlib.error) as exc:
+            raise InputError(f"the packed trace is damaged: {exc}") from exc
+        return cls.from_json(text)
 
     @classmethod
     def from_json(cls, text: str) -> Trace:

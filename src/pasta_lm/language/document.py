@@ -99,7 +99,7 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     try:
         return from_events(_read(text, Parser(form, max_depth)))
     except PastaSyntaxError as error:
-        if Form(form) is Form.BLOCK:
+        if Form(form) in (Form.BLOCK, Form.FORKED):
             raise
         faults = check(text, form, max_depth)
         first = next(fault for fault in faults if fault.severity == "error")

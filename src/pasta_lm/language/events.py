@@ -14,10 +14,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A chunk will stand here, about ``10 * units`` tokens long."""
+    """A chunk will stand here, about ``10 * units`` tokens long; None: nobody says how long."""
 
     topic: str
-    units: int
+    units: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,13 @@ class Form(StrEnum):
     """Blocks that carry their topics, and syncs: what a teacher writes."""
     BLOCK = "block"
     """The inside of one block, as its thread decodes it, up to its ``</async>``."""
+    FORKED = "forked"
+    """APAR's table: text and forks. The promise's opening piece is a whole promise, without topic
+    or length, and there is no sync. Token ids alone spell it."""
+
+
+FORK_TOPIC: Final = "fork"
+"""The topic of every block of the forked form."""
 
 
 class State(Enum):
@@ -72,6 +79,10 @@ TRANSITIONS: Final[dict[Form, dict[tuple[State, LexemeKind], State]]] = {
         (State.TOPIC, LexemeKind.TEXT): State.TOPIC,
         (State.TOPIC, LexemeKind.PROMISE_CLOSE): State.INSIDE,
         (State.INSIDE, LexemeKind.ASYNC_CLOSE): State.ENDED,
+    },
+    Form.FORKED: {
+        (State.OUTSIDE, LexemeKind.TEXT): State.OUTSIDE,
+        (State.OUTSIDE, LexemeKind.PROMISE_OPEN): State.OUTSIDE,
     },
 }
 
@@ -147,7 +158,7 @@ class Parser:
             return Fault.NESTED
         if self._state is State.PROMISED and kind in (LexemeKind.TEXT, LexemeKind.SYNC):
             return Fault.BETWEEN
-        if self._form in (Form.MAIN, Form.BLOCK) and kind is LexemeKind.ASYNC_OPEN:
+        if self._form not in (Form.WRITTEN, Form.ANNOTATOR) and kind is LexemeKind.ASYNC_OPEN:
             return Fault.BLOCK_IN_MAIN
         return _FAULTS_BY_STATE.get(self._state) or _FAULTS_BY_KIND[kind]
 
@@ -213,6 +224,8 @@ class Parser:
     def _report(self, lexeme: Lexeme) -> list[Event]:
         """Return the events of a piece of a tag."""
         match lexeme.kind:
+            case LexemeKind.PROMISE_OPEN if self._form is Form.FORKED:
+                return [Promise(FORK_TOPIC, None)]
             case LexemeKind.PROMISE_CLOSE:
                 topic, self._topic = "".join(self._topic), ()
                 assert lexeme.units is not None, "a closing piece has its length"

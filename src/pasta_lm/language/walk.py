@@ -66,8 +66,8 @@ class Walk:
 
     def __init__(self, text: str, form: Form, max_depth: int) -> None:
         """Walk over the text."""
-        if form is Form.BLOCK:
-            raise ValueError("the inside of a block is decoded, not stored: it cannot be checked")
+        if form in (Form.BLOCK, Form.FORKED):
+            raise ValueError(f"the form {form} is decoded, not stored: it cannot be checked")
         self.problems: list[Problem] = []
         self._form = form
         self._max_depth = max_depth

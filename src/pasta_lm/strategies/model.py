@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.request import Answer, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError, ModelNotFoundError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies import apar, pasta, sequential, speculation
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.router import read_router
+from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
@@ -27,17 +31,30 @@ A model with a chat template takes a text as what the user says; one without goe
 
 BUILTIN, TWIN = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, TWIN)
-STRATEGIES = (pasta.NAME, sequential.NAME)
+EXACT_SEQUENTIAL = (sequential.NAME, speculation.LOOKUP, speculation.DRAFT)
+"""Strategies whose tokens are those of the sequential one."""
+STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *EXACT_SEQUENTIAL[1:])
 NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
+NOT_TAUGHT_THIS = "this model was not taught {strategy}: it answers sequentially"
 
 
 class Pasta:
     """A model that answers with any strategy."""
 
-    def __init__(self, engine: TorchEngine) -> None:
-        """Answer with this engine's model."""
+    def __init__(
+        self, engine: TorchEngine, *, router: sot.Router | None = None, guess: Guess | None = None
+    ) -> None:
+        """Answer with this engine's model.
+
+        Args:
+            engine: Has the model.
+            router: Which prompts get a skeleton under strategy 'sot-router'.
+            guess: Guesses tokens under strategy 'draft-model'.
+        """
         self.engine = engine
-        self._has_said_not_taught = False
+        self.router = router
+        self.guess = guess
+        self._said_not_taught: set[str] = set()
 
     @classmethod
     def from_pretrained(
@@ -47,6 +64,7 @@ class Pasta:
         dtype: str | None = None,
         device: str | None = None,
         pool_tokens: int | None = None,
+        draft: str | Path | None = None,
     ) -> Pasta:
         """Load a model folder, a hub id or a model that comes with the package.
 
@@ -56,6 +74,7 @@ class Pasta:
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
+            draft: The smaller model that guesses under strategy 'draft-model'; the same names.
 
         Raises:
             MissingExtraError: torch or transformers is not installed.
@@ -63,7 +82,9 @@ class Pasta:
             UnsupportedModelError: the engine would not be exact for this model.
         """
         source = builtin_folder(source) if source in BUILTINS else source
+        draft = builtin_folder(draft) if draft in BUILTINS else draft
         try:
+            from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
         except ModuleNotFoundError as exc:
@@ -71,12 +92,22 @@ class Pasta:
                 raise
             raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         loaded = load(source, dtype=dtype, device=device)
-        return cls(TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS))
+        guess = None
+        if draft is not None:
+            guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
+        engine = TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS)
+        return cls(engine, router=read_router(Path(source)), guess=guess)
 
     @property
     def is_taught(self) -> bool:
         """Tell whether the model has the tag pieces."""
         return self.engine.loaded.vocabulary.has_pieces
+
+    def knows(self, strategy: str) -> bool:
+        """Tell whether the model was taught a strategy, or needs to be taught nothing for it."""
+        if strategy not in (pasta.NAME, apar.NAME):
+            return True
+        return self.is_taught and self.engine.loaded.taught == strategy
 
     def request(
         self,
@@ -91,26 +122,55 @@ class Pasta:
         A model without tag pieces answers sequentially, and says so once on standard error.
 
         Raises:
-            UsageError: an unknown strategy or position strategy.
+            UsageError: an unknown strategy or position strategy; a strategy that needs a draft
+                model or a router which is not there.
         """
-        loaded = self.engine.loaded
-        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
-            prompt = [{"role": "user", "content": prompt}]
-        ids = loaded.vocabulary.encode_prompt(prompt)
-        params = params or SamplingParams()
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
-        if strategy == pasta.NAME and not self.is_taught:
-            self._say_not_taught()
-        if strategy == sequential.NAME or not self.is_taught:
+        loaded = self.engine.loaded
+        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
+            prompt = [{"role": "user", "content": prompt}]
+        params = params or SamplingParams()
+        if strategy in (sot.NAME, sot.ROUTED):
+            _refuse_gaps(positions, strategy)
+            return self._by_points(prompt, params, strategy)
+        ids = loaded.vocabulary.encode_prompt(prompt)
+        if strategy in EXACT_SEQUENTIAL:
+            return self._sequential(ids, params, strategy)
+        if not self.knows(strategy):
+            self._say_not_taught(strategy)
             return sequential.request(ids, params)
+        if strategy == apar.NAME:
+            _refuse_gaps(positions, strategy)
+            return apar.request(ids, params)
         return pasta.request(ids, params, _positions(positions, loaded.positions))
 
-    def _say_not_taught(self) -> None:
-        if not self._has_said_not_taught:
-            print(f"pasta: {NOT_TAUGHT}", file=sys.stderr)  # noqa: T201
-            self._has_said_not_taught = True
+    def _by_points(self, prompt: Prompt, params: SamplingParams, strategy: str) -> Request:
+        loaded = self.engine.loaded
+        if strategy == sot.ROUTED and self.router is None:
+            raise UsageError(
+                f"strategy {strategy!r} needs a router, and {loaded.name} has none",
+                hint="pasta train router DIR learns one",
+            )
+        wording = FINETUNED if loaded.taught == sot.NAME else PROMPTED
+        router = self.router if strategy == sot.ROUTED else None
+        asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
+        return replace(asked, strategy=strategy)
+
+    def _sequential(self, ids: Sequence[int], params: SamplingParams, strategy: str) -> Request:
+        if strategy == sequential.NAME:
+            return sequential.request(ids, params)
+        guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
+        if guess is None:
+            raise UsageError(f"strategy {strategy!r} needs a draft model", hint="--draft names one")
+        return speculation.request(ids, params, guess, strategy)
+
+    def _say_not_taught(self, strategy: str) -> None:
+        said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.is_taught else NOT_TAUGHT
+        if said not in self._said_not_taught:
+            print(f"pasta: {said}", file=sys.stderr)  # noqa: T201
+            self._said_not_taught.add(said)
 
     def generate(
         self,
@@ -178,3 +238,11 @@ def _positions(given: PositionStrategy | str | None, default: PositionStrategy) 
             f"positions {given!r} cannot be used here{reason}", hint=f"one of {', '.join(choices)}"
         )
     return PositionStrategy(given)
+
+
+def _refuse_gaps(given: PositionStrategy | str | None, strategy: str) -> None:
+    if given not in (None, apar.POSITIONS):
+        raise UsageError(
+            f"strategy {strategy!r} leaves no gaps, so positions {str(given)!r} mean nothing to it",
+            hint="leave them out",
+        )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from random import Random
 
-from pasta_lm.language.document import Document
+from pasta_lm.language.document import Block, Document
+from pasta_lm.tasks.layout import Layout
 from pasta_lm.tasks.plan import needed_syncs, plan, write
+from pasta_lm.tasks.rules import MARKED, rule_document
 from pasta_lm.tasks.task import Task
 
 MISSED = 0.3
@@ -46,15 +49,56 @@ def noisy(task: Task, seed: int = 0) -> Document:
 
 def always_fork(task: Task, seed: int = 0) -> Document:
     """Return the answer with every unit a block, its true syncs kept as they are."""
+    return _forking(task, range(len(task.units)))
+
+
+def random_fork(task: Task, rate: float, seed: int = 0) -> Document:
+    """Return the answer with units made blocks by chance, syncs where its true blocks need them.
+
+    Args:
+        task: What was asked.
+        rate: The chance of each unit.
+        seed: With the task's id, of the chance: the same block falls at every rate above its own.
+    """
+    random = Random(f"fork/{task.id}/{seed}")
+    return _forking(task, [i for i in range(len(task.units)) if random.random() < rate])
+
+
+def _forking(task: Task, blocks: Collection[int]) -> Document:
     units = task.units
-    true_blocks = [i for i, unit in enumerate(units) if unit.fork]
-    return write(units, range(len(units)), needed_syncs(units, true_blocks))
+    true_blocks = [index for index in blocks if units[index].fork]
+    return write(units, blocks, needed_syncs(units, true_blocks))
 
 
 def never_sync(task: Task, seed: int = 0) -> Document:
     """Return the answer with its true blocks and no sync."""
     units = task.units
     return write(units, [i for i, unit in enumerate(units) if unit.fork], ())
+
+
+def rule(task: Task, seed: int = 0) -> Document:
+    """Return the answer as rule-pasta's rule marks it: from its Markdown, whatever was asked."""
+    return _with_topics(task, rule_document(task.text))
+
+
+def rule_lines(task: Task, seed: int = 0) -> Document:
+    """Return the same where lines that stand alone are set apart too."""
+    return _with_topics(task, rule_document(task.text, MARKED | {Layout.LINE}))
+
+
+def _with_topics(task: Task, document: Document) -> Document:
+    """Give blocks that are whole units the topics that every annotator gives them.
+
+    A rule places blocks and syncs; that it had other topics as well would blur the comparison.
+    """
+    topics = {unit.text: unit.topic for unit in task.units}
+    items = [
+        replace(item, topic=topics.get(item.plain_text, item.topic))
+        if isinstance(item, Block)
+        else item
+        for item in document.items
+    ]
+    return Document(tuple(items))
 
 
 ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
@@ -64,6 +108,8 @@ ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
     "always_fork": always_fork,
     "never_fork": plain,
     "never_sync": never_sync,
+    "rule": rule,
+    "rule_lines": rule_lines,
 }
 
 

@@ -17,6 +17,10 @@ MOST_QUESTIONS = 12
 SEPARATORS = (". ", "\n", "; ")
 WHOLE_RECORDS = 0.3
 """Share of drills whose answer is whole records rather than single cells."""
+NAMES = 0.6
+"""Share of drills whose records have a name; those of the others are words, invented or not."""
+NUMBERED = 0.3
+"""Share of drills whose answers are numbered, so that no line begins with what is to be found."""
 NUMBERS = 0.4
 """Share of columns that hold numbers."""
 
@@ -39,15 +43,19 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
     """
     draw = Draw(Split.TRAIN, f"drill/{seed}")
     num_records = draw.random.randint(2, most_records)
-    names = draw.names(num_records)
-    kinds = draw.random.sample(sorted(WORDS), draw.random.randint(1, most_columns))
+    kind, *kinds = draw.random.sample(sorted(WORDS), 1 + draw.random.randint(1, most_columns))
+    is_name = draw.random.random() < NAMES
+    names = draw.names(num_records) if is_name else draw.words(kind, num_records)
     columns = [_column(draw, kind, num_records) for kind in kinds]
     heads = [draw.choice((kind, draw.invented(1)[0])) for kind in kinds]
     rows = [(name, *cells) for name, *cells in zip(names, *columns, strict=True)]
     asked = _whole if draw.random.random() < WHOLE_RECORDS else _cells
+    answers = asked(draw, heads, rows)
+    if draw.random.random() < NUMBERED:
+        answers = [f"Step {number}: {answer}" for number, answer in enumerate(answers, 1)]
     return Drill(
         _table(heads, rows) if draw.choice((True, False)) else _lines(heads, rows),
-        draw.choice(SEPARATORS).join(asked(draw, heads, rows)),
+        draw.choice(SEPARATORS).join(answers),
     )
 
 

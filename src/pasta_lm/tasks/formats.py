@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_sentences
 
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth")
 
@@ -30,6 +31,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Write a numbered list (1. 2. 3.).",
             "Number the items 1., 2., 3. and so on.",
             "Answer as a list numbered 1. 2. 3.",
+            *more_sentences("format 1."),
         ),
         dev=("Give a list with the numbers 1. 2. 3.",),
         test=("Number the list 1., 2., 3.", "The answer is a numbered list: 1. 2. 3."),
@@ -39,6 +41,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Write a numbered list with brackets: 1) 2) 3).",
             "Number the items 1), 2), 3) and so on.",
             "Answer as a list numbered 1) 2) 3).",
+            *more_sentences("format 1)"),
         ),
         dev=("Give a list with the numbers 1) 2) 3).",),
         test=("Number the list 1), 2), 3).", "The answer is a numbered list: 1) 2) 3)."),
@@ -48,6 +51,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Begin the items with First, Second, Third.",
             "Start each item with First, Second, Third and so on.",
             "Count with words: First, Second, Third.",
+            *more_sentences("format First,"),
         ),
         dev=("Open the items with the words First, Second, Third.",),
         test=("The items start with First, Second, Third.", "Count in words: First, Second."),
@@ -57,6 +61,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Begin each item with its name in bold.",
             "Put the name in bold at the start of each item.",
             "Every item starts with a bold name.",
+            *more_sentences("format bold"),
         ),
         dev=("Open each item with the name in bold.",),
         test=("Each item begins with a bold name.", "Start every item with the name in bold."),
@@ -66,6 +71,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Write each item as a table row with | at both ends.",
             "Answer in table rows: | name | text |.",
             "Use table rows, name first: | name | text |.",
+            *more_sentences("format table row"),
         ),
         dev=("Give table rows: | name | text |.",),
         test=("Write table rows | name | text |.", "Each item is a table row: | name | text |."),
@@ -75,6 +81,7 @@ REQUESTS: dict[Format, Wordings[str]] = {
             "Write plain sentences in one paragraph.",
             "Use plain sentences, no list.",
             "Answer in running text without any list marks.",
+            *more_sentences("format plain"),
         ),
         dev=("Give plain sentences without a list.",),
         test=("Write running text, no list.", "Use one paragraph of plain sentences."),

@@ -1,4 +1,4 @@
-"""From units that know what they need to the answer in PASTA-LANG, and to its best speedup.
+"""From units that know what they need to the answer in PASTA-LANG.
 
 The one definition of the gold structure: a unit that pays becomes a block, and a sync stands where
 the next unit needs a block that is not joined yet.
@@ -6,7 +6,7 @@ the next unit needs a block that is not joined yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
@@ -55,33 +55,3 @@ def write(units: Sequence[Unit], blocks: Collection[int], syncs: Collection[int]
         items.append(Block(unit.topic, None, (text,)) if index in blocks else text)
         has_unjoined |= index in blocks
     return Document(tuple(items))
-
-
-def best_speedup(document: Document, count: Callable[[str], int]) -> float:
-    """Return the theoretical speedup of an answer against its own text without tags.
-
-    Args:
-        document: An answer of depth 1.
-        count: Returns how many tokens a text has.
-
-    Returns:
-        Tokens of the plain answer over tokens of the critical path, tags counted (PASTA,
-        section 5), with as many threads as the answer asks for.
-    """
-    return max(count(document.plain_text), 1) / max(critical_path(document, count), 1)
-
-
-def critical_path(document: Document, count: Callable[[str], int]) -> int:
-    """Return the longest chain of tokens that must be decoded one after another."""
-    main, pending, ends = 0, 0, 0
-    for item in document.items:
-        if isinstance(item, Text):
-            main += count(item.text)
-        elif isinstance(item, Sync):
-            main = max(main, pending) + 1
-            pending = 0
-        else:
-            main += 2 + count(item.topic)
-            pending = max(pending, main + count(item.plain_text))
-            ends = max(ends, pending)
-    return max(main, ends)

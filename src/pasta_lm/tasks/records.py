@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_sentences
 from pasta_lm.tasks.task import Dependence, Split, Task, Unit
 
 Cell = str | int
@@ -26,6 +27,7 @@ ORDERS = Wordings(
         "Answer in the order {names}.",
         "Keep to this order: {names}.",
         "From first to last: {names}.",
+        *more_sentences("orders"),
     ),
     dev=("Follow this order: {names}.",),
     test=(

@@ -1,1 +1,1 @@
-"""How we learn: collation, losses, supervised finetuning."""
+"""How we learn: collation, losses, supervised finetuning, preferences."""

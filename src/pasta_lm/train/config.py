@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.tasks.annotators import ANNOTATORS
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.tasks.rivals import APAR_ANNOTATORS, EVERY_ANNOTATOR, SOT_ANNOTATORS
 from pasta_lm.tasks.task import Split
 
 T = TypeVar("T")
@@ -103,55 +105,82 @@ class SftConfig:
 
     def __post_init__(self) -> None:
         """Check what single keys cannot say."""
-        _one_of("model", base=self.model.base, architecture=self.model.architecture)
-        _one_of("data", file=self.data.file, tasks=self.data.tasks)
-        _one_of("train", steps=self.train.steps, epochs=self.train.epochs)
+        one_of("model", base=self.model.base, architecture=self.model.architecture)
+        one_of("data", file=self.data.file, tasks=self.data.tasks)
+        one_of("train", steps=self.train.steps, epochs=self.train.epochs)
         if self.model.architecture and not self.model.tokenizer:
             raise UsageError("[model] architecture needs a tokenizer beside it")
         if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        if self.train.schedule == WSD and not (self.train.steps and 0 < self.train.decay < 1):
-            raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
-        _choice("model.begin", self.model.begin, BEGINNINGS)
-        _choice("train.schedule", self.train.schedule, SCHEDULES)
-        _choice("train.optimizer", self.train.optimizer, OPTIMIZERS)
-        _choice("train.dtype", self.train.dtype, ("float32", "bfloat16"))
-        _choice("train.positions", self.train.positions, [str(s) for s in PositionStrategy])
-        for key in ("warmup", "decay"):
-            if not 0 <= getattr(self.train, key) < 1:  # from 1 on it would be a number of steps
-                raise UsageError(f"train.{key} must be at least 0 and below 1")
-        for key in ("steps", "epochs", "learning_rate", "accumulate", "log_steps", "save_steps"):
-            _above_0(f"train.{key}", getattr(self.train, key))
-        _above_0("data.max_tokens", self.data.max_tokens)
+        choice("model.begin", self.model.begin, BEGINNINGS)
+        check_train(self.train)
+        above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
-            _choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
-            _choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
+            choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
+            choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
             for key in ("few_first", "drills", "drills_first"):
                 if not 0 <= getattr(self.data.tasks, key) <= 1:
                     raise UsageError(f"data.tasks.{key} must be between 0 and 1")
-        self._refuse_ignored()
+        model = self.model
+        has_beginning = model.base and model.begin != "random"
+        refuse_ignored("model.begin", has_beginning, "base has its weights")
+        refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
+        if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            raise UsageError(
+                f"{self.data.tasks and self.data.tasks.annotator} makes no promises: positions "
+                f"{self.train.positions!r} need their lengths",
+                hint=f'train.positions = "{apar.POSITIONS}"',
+            )
 
-    def _refuse_ignored(self) -> None:
-        """Refuse keys that these other keys make meaningless."""
-        model, train = self.model, self.train
-        is_constant, is_adamw = train.schedule == "constant", train.optimizer == "adamw"
-        ignored = {
-            "model.begin": (model.base and model.begin != "random", "base has its weights"),
-            "model.tokenizer": (model.base and model.tokenizer, "base brings its own"),
-            "train.other_learning_rate": (
-                is_adamw and train.other_learning_rate is not None,
-                "adamw has one rate",
-            ),
-            "train.decay": (train.decay and train.schedule != WSD, f"it belongs to {WSD}"),
-            "train.warmup": (train.warmup and is_constant, "a constant rate does not grow"),
-        }
-        for key, (is_ignored, reason) in ignored.items():
-            if is_ignored:
-                raise UsageError(f"{key} would be ignored: {reason}", hint="leave it out")
+
+def check_train(train: TrainConfig) -> None:
+    """Check how a stage trains.
+
+    Raises:
+        UsageError: a value means nothing, or another one makes it meaningless.
+    """
+    one_of("train", steps=train.steps, epochs=train.epochs)
+    if train.schedule == WSD and not (train.steps and 0 < train.decay < 1):
+        raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
+    choice("train.schedule", train.schedule, SCHEDULES)
+    choice("train.optimizer", train.optimizer, OPTIMIZERS)
+    choice("train.dtype", train.dtype, ("float32", "bfloat16"))
+    choice("train.positions", train.positions, [str(s) for s in PositionStrategy])
+    for key in ("warmup", "decay"):
+        if not 0 <= getattr(train, key) < 1:  # from 1 on it would be a number of steps
+            raise UsageError(f"train.{key} must be at least 0 and below 1")
+    for key in ("steps", "epochs", "learning_rate", "accumulate", "log_steps", "save_steps"):
+        above_0(f"train.{key}", getattr(train, key))
+    has_other_rate = train.optimizer == "adamw" and train.other_learning_rate is not None
+    refuse_ignored("train.other_learning_rate", has_other_rate, "adamw has one rate")
+    refuse_ignored("train.decay", train.decay and train.schedule != WSD, f"it belongs to {WSD}")
+    grows = train.warmup and train.schedule == "constant"
+    refuse_ignored("train.warmup", grows, "a constant rate does not grow")
+
+
+def taught_by(data: DataConfig) -> str:
+    """Return the strategy that a model is taught by these data."""
+    if data.tasks is None or data.plain:
+        return pasta.NAME
+    names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+    return next((name for name, some in names.items() if data.tasks.annotator in some), pasta.NAME)
 
 
 def read_config(path: Path) -> SftConfig:
-    """Read a recipe.
+    """Read a recipe of supervised finetuning.
+
+    Raises:
+        UsageError: it cannot be read, or something in it is unknown or wrong.
+    """
+    return read_recipe(path, SftConfig)
+
+
+def read_recipe(path: Path, kind: type[T]) -> T:
+    """Read a recipe of some stage.
+
+    Args:
+        path: A TOML file.
+        kind: The dataclass that says what it may hold.
 
     Raises:
         UsageError: it cannot be read, or something in it is unknown or wrong.
@@ -160,7 +189,7 @@ def read_config(path: Path) -> SftConfig:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{path} is no recipe: {exc}") from exc
-    return _build(SftConfig, data, "")
+    return _build(kind, data, "")
 
 
 def _build(kind: type[T], data: Mapping[str, Any], place: str) -> T:
@@ -179,29 +208,58 @@ def _build(kind: type[T], data: Mapping[str, Any], place: str) -> T:
 
 
 def _value(hint: Any, value: Any, place: str) -> Any:
-    kinds = set(getattr(hint, "__args__", (hint,))) - {type(None)}
-    kind = kinds.pop()
-    if hasattr(kind, "__dataclass_fields__"):
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise UsageError(f"{place} must be a list")
+        return tuple(_value(get_args(hint)[0], item, place) for item in value)
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    if isinstance(kinds[0], type) and is_dataclass(kinds[0]):
         if not isinstance(value, Mapping):
             raise UsageError(f"{place} must be a table")
-        return _build(kind, value, f"{place}.")
-    if kind is float and type(value) is int:
+        return _build(kinds[0], value, f"{place}.")
+    if float in kinds and type(value) is int:
         return float(value)
-    if type(value) is not kind:
-        raise UsageError(f"{place} must be {kind.__name__}, not {value!r}")
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise UsageError(f"{place} must be {names}, not {value!r}")
     return value
 
 
-def _one_of(place: str, **given: object) -> None:
+def one_of(place: str, **given: object) -> None:
+    """Refuse a table unless exactly one of some keys is given.
+
+    Raises:
+        UsageError: none is, or several are.
+    """
     if sum(value is not None for value in given.values()) != 1:
         raise UsageError(f"[{place}] needs exactly one of {' and '.join(given)}")
 
 
-def _choice(place: str, value: str, options: tuple[str, ...] | list[str]) -> None:
+def choice(place: str, value: str, options: Sequence[str]) -> None:
+    """Refuse a word that is none of the options.
+
+    Raises:
+        UsageError: it is not; the options are named.
+    """
     if value not in options:
         raise UsageError(f"{place} is {value!r}", hint=f"one of {', '.join(options)}")
 
 
-def _above_0(place: str, value: float | None) -> None:
+def above_0(place: str, value: float | None) -> None:
+    """Refuse a number that is not above 0; None is not given.
+
+    Raises:
+        UsageError: it is not.
+    """
     if value is not None and value <= 0:
         raise UsageError(f"{place} must be above 0")
+
+
+def refuse_ignored(place: str, is_ignored: object, reason: str) -> None:
+    """Refuse a key that another one makes meaningless.
+
+    Raises:
+        UsageError: the key is given in vain.
+    """
+    if is_ignored:
+        raise UsageError(f"{place} would be ignored: {reason}", hint="leave it out")

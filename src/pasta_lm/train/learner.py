@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.data.encode import encode_example
+from pasta_lm.data.encode_points import encode_points
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.loading import (
     last_position,
@@ -17,13 +20,16 @@ from pasta_lm.engines.torch.loading import (
     read_pretrained,
     tag_pieces,
 )
-from pasta_lm.engines.torch.model_folder import save_model_folder
+from pasta_lm.engines.torch.model_folder import read_pasta_config, save_model_folder
 from pasta_lm.engines.torch.pieces import add_pieces
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, ModelNotFoundError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.parser import Form
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.train.beginning import begin_with_heads
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.sources import Encode
@@ -39,6 +45,8 @@ class Learner:
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
+    taught: str = pasta.NAME
+    """The strategy that it was taught, or is about to be."""
 
     @property
     def last_position(self) -> int | None:
@@ -46,9 +54,13 @@ class Learner:
         return last_position(self.model)
 
     def encoder(self, positions: PositionStrategy) -> Encode:
-        """Return what encodes records for this model."""
+        """Return what encodes records for this model, as its strategy decodes them."""
+        vocabulary, eos_id = self.vocabulary, self.eos_id
+        if self.taught == sot.NAME:
+            return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
+        form = Form.FORKED if self.taught == apar.NAME else Form.MAIN
         return partial(
-            encode_example, vocabulary=self.vocabulary, eos_id=self.eos_id, strategy=positions
+            encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form
         )
 
 
@@ -76,7 +88,9 @@ def load_learner(config: ModelConfig) -> Learner:
     add_pieces(model, tokenizer)
     register()
     model.set_attn_implementation(NAME)
-    return Learner(model, tokenizer, Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_id)
+    vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
+    taught = None if config.base is None else read_pasta_config(Path(config.base))
+    return Learner(model, tokenizer, vocabulary, eos_id, taught.taught if taught else pasta.NAME)
 
 
 def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -108,21 +122,33 @@ def check_finite(model: torch.nn.Module) -> None:
             )
 
 
-def save(learner: Learner, train: TrainConfig) -> Path:
-    """Write the model folder, in the recipe's dtype.
+def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Path:
+    """Write the model folder, in the recipe's dtype; it is there whole or not at all.
+
+    Args:
+        learner: Its weights are left as they are.
+        train: Says the dtype and the positions.
+        folder: Where; None: ``model`` below the recipe's ``out``.
 
     Raises:
         ModelError: a weight is NaN or infinite.
     """
     check_finite(learner.model)
-    folder = Path(train.out) / MODEL_FOLDER
-    model = learner.model.to(getattr(torch, train.dtype))
+    folder = folder or Path(train.out) / MODEL_FOLDER
+    dtype = getattr(torch, train.dtype)
+    is_same = learner.model.dtype is dtype
+    model = learner.model if is_same else deepcopy(learner.model).to(dtype)
     model.generation_config.eos_token_id = learner.eos_id
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
     save_model_folder(
         model,
         learner.tokenizer,
-        folder,
+        part,
         positions=PositionStrategy(train.positions),
         limits=Limits(),
+        taught=learner.taught,
     )
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
     return folder

@@ -9,26 +9,25 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 
 from pasta_lm.data.encode import NO_LABEL
-from pasta_lm.errors import ModelError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.train import muon
 from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import WSD, SftConfig, TrainConfig
-from pasta_lm.train.learner import Learner, check_finite, load_learner, save
+from pasta_lm.train.config import SftConfig, taught_by
+from pasta_lm.train.learner import Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.preflight import describe
 from pasta_lm.train.progress import Progress
 from pasta_lm.train.sources import PackSet, packs_of
+from pasta_lm.train.trainer import PackTrainer, training_arguments
 
 
 def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
@@ -50,7 +49,7 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
     trainer = SftTrainer(
         train,
         model=learner.model,
-        args=_arguments(train),
+        args=training_arguments(train),
         train_dataset=packs,
         data_collator=collate,
         callbacks=[Progress(Path(train.out) / "log.jsonl")],
@@ -69,7 +68,7 @@ def preflight(config: SftConfig) -> str:
 def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
     set_seed(train.seed)  # before the weights: a model that begins at random begins with it
-    learner = load_learner(config.model)
+    learner = replace(load_learner(config.model), taught=taught_by(config.data))
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
     last = learner.last_position
@@ -89,13 +88,8 @@ def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
     return f"{head}\n{len(examples)} examples in the first pack. One of them:\n{table}"
 
 
-class SftTrainer(Trainer):
+class SftTrainer(PackTrainer):
     """The Trainer with our loss, our order of packs and a stop where the loss is no number."""
-
-    def __init__(self, train: TrainConfig, **kwargs: Any) -> None:
-        """Keep the recipe's numbers; the rest goes to the Trainer."""
-        self._train = train
-        super().__init__(**kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
         """Return the mean loss of a pack.
@@ -113,69 +107,5 @@ class SftTrainer(Trainer):
             logits_to_keep=learned,
         )
         loss = next_token_loss(out.logits, labels[:, learned])
-        if not torch.isfinite(loss):
-            shown = ", ".join(record_ids[:8])
-            raise ModelError(
-                f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
-                f"{len(record_ids)} records: {shown}",
-                hint="lower learning_rate, or look at these records; --resume goes on from the "
-                "last checkpoint",
-            )
+        self.check_loss(loss, record_ids)
         return loss
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights of a checkpoint.
-
-        Raises:
-            ModelError: a weight is NaN or infinite: no loss has met it yet.
-        """
-        assert isinstance(self.model, nn.Module)
-        check_finite(self.model)
-        super().save_model(output_dir, _internal_call)
-
-    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
-        """Return the optimiser that the recipe names."""
-        if self._train.optimizer == "adamw":
-            return super().create_optimizer(*args)
-        if self.optimizer is None:
-            rate = self._train.learning_rate
-            other_rate = self._train.other_learning_rate or rate
-            assert isinstance(self.model, nn.Module)
-            groups = muon.groups(self.model, rate, other_rate)
-            self.optimizer = muon.Muon(groups, rate, weight_decay=self._train.weight_decay)
-        return self.optimizer
-
-
-def _arguments(train: TrainConfig) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=train.out,
-        max_steps=-1 if train.steps is None else train.steps,
-        num_train_epochs=train.epochs or 1,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=train.accumulate,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        adam_beta2=0.98,
-        lr_scheduler_type=train.schedule,
-        lr_scheduler_kwargs=_decay(train),
-        warmup_steps=train.warmup,
-        max_grad_norm=train.clip,
-        bf16=train.dtype == "bfloat16" and torch.cuda.is_available(),
-        use_cpu=not torch.cuda.is_available(),
-        logging_steps=train.log_steps,
-        save_steps=train.save_steps,
-        save_total_limit=2,
-        seed=train.seed,
-        report_to="tensorboard" if train.tensorboard else "none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        train_sampling_strategy="sequential",
-        dataloader_pin_memory=False,
-        dataloader_num_workers=train.workers,
-    )
-
-
-def _decay(train: TrainConfig) -> dict[str, Any]:
-    if train.schedule != WSD:
-        return {}
-    return {"num_decay_steps": round(train.decay * (train.steps or 0)), "decay_type": "1-sqrt"}

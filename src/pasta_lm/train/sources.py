@@ -18,8 +18,8 @@ from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
-from pasta_lm.tasks.annotators import annotate
 from pasta_lm.tasks.drills import drill
+from pasta_lm.tasks.rivals import EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]
@@ -96,13 +96,14 @@ class TaskPacks(Dataset[Pack]):
         share = 1.0 if done < config.drills_first else config.drills * (1 - done)
         seed = config.seed * 1_000_000 + index
         random = Random(f"drills/{seed}")
+        annotate = EVERY_ANNOTATOR[config.annotator]
         all_tasks = tasks.mixture(config.split, seed, most=most)
         for number in itertools.count(1000 * seed):
             if random.random() < share:
                 yield _drill(number, done / config.drills_first if config.drills_first else 1)
             else:
                 task = next(all_tasks)
-                yield Record(task.id, task.prompt, annotate(task, config.annotator), "tasks")
+                yield Record(task.id, task.prompt, annotate(task, 0), "tasks")
 
 
 def _drill(number: int, done: float) -> Record:

@@ -28,7 +28,7 @@ from pasta_lm.engines.torch.sampling import (
 )
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.interpreter import Legal
+from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,

@@ -6,8 +6,9 @@ Reads the request and the model, never the load.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
-from pasta_lm.engines.request import Request
+from pasta_lm.engines.request import Guess, Request
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.limits import Limits
@@ -30,6 +31,11 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             hint="shorten the prompt",
         )
     _check_tokens(request, loaded.num_tokens)
+    if request.guess is not None and (request.forks or request.expansion or request.params.n > 1):
+        raise RequestError(
+            "guesses are for a single thread, but the request forks or wants several samples",
+            hint="decode sequentially, one sample a request",
+        )
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
         raise RequestError(
             "positions 'oracle' need the length of every block, which only a given answer has",
@@ -47,6 +53,11 @@ def _check_tokens(request: Request, num_tokens: int) -> None:
             f"there is no token {wrong}: the model has {num_tokens} tokens",
             hint="encode text with the vocabulary of the same model",
         )
+
+
+def known_tokens(guess: Guess, num_tokens: int) -> Guess:
+    """Return the same guesses up to the first that is no token of the model."""
+    return lambda ids: tuple(takewhile(lambda one: 0 <= one < num_tokens, guess(ids)))
 
 
 def limits_of(request: Request, loaded: LoadedModel) -> Limits:

@@ -99,6 +99,10 @@ class EntryTensors:
             largest_distance=max(entry.position for entry in fed), turn=turn,
         )  # fmt: skip
 
+    def truncate(self, num_entries: int) -> None:
+        """Forget the entries from this slot on: others will stand there."""
+        self._num = min(self._num, num_entries)
+
     def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
         """Return where a pass of placed entries must end: behind the next sync that moves keys.
 

@@ -11,25 +11,22 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pasta_lm.engines.request import Answer, Capabilities, Finished, Request, StreamEvent
-from pasta_lm.engines.torch.admission import check_request, limits_of
-from pasta_lm.engines.torch.batch import (
-    Batch,
-    EntryTensors,
-    RequestSlice,
-    join_slices,
-)
+from pasta_lm.engines.torch.admission import check_request, known_tokens, limits_of
+from pasta_lm.engines.torch.batch import Batch, EntryTensors, join_slices
+from pasta_lm.engines.torch.lane import Lane
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.plan import PassPlan, Running, Wanted
 from pasta_lm.engines.torch.pool import Pool
-from pasta_lm.engines.torch.response import Lane, Response
+from pasta_lm.engines.torch.response import Response
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
-from pasta_lm.engines.torch.scheduler import Scheduler, Ticket
+from pasta_lm.engines.torch.scheduler import Scheduler
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
@@ -38,44 +35,6 @@ DEFAULT_POOL_TOKENS = 16_384
 
 LogitsHook = Callable[[Response, Lane, Tensor], None]
 """Sees the logits (float32 [V]) from which each token is chosen, before it is."""
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A request in the engine."""
-
-    number: int
-    request: Request
-    entries: Entries
-    ticket: Ticket
-    responses: list[Response]
-    tensors: EntryTensors
-    began_s: float
-
-    @property
-    def is_finished(self) -> bool:
-        """Tell whether all its samples are complete."""
-        return all(response.is_finished for response in self.responses)
-
-    @property
-    def has_decoded(self) -> bool:
-        """Tell whether its first tokens have been chosen."""
-        return len(self.entries) > len(self.request.prompt) or any(
-            lane.next_token is not None for response in self.responses for lane in response.lanes
-        )
-
-
-@dataclass(slots=True)
-class PassPlan:
-    """A forward pass in the making."""
-
-    parts: list[tuple[Entries, RequestSlice]] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
-    lanes: list[tuple[Running, Response, Lane]] = field(default_factory=list)
-    """For each wanted row whose token it gives."""
-    decoding: list[Running] = field(default_factory=list)
-    """Requests that take a step in this pass, beside those that compute entries for later."""
-    num_tokens: int = 0
 
 
 class TorchEngine:
@@ -144,6 +103,9 @@ class TorchEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
+        if request.guess is not None:
+            known = known_tokens(request.guess, self.loaded.num_tokens)
+            request = replace(request, guess=known)
         num_prompt, params = len(request.prompt), request.params
         need = num_prompt + params.n * params.max_tokens
         ticket = self.scheduler.submit(num_prompt, need)
@@ -258,26 +220,28 @@ class TorchEngine:
         self._add(plan, running, first, running.tensors.chunk_stop(first, stop))
         if ticket.num_computed == len(running.entries) and not running.has_decoded:
             for response in running.responses:
-                plan.wanted.append(plan.num_tokens - 1)
-                plan.lanes.append((running, response, response.lanes[0]))
+                plan.rows.append(plan.num_tokens - 1)
+                plan.wanted.append(Wanted(running, response, response.lanes[0]))
 
     def _plan_decoding(self, plan: PassPlan, running: Running) -> None:
-        """Let every thread of a request feed one token, or (gang rule) none."""
+        """Let every thread of a request feed what it has, or (gang rule) none."""
         feeding = [
             (response, lane) for response in running.responses for lane in response.lanes_to_feed()
         ]
         first = len(running.entries)
-        if not self.scheduler.reserve_pages(running.ticket, first + len(feeding)):
+        num_new = sum(lane.num_to_feed for _, lane in feeding)
+        if not self.scheduler.reserve_pages(running.ticket, first + num_new):
             return
         feeding.sort(key=lambda pair: pair[1].joined is not None)  # syncs see all that is fed
-        index = {}
-        for offset, (response, lane) in enumerate(feeding):
+        row = {}
+        for response, lane in feeding:
+            row[id(lane)] = plan.num_tokens + len(running.entries) - first + len(lane.given)
             response.feed(lane)
-            index[id(lane)] = plan.num_tokens + offset
         for response in running.responses:
             for lane in response.lanes_to_decode():
-                plan.wanted.append(index[id(lane)])
-                plan.lanes.append((running, response, lane))
+                for num_guessed in range(len(lane.guesses) + 1):
+                    plan.rows.append(row[id(lane)] + num_guessed)
+                    plan.wanted.append(Wanted(running, response, lane, num_guessed))
         plan.decoding.append(running)
         self._add(plan, running, first, len(running.entries))
 
@@ -289,7 +253,7 @@ class TorchEngine:
         running.ticket.num_computed = stop
 
     def _batch(self, plan: PassPlan) -> Batch:
-        return join_slices(plan.parts, plan.wanted, self.loaded.device)
+        return join_slices(plan.parts, plan.rows, self.loaded.device)
 
     def _interpret(self, plan: PassPlan, logits_WV: Tensor) -> None:
         tokens = self._choose(plan, logits_WV)
@@ -298,29 +262,38 @@ class TorchEngine:
             for response in running.responses:
                 if not response.is_finished:
                     response.passed(now - running.began_s)
-        for (running, response, lane), token in zip(plan.lanes, tokens, strict=True):
+        for (running, response, lane, num_guessed), token in zip(plan.wanted, tokens, strict=True):
             if response.trace.prefill_s == 0.0:
                 response.trace.prefill_s = now - running.began_s
-            if lane.decodes:
+            if lane.decodes and (num_guessed == 0 or response.confirm(lane, num_guessed)):
                 response.take(lane, token, t_s=now - running.began_s)
+        for running in plan.decoding:
+            self._take_back(running)
+
+    def _take_back(self, running: Running) -> None:
+        """Take wrong guesses out of the cache: what is fed next overwrites them."""
+        if any([response.take_back() for response in running.responses]):
+            running.ticket.num_computed = len(running.entries)
+            running.tensors.truncate(len(running.entries))
 
     def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
-        if not plan.lanes:
+        if not plan.wanted:
             return []
         if self._on_logits is not None:
-            for row, (_, response, lane) in zip(logits_WV, plan.lanes, strict=True):
-                self._on_logits(response, lane, row)
-        choices = [self._choice(response, lane) for _, response, lane in plan.lanes]
+            for row, wanted in zip(logits_WV, plan.wanted, strict=True):
+                self._on_logits(wanted.response, wanted.lane, row)
+        choices = [self._choice(*wanted[1:]) for wanted in plan.wanted]
         return choose(logits_WV, choices, self._masks)
 
-    def _choice(self, response: Response, lane: Lane) -> Choice:
+    def _choice(self, response: Response, lane: Lane, num_guessed: int = 0) -> Choice:
         params, uniform, seen = response.request.params, 0.0, None
         if params.temperature > 0:
             assert params.seed is not None
-            index = lane.thread.num_tokens
+            index = lane.thread.num_tokens + num_guessed
             uniform = uniform_number(params.seed, response.sample, lane.thread.path, index)
         if params.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted(lane.seen), dtype=torch.int64, device=self.loaded.device)
+            ids = sorted(lane.seen.union(lane.guesses[:num_guessed]))
+            seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
         return Choice(params, response.legal(lane), uniform, seen)
 
     def _collect(self) -> list[tuple[int, StreamEvent]]:

@@ -25,7 +25,7 @@ from transformers import (
 
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.capture import CapturedModel, capture
-from pasta_lm.engines.torch.model_folder import read_pasta_config
+from pasta_lm.engines.torch.model_folder import PASTA, read_pasta_config
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
@@ -56,6 +56,8 @@ class LoadedModel:
     kind: Kind = Kind.GENERATED
     positions: PositionStrategy = PositionStrategy.PREDICT
     """The strategy that it was trained with."""
+    taught: str = PASTA
+    """The way to answer that it was taught, if it has tag pieces: 'pasta', 'apar' or 'sot'."""
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and to our attention.
@@ -159,6 +161,7 @@ def load(
         Path(source).name if Path(source).is_dir() else str(source),
         eos_ids(model, tokenizer),
         positions=PositionStrategy.PREDICT if config is None else config.positions,
+        taught=PASTA if config is None else config.taught,
     )
 
 

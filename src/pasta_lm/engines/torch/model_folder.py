@@ -23,6 +23,9 @@ from pasta_lm.language.tags import PIECES
 FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
 _KEYS = {"language_version", "piece_ids", "positions", "limits"}
+PASTA = "pasta"
+TAUGHT = (PASTA, "apar", "sot")
+"""The strategies that a model can be taught; a folder that does not say was taught the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class PastaConfig:
     """The strategy that it was trained with."""
     limits: Limits
     """The limits that its training data keep."""
+    taught: str = PASTA
+    """The strategy that it was taught."""
     language_version: int = LANGUAGE_VERSION
 
 
@@ -45,6 +50,7 @@ def save_model_folder(
     *,
     positions: PositionStrategy,
     limits: Limits,
+    taught: str = PASTA,
 ) -> None:
     """Write all that is needed to decode with a model: weights, tokenizer, what it was taught.
 
@@ -63,6 +69,8 @@ def save_model_folder(
         "limits": asdict(limits),
         "piece_ids": piece_ids,
     }
+    if taught != PASTA:
+        config["taught"] = taught
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -92,6 +100,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         piece_ids=piece_ids,
         positions=_read_positions(file, data["positions"]),
         limits=_read_limits(file, data["limits"]),
+        taught=_read_taught(file, data.get("taught", PASTA)),
     )
 
 
@@ -119,6 +128,12 @@ def _read_positions(file: Path, data: object) -> PositionStrategy:
             f"{file}: no position strategy {data!r}", hint=f"one of {', '.join(names)}"
         )
     return PositionStrategy(str(data))
+
+
+def _read_taught(file: Path, data: object) -> str:
+    if data not in TAUGHT:
+        raise ModelError(f"{file}: taught {data!r}", hint=f"one of {', '.join(TAUGHT)}")
+    return str(data)
 
 
 def _read_limits(file: Path, data: object) -> Limits:

@@ -6,16 +6,16 @@ what may be sampled, what a sampled id means. Knows nothing of tensors but the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Literal
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from pasta_lm.engines.recorder import Recorder
 from pasta_lm.engines.request import (
     Answer,
     Finished,
+    Guess,
     Request,
+    Start,
     StreamEvent,
     Synced,
     TextDelta,
@@ -23,22 +23,15 @@ from pasta_lm.engines.request import (
     ThreadStarted,
 )
 from pasta_lm.engines.stops import StopWatch
-from pasta_lm.engines.text_stream import TextStream
+from pasta_lm.engines.torch.lane import END_OF_TEXT, Lane, Special
 from pasta_lm.engines.torch.sampling import EVERYTHING, PLAIN_TEXT
 from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.interpreter.commands import Command, End, Finish, Fork, Legal, Resume
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.interpreter import (
-    Command,
-    End,
-    Finish,
-    Fork,
-    Interpreter,
-    Legal,
-    Resume,
-)
+from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placement
-from pasta_lm.interpreter.thread import Thread, ThreadState
+from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import (
@@ -48,44 +41,6 @@ from pasta_lm.language.tags import (
     bounded_topic,
     unescape_topic,
 )
-
-
-class Special(Enum):
-    """What is not a token id, but stands where one could."""
-
-    END_OF_TEXT = "end of text"
-
-
-END_OF_TEXT: Final = Special.END_OF_TEXT
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """A thread and what the engine keeps beside it."""
-
-    thread: Thread
-    stream: TextStream
-    stops: StopWatch
-    forced: Iterator[int] | None = None
-    """Ids to decode instead of sampled ones; then its end."""
-    next_token: int | None = None
-    """What it feeds next."""
-    promised: Thread | None = None
-    """The thread that ``next_token`` forks."""
-    joined: tuple[Thread, ...] | None = None
-    """The threads that ``next_token``, a sync, joins."""
-    seen: set[int] = field(default_factory=set)
-    """Ordinary ids that the thread sees; kept only where a repetition penalty counts them."""
-
-    @property
-    def feeds_next(self) -> bool:
-        """Tell whether it takes part in the coming pass."""
-        return self.next_token is not None and self.thread.state is not ThreadState.WAITING
-
-    @property
-    def decodes(self) -> bool:
-        """Tell whether a token is wanted of it."""
-        return self.thread.state is ThreadState.RUNNING
 
 
 class Response:
@@ -104,7 +59,7 @@ class Response:
         """Begin with a main thread behind the prompt."""
         self.request = request
         self.sample = sample
-        self.interpreter = Interpreter(limits, entries.new_owner)
+        self.interpreter = Interpreter(limits, entries.new_owner, request.form)
         self.placement = Placement(entries, request.positions, self.interpreter.main)
         self.recorder = Recorder(trace, self.interpreter.main)
         self.events: list[StreamEvent] = []
@@ -113,8 +68,11 @@ class Response:
         self._counts_seen = request.params.repetition_penalty != 1.0
         self._seen_at_promise: dict[int, set[int]] = {}
         self._seen_at_end: dict[int, set[int]] = {}
+        self._starts: dict[int, Start] = {}
         self._step = -1
         main = self._new_lane(self.interpreter.main)
+        if request.expansion is not None:
+            main.stops = StopWatch(())  # what it decodes is no part of the answer
         if self._counts_seen:
             main.seen.update(request.prompt)
         if request.forced is not None:
@@ -141,20 +99,64 @@ class Response:
     def lanes_to_feed(self) -> list[Lane]:
         """Return the lanes that take part in the coming pass: threads by birth, then syncs."""
         lanes = [lane for lane in self.lanes if lane.feeds_next]
+        if lanes and self.request.guess is not None:
+            self._guess(lanes[0], self.request.guess)
         return sorted(lanes, key=lambda lane: (lane.joined is not None, lane.thread.id))
 
     def feed(self, lane: Lane) -> None:
-        """Place a lane's next token; the pass that is being made will feed it."""
+        """Place a lane's next tokens; the pass that is being made will feed them."""
         token, thread = lane.next_token, lane.thread
         assert token is not None
+        for index, given in enumerate(lane.given):
+            placed = self.placement.feed(thread, given, is_same_pass=index > 0)
+            self.recorder.fed(thread, placed, step=self._step + 1)
         if lane.joined is None:
-            placed = self.placement.feed(thread, token, promised=lane.promised)
+            placed = self.placement.feed(
+                thread, token, promised=lane.promised, is_same_pass=bool(lane.given)
+            )
         else:
             placed = self.placement.feed_sync(thread, token, lane.joined)
             step, position = self._step + 1, placed.position
             self.recorder.synced(thread, lane.joined, step=step, position=position)
         self.recorder.fed(thread, placed, step=self._step + 1)
         lane.next_token = lane.promised = lane.joined = None
+        lane.given = ()
+        lane.guessed = [
+            self.placement.feed(thread, guess, is_same_pass=True) for guess in lane.guesses
+        ]
+
+    def _guess(self, lane: Lane, guess: Guess) -> None:
+        """Let a lane feed what it may decode next, as far as it may still decode."""
+        assert lane.next_token is not None
+        thread, limits = lane.thread, self.interpreter.limits
+        ids = [entry.token for entry in self.placement.entries.items]
+        room = limits.max_tokens - thread.num_tokens
+        if limits.max_position is not None:
+            room = min(room, limits.max_position - thread.position)
+        lane.guesses = tuple(guess([*ids, lane.next_token]))[: max(0, room)]
+
+    def confirm(self, lane: Lane, num_guessed: int) -> bool:
+        """Note that the token just taken was fed already, if it is what was guessed, and say so.
+
+        Args:
+            lane: Who decoded it.
+            num_guessed: Which guess it would be, from 1.
+        """
+        were_right = len(lane.guesses) - len(lane.guessed) == num_guessed - 1
+        if not were_right or lane.next_token != lane.guesses[num_guessed - 1]:
+            return False
+        self.recorder.fed(lane.thread, lane.guessed.pop(0), step=self._step)
+        lane.next_token = None
+        return True
+
+    def take_back(self) -> int:
+        """Forget the guesses of this pass that were wrong, and return how many they were."""
+        num_wrong = 0
+        for lane in self.lanes:
+            num_wrong += len(lane.guessed)
+            self.placement.take_back(lane.thread, len(lane.guessed))
+            lane.guesses, lane.guessed = (), []
+        return num_wrong
 
     def passed(self, t_s: float) -> None:
         """Note that the pass is over; drop lanes whose last token it fed."""
@@ -190,18 +192,52 @@ class Response:
         if token is None:
             token = sampled
         if token is END_OF_TEXT or token in self._eos_ids:
-            if lane.thread.is_main:
+            if lane.thread.is_main or not self.request.forks:
                 self._flush(lane)
-                self._carry_out(self.interpreter.end_of_text(lane.thread), t_s)
+                self._carry_out(self._end_of_text(lane), t_s)
                 return
             token = self._vocabulary.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
         self._take_id(lane, token, t_s, is_forced)
 
     def _forced_token(self, lane: Lane) -> int | Literal[Special.END_OF_TEXT] | None:
         """Return what a lane must decode next, whatever its logits say, or None."""
-        if self.interpreter.forced(lane.thread) is not None:
-            return self._vocabulary.piece_id(ASYNC_CLOSE)
+        thread, expansion = lane.thread, self.request.expansion
+        if self.interpreter.forced(thread) is not None:
+            forks = self.request.forks
+            return self._vocabulary.piece_id(ASYNC_CLOSE) if forks else END_OF_TEXT
+        is_long = expansion is not None and thread.num_tokens >= expansion.max_main_tokens
+        if is_long and thread.is_main:
+            return END_OF_TEXT
         return None if lane.forced is None else next(lane.forced, END_OF_TEXT)
+
+    def _end_of_text(self, lane: Lane) -> list[Command]:
+        """Take an end-of-text: the end of main may be where other threads begin."""
+        main, expansion = lane.thread, self.request.expansion
+        if expansion is None or not main.is_main:
+            return self.interpreter.end_of_text(main)
+        starts = expansion.starts("".join(part for part in main.content if isinstance(part, str)))
+        if not starts:
+            return self.interpreter.end_of_text(main)
+        kept = [one for one in starts if self._has_room(main, one)]
+        kept = kept[: self.interpreter.limits.max_blocks]
+        commands = self.interpreter.expand(
+            [(one.topic, len(one.given)) for one in kept], is_cut=len(kept) < len(starts)
+        )
+        for child, start in zip(main.children, kept, strict=True):
+            self.placement.start(child, start.num_seen)
+            self._starts[child.id] = start
+            if self._counts_seen:
+                seen = self.request.prompt[: start.num_seen]
+                self._seen_at_promise[child.id] = {*seen, *start.given}
+                if start.num_seen is None:
+                    self._seen_at_promise[child.id] |= lane.seen
+        return commands
+
+    def _has_room(self, main: Thread, start: Start) -> bool:
+        """Tell whether what a thread is given, and a token of its own, have positions."""
+        last = self.interpreter.limits.max_position
+        first = main.position if start.num_seen is None else start.num_seen
+        return last is None or first + len(start.given) < last - 1  # where threads must end
 
     def _take_id(self, lane: Lane, token: int, t_s: float, is_forced: bool) -> None:
         thread, lexeme = lane.thread, self._vocabulary.id_to_lexeme(token)
@@ -210,7 +246,7 @@ class Response:
             text, role = "", Role.TAG
         else:
             text = lane.stream.feed(token)
-            role = Role.TOPIC if thread.in_topic else Role.CONTENT
+            role = Role.TOPIC if thread.in_topic or self._writes_ahead(thread) else Role.CONTENT
         if lane.stops.has_matched:
             lexeme = None  # a stop before a tag: it is never fed, so it has no effect
         step = self._step
@@ -222,11 +258,15 @@ class Response:
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
         if len(thread.children) > num_children:
             self._promise(lane, thread.children[-1])
-        if role is Role.CONTENT:
+        if role is Role.CONTENT or self._writes_ahead(thread):
             self._emit(lane, lane.stops.feed(text))
         if lane.stops.has_matched:
             commands += self.interpreter.stop(thread)
         self._carry_out(commands, t_s)
+
+    def _writes_ahead(self, thread: Thread) -> bool:
+        """Tell whether a thread writes what others will write out: it says what of, no content."""
+        return thread.is_main and self.request.expansion is not None
 
     def _promise(self, lane: Lane, child: Thread) -> None:
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
@@ -273,21 +313,26 @@ class Response:
                     self._finish(reason, t_s)
 
     def _start(self, child: Thread, t_s: float) -> None:
-        lane = self._new_lane(child)
-        lane.next_token = self._vocabulary.piece_id(ASYNC_OPEN)
+        lane, start = self._new_lane(child), self._starts.pop(child.id, None)
+        given = (self._vocabulary.piece_id(ASYNC_OPEN),) if start is None else start.given
+        lane.given, lane.next_token = given[:-1], given[-1]
         lane.seen = self._seen_at_promise.pop(child.id, set())
         if self.request.forced is not None:
             lane.forced = iter(self._forced_block(child))
         self.lanes.append(lane)
         assert child.parent is not None
-        parent, units = child.parent.id, child.units or 0
+        promised = None if child.units is None else TOKENS_PER_UNIT * child.units
         for thread in self.interpreter.threads[: child.id + 1]:
             self.recorder.thread_started(thread)
         self.events.append(
-            ThreadStarted(self.sample, child.id, parent, child.topic, TOKENS_PER_UNIT * units)
+            ThreadStarted(self.sample, child.id, child.parent.id, child.topic, promised)
         )
-        token, step = lane.next_token, self._step
-        self.recorder.decoded(child, token, "", Role.TAG, step=step, t_s=t_s, is_forced=True)
+        for token in given:
+            self.recorder.decoded(
+                child, token, "", Role.TAG, step=self._step, t_s=t_s, is_forced=True
+            )
+        if start is not None:
+            self._emit(lane, start.text)
 
     def _end(self, thread: Thread, reason: FinishReason) -> None:
         lane = next((lane for lane in self.lanes if lane.thread is thread), None)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.interpreter.interpreter import Legal
+from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).

@@ -7,6 +7,7 @@ can carry the choice: main writes the topics one after the other and sees them a
 from __future__ import annotations
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -18,6 +19,7 @@ OPENINGS = Wordings(
         "We have some crews and the code words {words}.",
         "Code words to choose from: {words}.",
         "These words are free as code words: {words}.",
+        *more_sentences("code_words openings"),
     ),
     dev=("The crews choose code words from {words}.",),
     test=(
@@ -39,6 +41,7 @@ CLAUSES = Wordings(
         "Each crew takes one code word that is not taken yet.",
         "Two crews never share a code word. Present every crew with one.",
         "Choose code words, one for each crew and none used twice.",
+        *more_sentences("code_words"),
     ),
     dev=("Every crew gets a different code word that no other has.",),
     test=(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -29,6 +30,7 @@ OPENINGS = Wordings(
         "Traders exchange things for a fee. The list of things is {things}.",
         "We bring {things} to the market. Each trader wants one thing and gives another.",
         "These things are given: {things}. Each trader exchanges one of them for a fee.",
+        *more_sentences("exchanges openings"),
     ),
     dev=("Every trader exchanges one thing for another. The things are {things}.",),
     test=(
@@ -111,6 +113,7 @@ CLAUSES = Wordings(
             "One step for each thing of the list, please.",
             "One step after the other: always exchange what you got.",
         ),
+        *more_clauses("exchanges", Clauses),
     ),
     dev=(
         Clauses(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -27,6 +28,7 @@ OPENINGS = Wordings(
         "The stages of a journey are listed with vehicle, land miles and water miles.",
         "We travel in stages, each by land and by water.",
         "These stages make up a journey by land and by water.",
+        *more_sentences("journeys openings"),
     ),
     dev=("The journey below has stages with miles by land and by water.",),
     test=(
@@ -99,6 +101,7 @@ CLAUSES = Wordings(
             "Work out each stage and the way before it: all land and water.",
         ),
         Clauses("Every stage counts by itself.", "Every stage counts together with those above."),
+        *more_clauses("journeys", Clauses),
     ),
     dev=(
         Clauses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.families.sections import draw_rows
+from pasta_lm.tasks.more_wordings import more_sentences
 from pasta_lm.tasks.records import draw_records, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -18,6 +19,7 @@ ROUNDS = Wordings(
         "For every team add the points, and for every cup add its two teams.",
         "Give the points of the teams first and of the cups after them.",
         "The teams come first, then the cups, each with its points.",
+        *more_sentences("rounds"),
     ),
     dev=("Work out every team first, then every cup from its two teams.",),
     test=(
@@ -35,6 +37,7 @@ ROUND_OPENINGS = Wordings(
         "Three results are known of each team. Two teams share a cup.",
         "The list has teams with results, then cups with their teams.",
         "Every team has three results; every cup belongs to two teams.",
+        *more_sentences("round openings"),
     ),
     dev=("Here are teams with three results and cups of two teams each.",),
     test=(
@@ -52,6 +55,7 @@ UNEVEN_OPENINGS = Wordings(
         "Below are some people with what is known of them.",
         "Of these people we know more or less.",
         "What we know of each person is listed here.",
+        *more_sentences("uneven openings"),
     ),
     dev=("Here are some people with all that is known of them.",),
     test=(
@@ -71,6 +75,7 @@ UNEVEN = Wordings(
         "Say everything that is known of each person.",
         "Leave nothing out: write a line about every person.",
         "Turn every entry into a line of sentences.",
+        *more_sentences("uneven"),
     ),
     dev=("Say all we know about every person.",),
     test=(
@@ -90,6 +95,7 @@ SHORT = Wordings(
         "Give only the {column} of each {noun}.",
         "Answer briefly: the {column} of every {noun}.",
         "Just say which {column} each {noun} has.",
+        *more_sentences("short"),
     ),
     dev=("Just name the {column} of every {noun}.",),
     test=(
@@ -107,6 +113,7 @@ SHORT_OPENINGS = Wordings(
         "Each {noun} has a line of data.",
         "The records describe one {noun} a line.",
         "You see one {noun} a line.",
+        *more_sentences("short openings"),
     ),
     dev=("Below, each {noun} has a line.",),
     test=(

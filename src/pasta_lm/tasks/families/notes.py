@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -25,6 +26,7 @@ OPENINGS = Wordings(
         "For each room, its things are given.",
         "Rooms and their things are listed here.",
         "Each line names a room and the things it holds.",
+        *more_sentences("notes openings"),
     ),
     dev=("Here every room is listed with its things.",),
     test=(
@@ -98,6 +100,7 @@ CLAUSES = Wordings(
         Clauses(
             "Do not count the notes of the room above.", "Count the notes of the room above too."
         ),
+        *more_clauses("notes", Clauses),
     ),
     dev=(
         Clauses(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import added
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -27,6 +28,7 @@ OPENINGS = Wordings(
         "We begin with the base price {base}. Each seller has goods and a surcharge.",
         "For every seller you see two goods and a surcharge, the base price is {base}.",
         "The list has sellers with goods and surcharges. Base price: {base}.",
+        *more_sentences("prices openings"),
     ),
     dev=("Every seller below has two goods and a surcharge on the base price {base}.",),
     test=(
@@ -109,6 +111,7 @@ CLAUSES = Wordings(
             "Count each surcharge from the base price.",
             "Count each surcharge on from price to price.",
         ),
+        *more_clauses("prices", Clauses),
     ),
     dev=(
         Clauses(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -78,6 +79,7 @@ OPENINGS = Wordings(
         "The records give {columns} of each {noun}.",
         "You get one {noun} per line with {columns}.",
         "Look at each {noun} and at {columns}.",
+        *more_sentences("sections openings"),
     ),
     dev=("Here each {noun} is listed with {columns}.",),
     test=(
@@ -97,6 +99,7 @@ SECTIONS = Wordings(
         "Each {noun} gets a heading and two sentences.",
         "Use a heading for every {noun} and write about it.",
         "Under one heading for each {noun}, say what is known.",
+        *more_sentences("sections"),
     ),
     dev=("Write two sentences about each {noun} under a heading.",),
     test=(
@@ -116,6 +119,7 @@ RUNNING_TEXT = Wordings(
         "Tell about every {noun} one after the other in a single paragraph.",
         "Write a single paragraph about each {noun} in turn, nothing marked.",
         "Running text only: say what is known of each {noun}.",
+        *more_sentences("running text"),
     ),
     dev=("Write running text about each {noun}, no headings.",),
     test=(
@@ -135,6 +139,7 @@ SINGLE = Wordings(
         "Only {name} is wanted. Write about it.",
         "Leave out every other {noun} and describe {name}.",
         "Which facts do we have about {name}? Write about this {noun} alone.",
+        *more_sentences("single"),
     ),
     dev=("Tell what is known about {name} only.",),
     test=(

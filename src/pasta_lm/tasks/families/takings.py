@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -30,6 +31,7 @@ OPENINGS = Wordings(
         "Each of these shops took money twice, morning and afternoon.",
         "For some shops, the money of the morning and of the afternoon is given.",
         "The shops of the street and what they took, morning and afternoon.",
+        *more_sentences("takings openings"),
     ),
     dev=("The shops below took money in the morning and afternoon.",),
     test=(
@@ -93,6 +95,7 @@ CLAUSES = Wordings(
             "The totals are separate: one shop each.",
             "The totals grow: each carries on from the shop above.",
         ),
+        *more_clauses("takings", Clauses),
     ),
     dev=(
         Clauses(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -39,6 +40,7 @@ OPENINGS = Wordings(
         "Three amounts are known for every {noun}. The house is {house}, the motto {motto}.",
         "These {noun}s come with three amounts. House: {house}. Motto: {motto}.",
         "House {house} (motto: {motto}) lists three amounts for each {noun}.",
+        *more_sentences("tallies openings"),
     ),
     dev=("The {noun}s of house {house} have three amounts each. Motto: {motto}.",),
     test=(
@@ -57,6 +59,7 @@ BODY = Wordings(
         "Give a line with the total for every {noun}.",
         "Each {noun} gets a line that adds its amounts.",
         "Add the amounts of each {noun} and give the total.",
+        *more_sentences("body"),
     ),
     dev=("Add up the amounts of every {noun} in a line.",),
     test=(
@@ -126,6 +129,7 @@ LISTED = Wordings(
             "In the end say the totals again, after Overall.",
         ),
         Clauses("Add Overall: the house and its motto.", "Add Overall: the totals from above."),
+        *more_clauses("listed", Clauses),
     ),
     dev=(
         Clauses(
@@ -213,6 +217,7 @@ SUMMED = Wordings(
             "In the end add up the totals, after Overall.",
         ),
         Clauses("Add Overall: the house and its motto.", "Add Overall: all totals added together."),
+        *more_clauses("summed", Clauses),
     ),
     dev=(
         Clauses(

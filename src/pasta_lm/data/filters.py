@@ -1,0 +1,126 @@
+"""Decide whether an annotation of an answer is kept; each reason not to has a code.
+
+The answer without tags must be the original, character by character; tags must be well-formed;
+topics and blocks have bounds; and blocks must gain something. Nothing is repaired: the teacher is
+told, and tries again. An answer without blocks is a good answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pasta_lm.engines.script import words
+from pasta_lm.language.check import Diagnostic, check, render
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.faults import Fault
+from pasta_lm.language.parser import Form
+from pasta_lm.language.speedup import best_speedup
+from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
+
+SHOWN = 40
+"""Characters shown where two texts differ."""
+
+
+class Reason(StrEnum):
+    """Why an annotation is not kept."""
+
+    TEXT_CHANGED = "text_changed"
+    MALFORMED = "malformed"
+    NESTED = "nested"
+    TOPIC_BOUNDS = "topic_bounds"
+    BLOCK_BOUNDS = "block_bounds"
+    IDLE_SYNC = "idle_sync"
+    NO_GAIN = "no_gain"
+
+
+_REASON_OF = {
+    Fault.NESTED.code: Reason.NESTED,
+    Fault.BLANK_TOPIC.code: Reason.TOPIC_BOUNDS,
+    Fault.WORDY_TOPIC.code: Reason.TOPIC_BOUNDS,
+    Fault.LONG_TOPIC.code: Reason.TOPIC_BOUNDS,
+    Fault.BLOCK_WITHOUT_TOPIC.code: Reason.TOPIC_BOUNDS,
+    Fault.EMPTY_BLOCK.code: Reason.BLOCK_BOUNDS,
+    Fault.IDLE_SYNC.code: Reason.IDLE_SYNC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a block may be, in words."""
+
+    least_words: int = 5
+    """PASTA, appendix on annotation: at least five words in a block."""
+    most_words: int = MAX_UNITS * TOKENS_PER_UNIT
+    """As many tokens as the longest promise can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why an annotation is not kept, said so that its writer can do better."""
+
+    reason: Reason
+    message: str
+
+
+def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Document | Rejection:
+    """Return the annotated answer, or why it is rejected: the first reason that is found.
+
+    Args:
+        annotated: What the teacher wrote, in annotator form.
+        original: The answer that it was given.
+        bounds: Of blocks.
+    """
+    faults = check(annotated, Form.ANNOTATOR)
+    errors = [fault for fault in faults if fault.severity == "error"]
+    if errors:
+        return _reject(errors[0], annotated, Reason.MALFORMED)
+    document = parse(annotated, Form.ANNOTATOR)
+    if document.plain_text != original:
+        return Rejection(Reason.TEXT_CHANGED, _difference(original, document.plain_text))
+    if faults:
+        return _reject(faults[0], annotated, Reason.MALFORMED)
+    for block in document.blocks:
+        wrong = _out_of_bounds(block, bounds or Bounds())
+        if wrong is not None:
+            return wrong
+    if document.blocks and speedup(document) <= 1:
+        return Rejection(
+            Reason.NO_GAIN,
+            "Written in parallel, this answer would take as many steps as without tags. Mark at "
+            "least two longer parts that do not need one another, or return it without tags.",
+        )
+    return document
+
+
+def speedup(document: Document) -> float:
+    """Return the theoretical speedup of an answer, its tokens counted as words."""
+    return best_speedup(document, lambda text: len(words(text)))
+
+
+def _reject(fault: Diagnostic, text: str, otherwise: Reason) -> Rejection:
+    return Rejection(_REASON_OF.get(fault.code, otherwise), render(fault, text))
+
+
+def _out_of_bounds(block: Block, bounds: Bounds) -> Rejection | None:
+    num_words = len(block.plain_text.split())
+    if bounds.least_words <= num_words <= bounds.most_words:
+        return None
+    return Rejection(
+        Reason.BLOCK_BOUNDS,
+        f"The block {block.topic!r} has {num_words} words; a block has {bounds.least_words} to "
+        f"{bounds.most_words}. Remove its tags, or move them.",
+    )
+
+
+def _difference(original: str, found: str) -> str:
+    pairs = zip(original, found, strict=False)
+    at = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    if at is None:
+        at = min(len(original), len(found))
+    line = original.count("\n", 0, at) + 1
+    begin = max(0, at - SHOWN // 2)
+    return (
+        f"Without its tags the text is not the original; the first difference is in line {line}. "
+        f"The original reads {original[begin : at + SHOWN]!r}, yours {found[begin : at + SHOWN]!r}."
+    )

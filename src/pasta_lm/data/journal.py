@@ -1,0 +1,131 @@
+"""Rows on disk that outlive a kill: each is there whole, or was never written.
+
+A line of JSON is a row. What stands behind the last line break was being written when the process
+ended; it is cut off when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.errors import InputError
+
+Row = dict[str, Any]
+
+
+class Journal:
+    """A file of rows to which rows are added; each has an ``id``, and no two the same."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file, or begin one; its folder is made.
+
+        Args:
+            path: The file. A torn last line is cut off.
+
+        Raises:
+            InputError: a line before the last is no row, or an id occurs twice.
+        """
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_torn_line(path)
+        self._rows = {row["id"]: row for row in read_rows(path)} if path.exists() else {}
+
+    @property
+    def rows(self) -> Mapping[str, Row]:
+        """Return what is on disk, by id, in the order in which it was written."""
+        return self._rows
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add rows; when this returns they are on the disk, not in a buffer.
+
+        Raises:
+            ValueError: an id is there already.
+        """
+        is_new = not self.path.exists()
+        with self.path.open("ab") as file:
+            for row in rows:
+                if row["id"] in self._rows:
+                    raise ValueError(f"{self.path} has a row {row['id']} already")
+                self._rows[row["id"]] = row
+                file.write(line_of(row))
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync_folder(self.path.parent)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a file of rows.
+
+    Raises:
+        InputError: it cannot be read, a line is no row with an ``id``, or an id occurs twice.
+    """
+    rows: list[Row] = []
+    seen: set[str] = set()
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        row = _row_of(line)
+        if row is None:
+            raise InputError(f"{path}:{number}: no JSON object with an id")
+        if row["id"] in seen:
+            raise InputError(f"{path}:{number}: {row['id']} occurs twice")
+        seen.add(row["id"])
+        rows.append(row)
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write a file at once: a reader finds all rows or no file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.writelines(map(line_of, rows))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    _sync_folder(path.parent)
+
+
+def line_of(row: Row) -> bytes:
+    """Return a row as it stands in a file, its line break included."""
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _row_of(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("id"), str) else None
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut off what stands behind the last line break."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put a new name on the disk too, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

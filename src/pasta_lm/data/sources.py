@@ -1,0 +1,221 @@
+"""Read instruction data as a stream: a file, or a data set of Hugging Face by its id.
+
+Each row becomes a prompt with its answer, or says why it cannot: nothing is dropped in silence.
+Of a conversation the first exchange is taken.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError
+
+NOT_JSON = "not_json"
+NO_COLUMNS = "no_columns"
+NO_PROMPT = "no_prompt"
+NO_ANSWER = "no_answer"
+
+NOT_UNICODE = "not_unicode"
+
+ROLES = {
+    "system": "system",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard"), "assistant"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """Where the answers to annotate come from."""
+
+    file: str | None = None
+    """JSONL, gzipped if it ends in ``.gz``, or Parquet."""
+    hub: str | None = None
+    """Id of a data set of Hugging Face, read as a stream."""
+    split: str = "train"
+    columns: str | None = None
+    """One of ``COLUMNS``; as the columns of each row tell, if it is not given."""
+    name: str | None = None
+    """What is written under ``source`` of each record; the file's name or the id otherwise."""
+
+    def __post_init__(self) -> None:
+        """Check what single keys cannot say."""
+        if (self.file is None) == (self.hub is None):
+            raise UsageError("[source] needs exactly one of file and hub")
+        if self.columns is not None and self.columns not in COLUMNS:
+            known = ", ".join(COLUMNS)
+            raise UsageError(f"source.columns is {self.columns!r}", hint=f"one of {known}")
+
+    @property
+    def label(self) -> str:
+        """Return what records say of where they come from."""
+        return self.name or self.hub or Path(self.file or "").name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One answer to annotate.
+
+    Attributes:
+        id: The row's own, or made of its texts.
+        prompt: What the user says, the system's words above it.
+        answer: The text as it is.
+        skipped: Why it cannot be annotated; None: it can.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    skipped: str | None = None
+
+
+def read_source(config: SourceConfig) -> Iterator[SourceRow]:
+    """Yield every row in the order of the source.
+
+    Raises:
+        InputError: the file cannot be read.
+        MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
+        RemoteError: the hub does not give the data set.
+    """
+    if config.hub is not None:
+        rows: Iterator[Any] = _hub_rows(config.hub, config.split)
+    else:
+        path = Path(config.file or "")
+        rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    for row in rows:
+        yield _source_row(row, config.columns)
+
+
+def _source_row(row: Any, columns: str | None) -> SourceRow:
+    if not isinstance(row, Mapping):
+        return SourceRow(_digest(repr(row)), "", "", NOT_JSON)
+    name = columns or next((one for one, keys in MARKS.items() if keys <= set(row)), None)
+    found = COLUMNS[name](row) if name else None
+    prompt, answer = found or ("", "")
+    content = f"{prompt}\0{answer}" if found else repr(sorted(row.items(), key=str))
+    own = row.get("id")
+    id = _digest(content) if own in (None, "") else str(own)
+    if found is None:
+        return SourceRow(id, "", "", NO_COLUMNS)
+    if not _is_unicode(id + prompt + answer):
+        return SourceRow(_digest(content), "", "", NOT_UNICODE)
+    missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
+    return SourceRow(id, prompt, answer, missing)
+
+
+Exchange = tuple[str, str]
+
+
+def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
+    """Return what was said before the first answer, and that answer."""
+    turns = row.get(key)
+    if not isinstance(turns, list | tuple):
+        return None
+    said: list[str] = []
+    for turn in turns:
+        if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
+            return None
+        who = ROLES.get(str(turn.get(role)))
+        if who == "assistant":
+            return "\n\n".join(said), turn[text]
+        if turn[text].strip():
+            said.append(turn[text])
+    return "\n\n".join(said), ""
+
+
+def _conversations(row: Mapping[str, Any]) -> Exchange | None:
+    return _turns(row, "conversations", "from", "value")
+
+
+def _messages(row: Mapping[str, Any]) -> Exchange | None:
+    return _turns(row, "messages", "role", "content")
+
+
+def _alpaca(row: Mapping[str, Any]) -> Exchange | None:
+    parts = [row.get(key) or "" for key in ("instruction", "input", "output")]
+    if not all(isinstance(part, str) for part in parts):
+        return None
+    return "\n\n".join(part for part in parts[:2] if part.strip()), parts[2]
+
+
+def _pairs(row: Mapping[str, Any]) -> Exchange | None:
+    prompt, answer = row.get("prompt"), row.get("answer")
+    return (prompt, answer) if isinstance(prompt, str) and isinstance(answer, str) else None
+
+
+COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
+    "slimorca": _conversations,
+    "sharegpt": _conversations,
+    "messages": _messages,
+    "alpaca": _alpaca,
+    "pairs": _pairs,
+}
+"""How the columns of a data set make a prompt and an answer."""
+
+MARKS: dict[str, set[str]] = {
+    "sharegpt": {"conversations"},
+    "messages": {"messages"},
+    "alpaca": {"instruction", "output"},
+    "pairs": {"prompt", "answer"},
+}
+"""Which columns tell which reader is meant."""
+
+
+def _json_rows(path: Path) -> Iterator[Any]:
+    opening = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opening(path, "rt", encoding="utf-8", newline="\n") as file:
+            for line in file:
+                if line.strip():
+                    yield _json(line)
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, EOFError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def _parquet_rows(path: Path) -> Iterator[Any]:
+    if not find_spec("pyarrow"):
+        raise MissingExtraError(f"reading {path.name}", "data")
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+
+
+def _hub_rows(name: str, split: str) -> Iterator[Any]:
+    if not find_spec("datasets"):
+        raise MissingExtraError(f"reading {name} from Hugging Face", "data")
+    import datasets
+
+    try:
+        yield from datasets.load_dataset(name, split=split, streaming=True)
+    except (OSError, ValueError) as exc:  # its own errors are of these kinds
+        raise RemoteError(f"the data set {name} ({split}) cannot be read: {exc}") from exc
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether text can be written: JSON can spell halves of characters."""
+    return not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

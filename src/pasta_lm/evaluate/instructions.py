@@ -1,0 +1,151 @@
+"""What is asked: AlpacaEval's instructions or others, from a file or from the hub.
+
+Also whose answers came with them: AlpacaEval keeps a reference's outputs in the same form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pasta_lm.errors import InputError, MissingExtraError
+from pasta_lm.evaluate.judgements import json_lines
+
+HUB_FILE = "alpaca_eval.json"
+"""The file of a hub data set that is read where none is named."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
+
+
+class Instruction(NamedTuple):
+    """One instruction."""
+
+    id: str
+    """Stable: the file's, or the row."""
+    row: int
+    """Its place in the whole file, from 0: where its difficulty is looked up."""
+    dataset: str
+    """Where it comes from, such as ``koala``; empty: not said."""
+    text: str
+
+
+class Reference(NamedTuple):
+    """Answers that were there before, by instruction."""
+
+    name: str
+    outputs: dict[str, str]
+    """By the text of the instruction: files agree in that, and not in their ids."""
+
+
+def read_instructions(source: str, limit: int | None = None) -> list[Instruction]:
+    """Read instructions.
+
+    Args:
+        source: A file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows with
+            ``instruction`` and perhaps ``id`` and ``dataset``; or a data set of the hub,
+            ``owner/name`` or ``owner/name:file.json``.
+        limit: The first so many; None: all.
+
+    Raises:
+        InputError: nothing can be read there, a row has no instruction, or one occurs twice.
+    """
+    found: list[Instruction] = []
+    for row, (place, fields) in enumerate(_rows(source)):
+        text = fields.get("instruction")
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{place}: no 'instruction'")
+        name = fields.get("id")
+        dataset = str(fields.get("dataset") or "")
+        found.append(Instruction(str(row if name is None else name), row, dataset, text))
+    if not found:
+        raise InputError(f"{source} has no instructions")
+    seen: set[str] = set()
+    for one in found:
+        if one.id in seen:
+            raise InputError(f"{source}: id {one.id} occurs twice")
+        seen.add(one.id)
+    return found[:limit]
+
+
+def read_reference(source: str) -> Reference:
+    """Read answers that are to be the reference, in AlpacaEval's form.
+
+    The name is the rows' ``generator``, or the file's where they have none.
+
+    Raises:
+        InputError: nothing can be read there, or a row lacks ``instruction`` or ``output``.
+    """
+    outputs: dict[str, str] = {}
+    names: dict[str, None] = {}
+    for place, fields in _rows(source):
+        texts = [fields.get(key) for key in ("instruction", "output")]
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{place}: no 'instruction' with an 'output'")
+        outputs[str(texts[0])] = str(texts[1])
+        names[str(fields.get("generator") or _stem(source))] = None
+    if len(names) != 1:
+        raise InputError(f"{source} has answers of {len(names)} generators; one is needed")
+    return Reference(next(iter(names)), outputs)
+
+
+def alpaca_eval_rows(
+    instructions: Sequence[Instruction], outputs: Sequence[str], generator: str
+) -> list[dict[str, str]]:
+    """Return answers in the form that AlpacaEval's own program reads."""
+    return [
+        {
+            "dataset": one.dataset,
+            "instruction": one.text,
+            "output": output,
+            "generator": generator,
+        }
+        for one, output in zip(instructions, outputs, strict=True)
+    ]
+
+
+def _stem(source: str) -> str:
+    name = Path(source).name
+    for end in (".gz", ".jsonl", ".json"):
+        name = name.removesuffix(end)
+    return name.removeprefix("outputs_")
+
+
+def _rows(source: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the rows of a file, each with its place for messages."""
+    path = Path(source)
+    if not path.exists() and _HUB_NAME.fullmatch(source):
+        path = _from_hub(source)
+    if path.suffix == ".json":
+        return [(f"{source}[{n}]", row) for n, row in enumerate(_array(path))]
+    return [(f"{source}:{number}", row) for number, row in json_lines(path)]
+
+
+def _array(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} is no array of objects")
+    return rows
+
+
+def _from_hub(source: str) -> Path:
+    """Download one file of a data set, or take it from the cache."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ModuleNotFoundError as exc:
+        raise MissingExtraError(f"reading {source} from the hub", "evaluate") from exc
+    name, _, file = source.partition(":")
+    try:
+        return Path(hf_hub_download(name, file or HUB_FILE, repo_type="dataset"))
+    except Exception as exc:  # the hub has many ways to say no
+        reason = str(exc).strip().partition("\n")[0]
+        raise InputError(
+            f"{source}: no such file, and the hub gives no {file or HUB_FILE} of it: {reason}",
+            hint="name a file, or owner/name:file.json",
+        ) from exc

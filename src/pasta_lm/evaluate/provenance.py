@@ -1,0 +1,57 @@
+"""Where a figure was made: hardware, software, commit; every stored answer says it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
+
+def provenance(model: Pasta, version: str) -> dict[str, str]:
+    """Return what a record says of where it was made.
+
+    Args:
+        model: Who answers; its device and precision are those that count.
+        version: Of the package.
+    """
+    from pasta_lm.engines.torch.diagnosis import devices
+
+    loaded = model.engine.loaded
+    device = str(loaded.device)
+    named = next((name for name in devices() if name.startswith(device)), device)
+    return {
+        "hardware": named if "cuda" in device else f"{named}, {_cpu()}",
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "commit": commit() or f"release {version}",
+        "version": version,
+    }
+
+
+def commit() -> str | None:
+    """Return the commit of this code, with a plus if files were changed; None: no repository."""
+    folder = Path(__file__).parent
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder.parent)) else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

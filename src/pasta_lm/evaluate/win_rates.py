@@ -1,0 +1,110 @@
+"""Win rates from stored judgements: plain and length-controlled, and what is missing from them.
+
+A row without a verdict is counted and named. While one is missing there is no headline, unless it
+is asked for; then the rate with the missing rows lost stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pasta_lm.errors import InputError
+from pasta_lm.evaluate.judgements import GamedRow, Judgement
+from pasta_lm.evaluate.length_control import LengthControlled, length_controlled, standard_error
+
+Figures = dict[str, Any]
+HEADLINES = ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error")
+NUM_NAMED = 10
+"""Missing rows that a message names; the figures name all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the length-controlled fit knows of the instructions.
+
+    Attributes:
+        difficulty: By row; None: not known.
+        gamed: The gamed models' rows; none without difficulty.
+    """
+
+    difficulty: Sequence[float] | None = None
+    gamed: Sequence[GamedRow] = ()
+
+
+def win_rate_figures(
+    judgements: Sequence[Judgement], calibration: Calibration, *, allow_missing: bool = False
+) -> Figures:
+    """Return all figures of one model; rates and errors are in percent.
+
+    ``n_total`` counts verdicts, ``missing_rows`` names the rows without one, ``n_absent`` is how
+    many instructions have a difficulty and no row. Where verdicts are missing and that is not
+    allowed, the headlines are None and ``refused`` says why.
+
+    Raises:
+        InputError: a row has no difficulty.
+    """
+    _check_rows(judgements, calibration)
+    figures = plain_figures(judgements)
+    fitted = fitted_of(judgements, calibration)
+    known = None if calibration.difficulty is None else len(calibration.difficulty)
+    figures |= {
+        "n_absent": None if known is None else known - len(judgements),
+        "length_controlled_winrate": fitted and fitted.win_rate,
+        "lc_standard_error": fitted and fitted.standard_error,
+        "lc_weights": fitted and fitted.weights,
+        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
+    }
+    missing = figures["missing_rows"]
+    if missing and not allow_missing:
+        figures |= dict.fromkeys((*HEADLINES, "lc_weights", "win_rate_missing_lost"))
+        figures["refused"] = refusal(len(judgements), missing)
+    return figures
+
+
+def plain_figures(judgements: Sequence[Judgement]) -> Figures:
+    """Return what needs no fit, over the rows that have a verdict."""
+    given = np.array([one.preference for one in judgements if one.preference is not None])
+    missing = [one.row for one in judgements if one.preference is None]
+    return {
+        "win_rate": 100 * float(given.mean()) if len(given) else None,
+        "standard_error": standard_error(100 * given),
+        "n_total": len(given),
+        "n_wins": int((given > 0.5).sum()),
+        "n_wins_base": int((given < 0.5).sum()),
+        "n_draws": int((given == 0.5).sum()),
+        "n_missing": len(missing),
+        "missing_rows": missing,
+        "avg_length": int(np.mean([one.len_2 for one in judgements])) if judgements else None,
+        "win_rate_missing_lost": 100 * float(given.sum()) / len(judgements) if missing else None,
+    }
+
+
+def fitted_of(judgements: Sequence[Judgement], calibration: Calibration) -> LengthControlled | None:
+    """Return the length-controlled fit; None where there is too little to fit."""
+    if all(one.preference is None for one in judgements):
+        return None
+    return length_controlled(judgements, calibration.difficulty, calibration.gamed)
+
+
+def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
+    """Return why there is no headline."""
+    named = ", ".join(map(str, missing[:NUM_NAMED]))
+    more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
+    return f"no win rate: {len(missing)} of {num_rows} rows have no verdict ({named}{more})"
+
+
+def _check_rows(judgements: Sequence[Judgement], calibration: Calibration) -> None:
+    if calibration.difficulty is None:
+        return
+    known = len(calibration.difficulty)
+    beyond = [one.row for one in judgements if one.row >= known]
+    if beyond:
+        raise InputError(
+            f"{judgements[0].model}: row {beyond[0]} has no difficulty: the table ends at "
+            f"{known - 1}",
+            hint="rows count the instructions of the difficulty table from 0",
+        )

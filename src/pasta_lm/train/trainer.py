@@ -1,0 +1,101 @@
+"""What both stages ask of the Trainer: the recipe's optimiser, and a stop where a loss is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
+
+from pasta_lm.errors import ModelError
+from pasta_lm.train import muon
+from pasta_lm.train.config import WSD, TrainConfig
+from pasta_lm.train.learner import check_finite
+
+
+class PackTrainer(Trainer):
+    """The Trainer with the optimiser of a recipe; a subclass brings the loss of a pack."""
+
+    def __init__(self, train: TrainConfig, **kwargs: Any) -> None:
+        """Keep the recipe's numbers; the rest goes to the Trainer."""
+        self._train = train
+        super().__init__(**kwargs)
+
+    def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
+        """Refuse a loss that is no number, before it reaches the weights.
+
+        Args:
+            loss: Of a pack.
+            ids: Of the records that it holds.
+
+        Raises:
+            ModelError: it is NaN or infinite; the records are named.
+        """
+        if not torch.isfinite(loss):
+            shown = ", ".join(ids[:8])
+            raise ModelError(
+                f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
+                f"{len(ids)} records: {shown}",
+                hint="lower learning_rate, or look at these records; --resume goes on from the "
+                "last checkpoint",
+            )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights of a checkpoint.
+
+        Raises:
+            ModelError: a weight is NaN or infinite: no loss has met it yet.
+        """
+        assert isinstance(self.model, nn.Module)
+        check_finite(self.model)
+        super().save_model(output_dir, _internal_call)
+
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        """Return the optimiser that the recipe names."""
+        if self._train.optimizer == "adamw":
+            return super().create_optimizer(*args)
+        if self.optimizer is None:
+            rate = self._train.learning_rate
+            other_rate = self._train.other_learning_rate or rate
+            assert isinstance(self.model, nn.Module)
+            groups = muon.groups(self.model, rate, other_rate)
+            self.optimizer = muon.Muon(groups, rate, weight_decay=self._train.weight_decay)
+        return self.optimizer
+
+
+def training_arguments(train: TrainConfig) -> TrainingArguments:
+    """Return what a recipe says, in the Trainer's words."""
+    return TrainingArguments(
+        output_dir=train.out,
+        max_steps=-1 if train.steps is None else train.steps,
+        num_train_epochs=train.epochs or 1,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=train.accumulate,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        adam_beta2=0.98,
+        lr_scheduler_type=train.schedule,
+        lr_scheduler_kwargs=_decay(train),
+        warmup_steps=train.warmup,
+        max_grad_norm=train.clip,
+        bf16=train.dtype == "bfloat16" and torch.cuda.is_available(),
+        use_cpu=not torch.cuda.is_available(),
+        logging_steps=train.log_steps,
+        save_steps=train.save_steps,
+        save_total_limit=2,
+        seed=train.seed,
+        report_to="tensorboard" if train.tensorboard else "none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        train_sampling_strategy="sequential",
+        dataloader_pin_memory=False,
+        dataloader_num_workers=train.workers,
+    )
+
+
+def _decay(train: TrainConfig) -> dict[str, Any]:
+    if train.schedule != WSD:
+        return {}
+    return {"num_decay_steps": round(train.decay * (train.steps or 0)), "decay_type": "1-sqrt"}

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pasta_lm.cli.app import app
+from pasta_lm.data.annotate_config import AnnotateConfig
+from pasta_lm.data.scripted_teacher import teacher_by_rule
+from pasta_lm.errors import PastaError
+from pasta_lm.remote.scripted_server import ScriptedServer
+from pasta_lm.train.config import read_recipe
+from tests.data.annotating import write_source
+
+RECIPE = """
+[source]
+file = "{source}"
+[output]
+folder = "{folder}"
+[teacher]
+base_url = "{base_url}"
+model = "scripted"
+input_price = 1.0
+output_price = 2.0
+"""
+
+
+def write_recipe(tmp_path: Path, base_url: str = "http://127.0.0.1:9/v1", more: str = "") -> str:
+    source = write_source(tmp_path / "source.jsonl", 8)
+    text = RECIPE.format(source=source, folder=tmp_path / "out", base_url=base_url) + more
+    (tmp_path / "recipe.toml").write_text(text)
+    return str(tmp_path / "recipe.toml")
+
+
+def test_a_run_prints_its_files_and_says_how_its_rows_ended(tmp_path: Path) -> None:
+    with ScriptedServer(teacher_by_rule()) as server:
+        found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, server.base_url)])
+    assert found.exit_code == 0, found.output
+    names = ["annotated.jsonl", "failed.jsonl", "README.md"]
+    printed = [line for line in found.stdout.splitlines() if not line.endswith(".parquet")]
+    assert printed == [str(tmp_path / "out" / name) for name in names]
+    assert "estimate for 8 rows (1 skipped)" in found.stderr
+    assert "8 rows: 7 ok, 0 failed, 1 skipped" in found.stderr
+    assert "USD" in found.stderr
+
+
+def test_a_dry_run_shows_one_request_and_asks_nothing(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path), "--dry-run"])
+    assert found.exit_code == 0, found.output
+    assert "Say 0." in found.stdout
+    assert "&lt;sync/> is" in found.stdout
+    assert "about 0.0" in found.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_limit_and_cost_limit_bound_a_run(tmp_path: Path) -> None:
+    with ScriptedServer(teacher_by_rule()) as server:
+        recipe = write_recipe(tmp_path, server.base_url)
+        found = CliRunner().invoke(app, ["annotate", recipe, "--limit", "2"])
+        assert "2 rows: 2 ok" in found.stderr
+        found = CliRunner().invoke(app, ["annotate", recipe, "--cost-limit", "0.001"])
+        assert "stopped by cost limit" in found.stderr
+        assert server.num_requests == 2
+    rows = (tmp_path / "out" / "annotated.jsonl").read_text().splitlines()
+    assert [json.loads(row)["id"] for row in rows] == ["r0", "r1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("temprature = 1.0", "unknown key teacher.temprature"),
+        ("max_in_flight = 0", "teacher.max_in_flight must be above 0"),
+        ("[filters]\nleast_words = 'x'", "filters.least_words must be int"),
+    ],
+)
+def test_a_wrong_recipe_is_named(tmp_path: Path, more: str, message: str) -> None:
+    found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, more=more)])
+    assert isinstance(found.exception, PastaError)
+    assert message in str(found.exception)
+    assert found.exception.exit_code == 2
+
+
+def test_the_rule_needs_no_server(tmp_path: Path) -> None:
+    recipe = Path(write_recipe(tmp_path))
+    text = recipe.read_text().partition("[teacher]")[0]
+    recipe.write_text(f'annotator = "markdown_rule"\n{text}')
+    found = CliRunner().invoke(app, ["annotate", str(recipe)])
+    assert found.exit_code == 0, found.output
+    assert "heuristic" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    sorted((Path(__file__).parents[2] / "runs" / "annotation").glob("*.toml")),
+    ids=lambda one: one.stem,
+)
+def test_each_recipe_of_the_project_can_be_read(recipe: Path) -> None:
+    assert read_recipe(recipe, AnnotateConfig).teacher is not None

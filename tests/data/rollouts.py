@@ -1,0 +1,47 @@
+"""Rollouts written by hand, and a judge that looks its verdicts up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pasta_lm.data.judge import Comparison, Verdict, Winner
+from pasta_lm.data.rollouts import Rollout, Sample
+
+
+def sample(
+    text: str = "Yes.",
+    *,
+    path: int = 10,
+    content: int = 12,
+    reason: str = "stop",
+    num_illegal: int = 0,
+) -> Sample:
+    """Return an answer of one sentence; its figures are what they are said to be."""
+    return Sample(text, text, reason, path, content, num_illegal)
+
+
+def rollout(*samples: Sample, name: str = "task", baseline: int = 20) -> Rollout:
+    """Return samples of a prompt to which the baseline answered with so many tokens."""
+    return Rollout(name, "Is it?", sample("Well.", path=baseline), samples)
+
+
+@dataclass
+class GradeBook:
+    """A judge that knows what each answer is worth, and writes down what it was asked."""
+
+    grades: Mapping[str, float]
+    asked: list[Comparison] = field(default_factory=list)
+    num_calls: int = 0
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return verdicts whose confidence is the difference."""
+        self.num_calls += 1
+        self.asked += comparisons
+        return [self._verdict(one.first, one.second) for one in comparisons]
+
+    def _verdict(self, first: str, second: str) -> Verdict:
+        gain = self.grades[first] - self.grades[second]
+        if not gain:
+            return Verdict(Winner.TIE, 0.0)
+        return Verdict(Winner.FIRST if gain > 0 else Winner.SECOND, abs(gain))

@@ -1,0 +1,71 @@
+"""Preference data: what is written is read, and what is no pair is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import parse
+
+FORKED = '<promise topic="tea" tokens="2"/><async>Tea.</async><sync/> &lt;async> too.'
+ROW = {
+    "id": "one",
+    "prompt": "What?",
+    "chosen": FORKED,
+    "rejected": "Nothing.",
+    "score_chosen": 3.25,
+    "score_rejected": 1,
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    pairs = [
+        PreferencePair(
+            id=name,
+            prompt="What?\n",
+            chosen=parse(FORKED),
+            rejected=parse("Nothing."),
+            score_chosen=1 / 3,
+            score_rejected=-0.5,
+            parts={"quality_chosen": 2 / 3},
+        )
+        for name in ("one", "two")
+    ]
+    path = tmp_path / "out" / "pairs.jsonl"
+    write_pairs(path, pairs)
+    assert read_pairs(path) == pairs
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [*rows[0]] == [*ROW, "quality_chosen"]
+    assert rows[0]["chosen"] == FORKED
+
+
+def test_a_row_may_say_more_than_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({**ROW, "judge": "me", "is_new": True}) + "\n\n", "utf-8")
+    (pair,) = read_pairs(path)
+    assert (pair.score_chosen, pair.score_rejected, pair.parts) == (3.25, 1.0, {})
+    assert pair.chosen.blocks[0].units == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"prompt": None}, "row one has no prompt"),
+        ({"chosen": ""}, "row one has no chosen"),
+        ({"rejected": 3, "score_rejected": "1"}, "row one has no rejected and no score_rejected"),
+        ({"score_chosen": True}, "row one has no score_chosen"),
+        ({"chosen": "<async>Tea."}, "row one: "),
+        ({"id": None}, ":1: no JSON object with an id"),
+    ],
+)
+def test_what_is_no_pair_is_named(tmp_path: Path, changes: dict[str, object], shown: str) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({**ROW, **changes}), "utf-8")
+    with pytest.raises(InputError) as caught:
+        read_pairs(path)
+    assert shown in caught.value.message
+    assert str(path) in caught.value.message

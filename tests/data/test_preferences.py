@@ -1,0 +1,153 @@
+"""Scores worked out by hand, and which samples become a pair."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from pasta_lm.data.preferences import Efficiency, Scoring, efficiency, is_usable, select_pairs
+from pasta_lm.data.rollouts import Sample
+from tests.data.rollouts import GradeBook, rollout, sample
+
+SPEEDUP, HARMONIC, PARALLELISM = Efficiency.SPEEDUP, Efficiency.HARMONIC, Efficiency.PARALLELISM
+ORIGINAL = "Surely."
+GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "content", "baseline", "expected"),
+    [
+        (SPEEDUP, 10, 12, 20, 2.0),
+        (SPEEDUP, 40, 12, 20, 0.5),
+        (PARALLELISM, 10, 12, 20, 1.2),
+        (HARMONIC, 10, 12, 20, 2 * 2 * 1.2 / 3.2),
+        (HARMONIC, 10, 20, 20, 2.0),
+        # Half an answer: fast, yet no more parallel than before.
+        (SPEEDUP, 5, 6, 20, 4.0),
+        (PARALLELISM, 5, 6, 20, 1.2),
+        (HARMONIC, 5, 6, 20, 2 * 4 * 1.2 / 5.2),
+        # An answer that was sampled from the prefill alone has no path.
+        (SPEEDUP, 0, 1, 20, 20.0),
+        (HARMONIC, 0, 0, 20, 0.0),
+    ],
+)
+def test_efficiency_by_hand(
+    kind: Efficiency, path: int, content: int, baseline: int, expected: float
+) -> None:
+    found = efficiency(kind, sample(path=path, content=content), sample(path=baseline))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("weight", "score"), [(0, 1.5), (1, 2.1), (4, 3.9), (inf, 0.6)])
+def test_the_score_is_efficiency_and_quality_by_its_weight(weight: float, score: float) -> None:
+    assert Scoring(weight).score(1.5, 0.6) == pytest.approx(score)
+
+
+def test_a_score_by_hand() -> None:
+    judge = GradeBook(GRADES)
+    selection = select_pairs(
+        [rollout(sample("good"), sample("fair", path=4))], {"task": ORIGINAL}, judge, Scoring(2.0)
+    )
+    good, fair = selection.scored["task"]
+    # good: 0.2 better than the baseline's in both orders, level with the original.
+    assert (good.efficiency, good.quality) == (2.0, pytest.approx(1.4 / 1.0))
+    # fair: 0.3 worse than the baseline's, 0.5 worse than the original, in both orders.
+    assert (fair.efficiency, fair.quality) == (5.0, pytest.approx(1.0 / 2.6))
+    assert good.score == pytest.approx(2 + 2 * 1.4)
+    assert fair.score == pytest.approx(5 + 2 / 2.6)
+    (pair,) = selection.pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("fair", "good")
+    assert (pair.score_chosen, pair.score_rejected) == (fair.score, good.score)
+    assert pair.parts == {
+        "efficiency_chosen": 5.0,
+        "efficiency_rejected": 2.0,
+        "quality_chosen": fair.quality,
+        "quality_rejected": good.quality,
+    }
+
+
+def test_the_judge_is_asked_once_about_each_opponent_in_both_orders() -> None:
+    judge = GradeBook(GRADES)
+    rollouts = [rollout(sample("good"), sample("bad"), name=name) for name in ("one", "two")]
+    select_pairs(rollouts, {"one": ORIGINAL}, judge, Scoring(1.0))
+    assert judge.num_calls == 1
+    assert [(one.prompt_id, one.first, one.second) for one in judge.asked] == [
+        *[("one", "good", "Well."), ("one", "Well.", "good")],
+        *[("one", "good", ORIGINAL), ("one", ORIGINAL, "good")],
+        *[("one", "bad", "Well."), ("one", "Well.", "bad")],
+        *[("one", "bad", ORIGINAL), ("one", ORIGINAL, "bad")],
+        *[("two", "good", "Well."), ("two", "Well.", "good")],
+        *[("two", "bad", "Well."), ("two", "Well.", "bad")],
+    ]
+
+
+def chosen(weight: float, *samples: Sample) -> tuple[str, str] | None:
+    """Return the best and the worst of some samples, or None where there is no pair."""
+    selection = select_pairs([rollout(*samples)], {}, GradeBook(GRADES), Scoring(weight))
+    assert selection.num_equal + selection.num_lacking == 1 - len(selection.pairs)
+    texts = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
+    return texts[0] if texts else None
+
+
+def test_the_weight_of_quality_decides_between_fast_and_good() -> None:
+    samples = sample("good", path=10), sample("fair", path=8)
+    assert chosen(0, *samples) == ("fair", "good")
+    assert chosen(1, *samples) == ("good", "fair")
+    assert chosen(inf, *samples) == ("good", "fair")
+
+
+def test_without_end_quality_alone_counts_and_speed_is_no_difference() -> None:
+    assert chosen(inf, sample("good", path=10), sample("same", path=2)) is None
+    fast_and_bad = sample("bad", path=1)
+    assert chosen(inf, sample("good"), fast_and_bad, sample("fair")) == ("good", "bad")
+
+
+def test_of_equals_the_first_drawn_is_taken() -> None:
+    first, later = sample("good"), sample("same")
+    assert chosen(1, first, later, sample("bad")) == ("good", "bad")
+    assert chosen(1, later, first, sample("bad")) == ("same", "bad")
+
+
+def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
+    rollouts = [
+        rollout(sample("good"), sample("same"), name="equal"),
+        rollout(sample("good"), sample("bad"), name="pair"),
+        rollout(sample("good"), sample("good", reason="length"), name="one is left"),
+        rollout(sample("", reason="stop"), sample("bad", num_illegal=1), name="none is left"),
+    ]
+    selection = select_pairs(rollouts, {}, GradeBook(GRADES), Scoring(1.0))
+    assert [pair.id for pair in selection.pairs] == ["pair"]
+    figures = selection.figures()
+    counts = {key: value for key, value in figures.items() if key.startswith("num_")}
+    assert counts == {
+        "num_prompts": 4,
+        "num_pairs": 1,
+        "num_equal": 1,
+        "num_lacking": 2,
+        "num_unusable": 3,
+    }
+    assert figures["efficiency"] == 2.0
+    # Level: 1.4; the pair's mean of 1.4 and 1 / 2.6; one is left: 1.4.
+    assert figures["quality"] == pytest.approx((1.4 + (1.4 + 1 / 2.6) / 2 + 1.4) / 3)
+
+
+@pytest.mark.parametrize(
+    ("one", "usable"),
+    [
+        (sample(), True),
+        (sample(reason="length"), False),
+        (sample(reason="abort"), False),
+        (sample(num_illegal=1), False),
+        (sample(""), False),
+        (sample(" \n"), False),
+    ],
+)
+def test_only_what_ended_by_itself_and_says_something_is_learned(one: Sample, usable: bool) -> None:
+    assert is_usable(one) is usable
+
+
+def test_of_nothing_there_are_no_pairs() -> None:
+    selection = select_pairs([], {}, GradeBook({}), Scoring(1.0))
+    assert selection.pairs == []
+    assert selection.figures()["score"] == 0.0

@@ -1,0 +1,48 @@
+"""Record files of models that do what an annotator does: real structures, steps and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.evaluate.answered import Answered, graded, write_answers
+from pasta_lm.tasks import Task, make
+from pasta_lm.tasks.annotators import annotate
+
+FAMILIES = ("takings", "running_takings", "profiles")
+
+
+def tasks(num: int = 3, families: Sequence[str] = FAMILIES) -> list[Task]:
+    return [make(family, "test", seed) for seed in range(num) for family in families]
+
+
+def answers(
+    asked: Sequence[Task], annotator: str, strategy: str, *, is_timed: bool
+) -> list[Answered]:
+    """Return what a model that marks as an annotator does would answer."""
+    return [
+        graded(
+            task, ScriptedEngine(annotate(task, annotator)).answer(), strategy, is_timed=is_timed
+        )
+        for task in asked
+    ]
+
+
+def write_records(
+    path: Path,
+    annotator: str = "gold",
+    *,
+    num: int = 3,
+    num_timed: int = 1,
+    strategy: str = "pasta",
+) -> str:
+    """Write what ``pasta evaluate tasks --records`` would, and return where."""
+    rows = [
+        row
+        for asked, is_timed in ((tasks(num), False), (tasks(num_timed), True))
+        for name, marks in (("sequential", "plain"), (strategy, annotator))
+        for row in answers(asked, marks, name, is_timed=is_timed)
+    ]
+    write_answers(path, rows)
+    return str(path)

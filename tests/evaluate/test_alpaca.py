@@ -1,0 +1,373 @@
+"""An evaluation on instructions, from stored records: judged, timed, reported, computed again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.data.judge_template import load_template
+from pasta_lm.data.llm_judge import LLMJudge
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.evaluate.alpaca_output import file_name, write_outputs
+from pasta_lm.evaluate.alpaca_report import alpaca_report, judgements_of
+from pasta_lm.evaluate.alpaca_run import (
+    AlpacaRun,
+    AlpacaSettings,
+    begin_run,
+    judge_answers,
+    open_run,
+)
+from pasta_lm.evaluate.instruction_answers import System
+from pasta_lm.evaluate.instructions import read_instructions, read_reference
+from pasta_lm.evaluate.judgements import read_judgements
+from pasta_lm.remote.client import ChatClient, Endpoint
+from pasta_lm.remote.retry import RetryPolicy
+from tests.data.judging import ScriptedTransport, answers_of, stated
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few bootstrap samples: intervals have tests of their own."""
+    monkeypatch.setattr("pasta_lm.evaluate.length_control.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.evaluate.intervals.NUM_DRAWS", 50)
+
+
+SYSTEMS = (System("sequential", "sequential", "base"), System("pasta", "pasta", "taught"))
+NUM = 12
+
+
+def settings(folder: Path, **changes: Any) -> AlpacaSettings:
+    file = folder / "instructions.jsonl"
+    rows = [{"instruction": f"Say {n}.", "dataset": "ab"[n % 2]} for n in range(NUM)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    usual: dict[str, Any] = {
+        "instructions": str(file),
+        "systems": SYSTEMS,
+        "judge_model": "a-judge",
+        "judge_url": "http://judge.invalid/v1",
+    }
+    return AlpacaSettings(**(usual | changes))
+
+
+def answered(folder: Path, **changes: Any) -> AlpacaRun:
+    """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
+    run = begin_run(folder / "run", settings(folder, **changes))
+    rows = []
+    for system in run.settings.systems:
+        for one in run.instructions:
+            number = int(one.id)
+            is_ours = system.name == "pasta" and number != 11
+            text = f"{'good' if is_ours == (number % 2 == 0) else 'bad'} {number}" + "!" * is_ours
+            if number == 11:
+                text = "the same"
+            rows.append(
+                {
+                    "id": f"{system.name}/{one.id}",
+                    "instruction_id": one.id,
+                    "system": system.name,
+                    "strategy": system.strategy,
+                    "model": system.model,
+                    "kind": "generated",
+                    "engine": "torch",
+                    "positions": "predict",
+                    "hardware": "cpu",
+                    "dtype": "float32",
+                    "commit": "abc123",
+                    "version": "0",
+                    "text": text,
+                    "num_content_tokens": 10,
+                    "critical_path": 5 if is_ours else 10,
+                    "wall_s": 1.0 if is_ours else 1.5,
+                }
+            )
+    run.answers.append(rows)
+    return run
+
+
+def good_wins(said: str) -> dict[str, Any]:
+    first, _ = answers_of(said)
+    winner = "A" if first.startswith("good") else "B"
+    return stated(f"Verdict: {winner}, confidence: 90")
+
+
+def judged(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
+    transport = ScriptedTransport(script)
+    endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
+    policy = RetryPolicy(max_requests=1)
+    judge = run.judge(lambda: ChatClient(endpoint, policy=policy, transport=transport))
+    assert isinstance(judge, LLMJudge)
+    judge_answers(run, judge)
+    return transport
+
+
+def reader(run: AlpacaRun) -> LLMJudge:
+    """Return the judge of a run that reads and asks nobody."""
+    judge = run.judge()
+    assert judge is not None
+    return judge
+
+
+def test_a_win_rate_is_the_mean_over_both_orders_and_equal_answers_draw(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    transport = judged(run)
+    assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
+    preferences = [one.preference for one in judgements_of(run, reader(run), "pasta")]
+    assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
+    figures = alpaca_report(run)["systems"]
+    assert figures["pasta"]["win_rate"] == pytest.approx(100 * (6 * 0.9 + 5 * 0.1 + 0.5) / 12)
+    assert (figures["pasta"]["n_total"], figures["pasta"]["n_draws"]) == (12, 1)
+    assert figures["sequential"]["win_rate"] == 50
+    assert figures["sequential"]["length_controlled_winrate"] == pytest.approx(50)
+    low, high = (figures["pasta"]["length_controlled_interval"][key] for key in ("low", "high"))
+    assert low <= figures["pasta"]["length_controlled_winrate"] <= high
+
+
+def test_a_judge_that_loves_the_first_place_is_told_from_one_that_judges(tmp_path: Path) -> None:
+    for name, script, agreement, share in (
+        ("fair", good_wins, 1.0, 0.5),
+        ("biased", lambda _: stated("Verdict: A, confidence: 90"), 0.0, 0.9),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        run = answered(folder)
+        judged(run, script)
+        figures = alpaca_report(run)["systems"]["pasta"]
+        assert (figures["order_agreement"], figures["first_place_share"]) == (agreement, share)
+
+
+def test_speed_and_lengths_stand_beside_quality(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert figures["num_timed"] == 12
+    assert figures["realised_speedup"]["mean"] == pytest.approx(1.5 ** (11 / 12), abs=1e-5)
+    assert figures["theoretical_speedup_arithmetic"]["mean"] == pytest.approx(23 / 12, abs=1e-5)
+
+
+def test_every_source_data_set_has_its_own_figures(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    report = alpaca_report(run)["systems"]["pasta"]
+    assert [*report["datasets"]] == ["a", "b"]
+    rates = [one["win_rate"] for one in report["datasets"].values()]
+    assert rates == pytest.approx([90, 100 * (5 * 0.1 + 0.5) / 6])
+    controlled = [one["length_controlled_winrate"] for one in report["datasets"].values()]
+    assert sum(controlled) / 2 == pytest.approx(report["length_controlled_winrate"])
+    assert [one["num_prompts"] for one in report["datasets"].values()] == [6, 6]
+
+
+def test_missing_and_unreadable_verdicts_are_named_and_refuse_the_headline(tmp_path: Path) -> None:
+    def fails(said: str) -> dict[str, Any] | int:
+        if "Say 3." in said:
+            return 503
+        return stated("Hm.") if "Say 4." in said else good_wins(said)
+
+    run = answered(tmp_path)
+    judged(run, fails)
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert figures["problems"] == {
+        "no-reply": {"count": 2, "instructions": ["3"]},
+        "not-a-verdict": {"count": 2, "instructions": ["4"]},
+    }
+    assert figures["win_rate"] is figures["length_controlled_winrate"] is None
+    assert figures["refused"] == "no win rate: 2 of 12 rows have no verdict (3, 4)"
+    allowed = alpaca_report(run, allow_missing=True)["systems"]["pasta"]
+    assert allowed["win_rate"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 10)
+    assert allowed["win_rate_missing_lost"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 12)
+    judged(run)
+    healed = alpaca_report(run)["systems"]["pasta"]
+    assert healed["missing_rows"] == [4]  # a reply that says nothing was paid for, and stays
+
+
+def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
+    report = alpaca_report(run, allow_missing=True)
+    write_outputs(run, report)
+    assert report["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
+    assert not (run.folder / "judgements.jsonl").exists()
+    for name in ("report.json", "report.html"):
+        text = (run.folder / name).read_text()
+        assert "pipeline check, n = 12" in text
+        assert "win_rate" not in text
+        assert "win rate</td>" not in text
+
+
+def test_our_judge_is_never_comparable_and_says_why(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    report = alpaca_report(run)
+    assert report["is_comparable"] is False
+    for part in ("a-judge/stated-confidence-v1", "the baseline is sequential", "difficulty"):
+        assert part in report["comparability"]
+
+
+def test_everything_is_computed_again_from_the_folder_alone(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    before = alpaca_report(run)
+    (tmp_path / "instructions.jsonl").unlink()
+    moved = tmp_path / "moved"
+    run.folder.rename(moved)
+    assert alpaca_report(open_run(moved)) == before
+
+
+def test_the_page_gives_every_number_its_n_interval_and_origin(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    write_outputs(run, alpaca_report(run))
+    page = (run.folder / "report.html").read_text()
+    numbers = page.split("<data ")[1:]
+    assert len(numbers) > 40
+    told = ("n = ", "95 % interval", "judge: a-judge", "baseline: sequential", "template: stated")
+    told += ("model: ", "engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
+    for number in numbers:
+        title = number.split('title="')[1].split('"')[0]
+        assert all(part in title for part in told)
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "").replace(
+        "http://judge.invalid/v1", ""
+    )
+    assert page.count("<svg") == 4
+
+
+def test_the_outputs_are_those_that_alpaca_eval_reads(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    write_outputs(run, alpaca_report(run))
+    rows = json.loads((run.folder / "alpaca_eval" / "pasta.json").read_text())
+    assert rows[0] == {
+        "dataset": "a",
+        "instruction": "Say 0.",
+        "output": "good 0!",
+        "generator": "pasta",
+    }
+    assert len(rows) == NUM
+    stored = read_judgements(run.folder / "judgements.jsonl")
+    assert [one.preference for one in stored["pasta"]] == pytest.approx(
+        [one.preference for one in judgements_of(run, reader(run), "pasta")]
+    )
+    assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
+    assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
+
+
+def test_a_reference_from_a_file_is_the_yardstick_of_quality_alone(tmp_path: Path) -> None:
+    file = tmp_path / "outputs_strong.jsonl"
+    rows = [{"instruction": f"Say {n}.", "output": f"good {n}?"} for n in range(NUM)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = answered(tmp_path, reference=str(file))
+    judged(run)
+    report = alpaca_report(run)
+    assert (report["baseline"], report["speed_baseline"]) == ("strong", "sequential")
+    assert (
+        report["systems"]["sequential"]["win_rate"]
+        == pytest.approx(
+            100 * sum(0.5 if n % 2 else 0.1 for n in range(11)) / 12 + 100 * 0.1 / 12, abs=0.5
+        )
+        or report["systems"]["sequential"]["win_rate"] < 50
+    )
+
+
+def test_a_folder_takes_one_run(tmp_path: Path) -> None:
+    answered(tmp_path)
+    assert begin_run(tmp_path / "run", settings(tmp_path)).answers.rows
+    with pytest.raises(UsageError, match="holds a run with max_tokens 2048, not 5"):
+        begin_run(tmp_path / "run", settings(tmp_path, max_tokens=5))
+
+
+def test_answers_that_are_not_there_yet_are_asked_for(tmp_path: Path) -> None:
+    run = begin_run(tmp_path / "run", settings(tmp_path))
+    with pytest.raises(InputError, match="no answers of sequential yet"):
+        alpaca_report(run)
+    with pytest.raises(InputError, match="is not the folder of an alpaca run"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"systems": (SYSTEMS[0], SYSTEMS[0])}, "named twice"),
+        ({"baseline": "sot"}, "no system answers as the baseline"),
+        ({"difficulty": "a.csv"}, "--difficulty and --gamed go together"),
+        ({"judge_url": None}, "--judge-model and --judge-url go together"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        settings(tmp_path, **changes)
+
+
+def test_instructions_are_read_from_lines_and_arrays(tmp_path: Path) -> None:
+    rows = [{"instruction": "One?", "dataset": "koala"}, {"instruction": "Two?", "id": "x"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("a.json", "a.jsonl"):
+        found = read_instructions(str(tmp_path / name))
+        assert [(one.id, one.row, one.dataset) for one in found] == [
+            ("0", 0, "koala"),
+            ("x", 1, ""),
+        ]
+        assert len(read_instructions(str(tmp_path / name), 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"instruction": " "}', "no 'instruction'"),
+        ('{"instruction": "a", "id": 1}\n{"instruction": "b", "id": 1}', "id 1 occurs twice"),
+        ("", "has no instructions"),
+        ("[", "not JSON"),
+    ],
+)
+def test_instructions_that_are_none_are_named(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_instructions(str(file))
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("tatsu-lab/alpaca_eval", ("tatsu-lab/alpaca_eval", "alpaca_eval.json")),
+        ("owner/name:part/one.json", ("owner/name", "part/one.json")),
+        ("data/absent.jsonl", None),
+        ("./owner/name", None),
+        ("absent", None),
+    ],
+)
+def test_the_hub_is_asked_for_its_names_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, asked: tuple[str, str] | None
+) -> None:
+    found = []
+
+    def download(name: str, file: str, repo_type: str) -> str:
+        found.append((name, file))
+        (tmp_path / "got.json").write_text('[{"instruction": "From the hub?"}]')
+        return str(tmp_path / "got.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    if asked is None:
+        with pytest.raises(InputError, match="no such file"):
+            read_instructions(source)
+    else:
+        assert read_instructions(source)[0].text == "From the hub?"
+    assert found == ([] if asked is None else [asked])
+
+
+def test_a_reference_has_one_generator(tmp_path: Path) -> None:
+    rows = [{"instruction": n, "output": "x", "generator": n} for n in "ab"]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    with pytest.raises(InputError, match="answers of 2 generators"):
+        read_reference(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text(json.dumps(rows[:1]))
+    assert read_reference(str(tmp_path / "a.json")).name == "a"
+
+
+def test_the_template_of_a_run_is_kept_with_it(tmp_path: Path) -> None:
+    run = answered(tmp_path, template="one-token-v1")
+    assert reader(run).template == load_template("one-token-v1")

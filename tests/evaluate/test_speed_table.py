@@ -1,0 +1,158 @@
+"""The paper's table from records and traces, worked out on paper; the figures that show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.evaluate.figures import Bars, Point, Span, bars, scatter
+from pasta_lm.evaluate.paper_figures import paper_figures
+from pasta_lm.evaluate.speed_table import speed_table
+from pasta_lm.evaluate.timings import read_timings
+from pasta_lm.language import parse
+
+WRITTEN = (
+    'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '
+    '<promise topic="two" tokens="1"/><async>Dim it.</async> <sync/>Both.'
+)
+
+
+def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **rest: Any) -> Any:
+    usual = {
+        "instruction_id": prompt,
+        "system": system,
+        "text": "x" * path,
+        "num_content_tokens": 12,
+        "critical_path": path,
+        "wall_s": wall_s,
+        "kind": "generated",
+    }
+    return usual | rest
+
+
+def stored(tmp_path: Path, *rows: Any) -> Path:
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Return records of two systems: four and one times as fast by path, two and half by clock."""
+    return stored(
+        tmp_path,
+        record("sequential", "1", 40, 2.0),
+        record("pasta", "1", 10, 1.0),
+        record("sequential", "2", 10, 1.0),
+        record("pasta", "2", 10, 2.0),
+        record("sequential", "3", 10, None),
+    )
+
+
+def test_both_means_and_both_speedups_stand_side_by_side(records: Path) -> None:
+    table = speed_table(read_timings([records]), "sequential")
+    assert [*table] == ["sequential", "pasta"]
+    figures = table["pasta"]
+    means = {
+        "theoretical_speedup": 2.0,
+        "theoretical_speedup_arithmetic": 2.5,
+        "realised_speedup": 1.0,
+        "realised_speedup_arithmetic": 1.25,
+        "efficiency": 0.5,
+        "parallelism": 1.2,
+        "length_ratio": 0.5,
+    }
+    found = {key: figures[key]["mean"] for key in means}
+    assert found == pytest.approx(means, abs=1e-5)
+    counts = ("num_prompts", "num_timed", "num_unpaired", "kinds", "mean_characters")
+    assert [figures[key] for key in counts] == [2, 2, 1, ["generated"], 10]
+
+
+def test_of_two_records_of_one_answer_the_one_with_a_clock_counts(tmp_path: Path) -> None:
+    rows = [record("pasta", "1", 10, wall) for wall in (None, 3.0, None)]
+    (timing,) = read_timings([stored(tmp_path, *rows)])["pasta"].values()
+    assert timing.wall_s == 3.0
+
+
+def test_records_of_tasks_are_read_too(tmp_path: Path) -> None:
+    row = record("", "", 10) | {"task_id": "takings-test-0", "strategy": "pasta"}
+    row = {key: value for key, value in row.items() if key not in ("system", "instruction_id")}
+    assert [*read_timings([stored(tmp_path, row)])["pasta"]] == ["takings-test-0"]
+
+
+def test_a_folder_of_traces_has_a_system_a_folder_and_a_prompt_a_file(tmp_path: Path) -> None:
+    document = parse(WRITTEN)
+    plain = parse(document.plain_text)
+    counts: list[tuple[int, int]] = []
+    for system, answer in (("sequential", plain), ("pasta", document)):
+        (tmp_path / system).mkdir()
+        trace = ScriptedEngine(answer).answer("?").trace
+        (tmp_path / system / "42.json").write_text(trace.to_json())
+        counts.append((trace.num_content_tokens, trace.critical_path))
+    found = read_timings([tmp_path])
+    ours, theirs = found["pasta"]["42"], found["sequential"]["42"]
+    assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
+    assert ours.kind == "simulated"
+    table = speed_table(found, "sequential")
+    wanted = theirs.critical_path / ours.critical_path
+    assert table["pasta"]["theoretical_speedup"]["mean"] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"system": "pasta"}, ":1: no record of an answer"),
+        (record("pasta", "1", -1), "'critical_path' is -1, not a count"),
+        (record("pasta", "1", 1, 0.0), "'wall_s' is 0.0, not a time"),
+        (record("pasta", "1", 1, num_content_tokens=True), "'num_content_tokens' is True"),
+    ],
+)
+def test_a_row_that_is_no_record_is_named(tmp_path: Path, row: Any, says: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_timings([stored(tmp_path, row)])
+    assert says in str(raised.value)
+
+
+def test_nothing_to_read_and_a_baseline_that_is_not_there_are_named(records: Path) -> None:
+    with pytest.raises(InputError, match="no answers in"):
+        read_timings([records.parent])
+    with pytest.raises(UsageError, match="no answers of the baseline 'sot'"):
+        speed_table(read_timings([records]), "sot")
+
+
+def test_figure_4_needs_a_win_rate_and_a_clock(records: Path) -> None:
+    table = speed_table(read_timings([records]), "sequential")
+    rates = {"pasta": {"length_controlled_winrate": 48.7, "lc_standard_error": 1.0}}
+    assert "figure-4" not in paper_figures(table, None)
+    assert "figure-4" not in paper_figures(table, {"other": rates["pasta"]})
+    drawn = paper_figures(table, rates)
+    assert [*drawn] == ["figure-4", "theoretical-realised", "arithmetic-means", "lengths"]
+    assert "pasta (1.00, 48.7)" in drawn["figure-4"]
+    assert "sequential (" not in drawn["figure-4"]
+
+
+def test_a_figure_is_whole_xml_and_everything_lies_on_the_paper() -> None:
+    name = 'a <b> & "c"'
+    points = [Point(name, Span(1.9, 1.8, 2.0), Span(40, 35, 45))]
+    groups = [Bars(name, [Span(1.5, 1.2, 9.0), None])]
+    for drawn in (
+        scatter(name, "x", "y", points),
+        bars(name, "y", ["s", "t"], groups),
+        scatter("none", "x", "y", []),
+    ):
+        for part in ElementTree.fromstring(drawn).iter():
+            places = [float(part.get(key, 1)) for key in ("x", "y", "cx", "cy", "y1", "y2")]
+            assert all(0 <= place <= 640 for place in places)
+
+
+def test_a_taller_bar_stands_higher() -> None:
+    drawn = bars("", "", ["s"], [Bars("a", [Span(1, 1, 1)]), Bars("b", [Span(3, 3, 3)])])
+    rects = [part for part in ElementTree.fromstring(drawn).iter() if part.tag.endswith("rect")]
+    heights = [float(rect.get("height", 0)) for rect in rects[1:3]]
+    assert heights[1] == pytest.approx(3 * heights[0], rel=0.01)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pasta_lm.remote.chat import ChatRequest
+from pasta_lm.remote.client import ChatClient, Endpoint
+from pasta_lm.remote.pace import Pace
+from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.transport import Response
+
+
+def test_a_round_of_good_answers_allows_one_more() -> None:
+    pace = Pace(max_in_flight=10, first_limit=4)
+    for _ in range(4):
+        pace.grow()
+    assert pace.limit == pytest.approx(5, abs=0.2)
+    for _ in range(1000):
+        pace.grow()
+    assert pace.limit == 10
+
+
+def test_a_refusal_halves_once_for_all_that_were_sent_before_it() -> None:
+    async def run() -> list[float]:
+        pace, limits = Pace(max_in_flight=64, first_limit=32), []
+        async with pace.slot() as first, pace.slot() as second:
+            for era in (first, second):
+                pace.shrink(era)
+                limits.append(pace.limit)
+        async with pace.slot() as third:
+            pace.shrink(third)
+        return [*limits, pace.limit]
+
+    assert asyncio.run(run()) == [16, 16, 8]
+
+
+def test_the_bound_never_falls_below_one() -> None:
+    pace = Pace(first_limit=1.5)
+    for era in range(5):
+        pace.shrink(era)
+    assert pace.limit == 1
+
+
+def test_no_more_are_in_flight_than_the_bound_allows() -> None:
+    async def run() -> int:
+        pace, most = Pace(first_limit=3), 0
+
+        async def one() -> None:
+            nonlocal most
+            async with pace.slot():
+                most = max(most, pace.num_in_flight)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(one() for _ in range(20)))
+        assert pace.num_in_flight == 0
+        return most
+
+    assert asyncio.run(run()) == 3
+
+
+def test_nobody_begins_during_a_pause() -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
+
+        async def sleep(delay_s: float) -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            seen.append("pause over")
+
+        pace = Pace(sleep=sleep)
+
+        async def one() -> None:
+            async with pace.slot():
+                seen.append("began")
+
+        pausing = asyncio.create_task(pace.pause(5))
+        await asyncio.sleep(0)
+        await asyncio.gather(pausing, one())
+        return seen
+
+    assert asyncio.run(run()) == ["pause over", "began"]
+
+
+class FullAboveFour:
+    """A server that refuses whoever is one too many, and answers after a few turns of the loop."""
+
+    def __init__(self) -> None:
+        self.num_in_flight = 0
+        self.num_refused = 0
+
+    async def post(self, url: str, headers: object, body: bytes) -> Response:
+        self.num_in_flight += 1
+        is_full = self.num_in_flight > 4
+        self.num_refused += is_full
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.num_in_flight -= 1
+        return Response(429, {}, b"") if is_full else OK
+
+    async def close(self) -> None:
+        pass
+
+
+OK = Response(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
+
+
+def test_the_pace_finds_what_a_server_can_take() -> None:
+    server, limits = FullAboveFour(), []
+
+    async def run() -> None:
+        pace = Pace(max_in_flight=64, first_limit=32)
+        policy = RetryPolicy(max_requests=100, first_delay_s=0)
+        where = Endpoint(base_url="http://h/v1", model="m")
+        client = ChatClient(where, pace=pace, policy=policy, transport=server)
+
+        async def one() -> None:
+            await client.complete(ChatRequest([{"role": "user", "content": "x"}]))
+            limits.append(pace.limit)
+
+        await asyncio.gather(*(one() for _ in range(150)))
+
+    asyncio.run(run())
+    assert max(limits[60:]) < 6
+    assert min(limits[60:]) > 2
+    assert server.num_refused < 60

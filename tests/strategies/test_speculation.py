@@ -1,0 +1,190 @@
+"""Guessed tokens change how fast the sequential answer comes, never what it says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.torch.drafting import DraftModel
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.strategies import sequential
+from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
+from tests.models import build, load, loaded
+
+MODEL = loaded("qwen2")
+PROMPT = MODEL.vocabulary.encode_prompt("the dog and the dog and the cat")
+GREEDY = SamplingParams(max_tokens=48)
+
+
+def engine(**settings: object) -> TorchEngine:
+    return TorchEngine(MODEL, **{"pool_tokens": 2048, **settings})  # type: ignore[arg-type]
+
+
+def decoded(given: Request, **settings: object) -> Answer:
+    one = engine(**settings)
+    (answer,) = one.generate([given])[0]
+    assert one.pool.num_free_pages == one.pool.num_pages
+    return answer
+
+
+def said(answer: Answer) -> list[int | None]:
+    return [token.token for token in answer.trace.tokens]
+
+
+def knowing(
+    answer: Answer, is_right: Callable[[int], bool], size: int = 5
+) -> Callable[..., list[int]]:
+    """Return what guesses an answer that is known, wrong at some places."""
+    ids = [token for token in said(answer) if token is not None]
+
+    def guess(seen: Sequence[int]) -> list[int]:
+        place = len(seen) - len(PROMPT)
+        told = ids[place : place + size]
+        return [token if is_right(place + i) else (token + 1) % 200 for i, token in enumerate(told)]
+
+    return guess
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 2, 3, 4, 9, 1, 2, 3], [4, 9, 1, 2, 3]),
+        ([7, 3, 5, 1, 2, 3, 8, 2, 3], [8, 2, 3]),  # two tokens match, three do not
+        ([5, 1, 5, 2, 5], [2, 5]),  # the newest place
+        ([1, 2, 3], []),
+        ([4, 4], [4]),
+        ([4], []),
+        ([], []),
+    ],
+)
+def test_a_lookup_finds_what_followed_before(ids: list[int], expected: list[int]) -> None:
+    assert list(PromptLookup()(ids)) == expected
+    assert list(PromptLookup(num_guesses=2)(ids)) == expected[:2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_a_looked_up_answer_is_the_sequential_one(temperature: float, penalty: float) -> None:
+    params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
+    alone = decoded(sequential.request(PROMPT, params))
+    found = decoded(request(PROMPT, params, PromptLookup(), LOOKUP))
+    assert said(found) == said(alone)
+    assert (found.text, found.finish_reason) == (alone.text, alone.finish_reason)
+    assert (found.trace.strategy, found.trace.forward_passes) == (
+        LOOKUP,
+        found.trace.critical_path,
+    )
+    assert found.trace.forward_passes <= alone.trace.forward_passes
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral"])
+@pytest.mark.parametrize("pattern", ["all", "none", "some"])
+def test_right_guesses_save_passes_and_wrong_ones_cost_none(name: str, pattern: str) -> None:
+    model, rng = loaded(name), random.Random(pattern)
+    prompt = model.vocabulary.encode_prompt("the dog")
+    one = TorchEngine(model, pool_tokens=512)
+    ((alone,),) = one.generate([sequential.request(prompt, GREEDY)])
+    ids = [token for token in said(alone) if token is not None]
+    chance = {"all": 1.0, "none": 0.0, "some": 0.7}[pattern]
+    wrong = [rng.random() >= chance for _ in ids]
+
+    def guess(seen: Sequence[int]) -> list[int]:
+        place = len(seen) - len(prompt)
+        told = zip(ids[place : place + 5], wrong[place : place + 5], strict=True)
+        return [(token + is_wrong) % model.vocab_size for token, is_wrong in told]
+
+    ((found,),) = one.generate([request(prompt, GREEDY, guess, LOOKUP)])
+    assert said(found) == said(alone)
+    num_passes, num_alone = found.trace.forward_passes, alone.trace.forward_passes
+    if pattern == "all":
+        assert num_passes <= -(-num_alone // 6) + 1
+    else:
+        assert (num_passes < num_alone) == (pattern == "some")
+    assert found.trace.critical_path == num_passes
+    places = [(token.slot, token.position) for token in alone.trace.tokens]
+    assert [(token.slot, token.position) for token in found.trace.tokens] == places
+    assert one.pool.num_free_pages == one.pool.num_pages
+
+
+def test_limits_and_stops_cut_where_they_would_without_guesses() -> None:
+    alone = decoded(sequential.request(PROMPT, GREEDY))
+    stop = alone.text[9:12]
+    for params in (
+        replace(GREEDY, max_tokens=1),
+        replace(GREEDY, max_tokens=7),
+        replace(GREEDY, stop=(stop,)),
+    ):
+        expected = decoded(sequential.request(PROMPT, params))
+        guess = knowing(alone, lambda _: True, size=16)
+        pool_tokens = len(PROMPT) + params.max_tokens
+        found = decoded(request(PROMPT, params, guess, LOOKUP), pool_tokens=pool_tokens)
+        assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
+        assert said(found) == said(expected)
+
+
+def test_guesses_survive_preemption_and_company() -> None:
+    alone = decoded(sequential.request(PROMPT, GREEDY))
+    guess = knowing(alone, lambda place: place % 4 != 2)
+    one = engine()
+    number = one.submit(request(PROMPT, GREEDY, guess, LOOKUP))
+    other = one.submit(sequential.request(PROMPT[:5], GREEDY))
+    answers: dict[int, Answer] = {}
+    while one.has_work:
+        for event_of, event in one.step():
+            if hasattr(event, "answer"):
+                answers[event_of] = event.answer
+        if one.num_passes % 5 == 0:
+            for ticket in one.scheduler._running[::-1]:
+                one.scheduler._preempt(ticket)
+    assert said(answers[number]) == said(alone)
+    assert answers[other].text == decoded(sequential.request(PROMPT[:5], GREEDY)).text
+    assert one.pool.num_free_pages == one.pool.num_pages
+
+
+def test_guesses_that_are_no_tokens_are_not_fed() -> None:
+    alone = decoded(sequential.request(PROMPT, GREEDY))
+    for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
+        found = decoded(request(PROMPT, GREEDY, lambda _, wrong=wrong: [wrong, 5], LOOKUP))
+        assert said(found) == said(alone)
+
+
+def test_guesses_are_refused_where_threads_share_a_cache() -> None:
+    for given in (
+        Request(prompt=PROMPT, guess=PromptLookup()),
+        request(PROMPT, replace(GREEDY, n=2), PromptLookup(), LOOKUP),
+    ):
+        with pytest.raises(RequestError, match="single thread"):
+            engine().submit(given)
+
+
+# --- a draft model
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_a_draft_model_guesses_is_checked(same: bool) -> None:
+    draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
+    guess = DraftModel(draft, MODEL, num_guesses=3)
+    for prompt in (PROMPT, PROMPT[:6], PROMPT):
+        alone = decoded(sequential.request(prompt, GREEDY))
+        found = decoded(request(prompt, GREEDY, guess, DRAFT))
+        assert said(found) == said(alone)
+        if same:  # it is never wrong
+            assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
+
+
+def test_a_draft_model_reads_only_what_is_new_and_guesses_what_it_would_say() -> None:
+    guess = DraftModel(MODEL, MODEL, num_guesses=5)
+    for length in (4, 5, 9, 3, len(PROMPT)):
+        alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
+        assert list(guess(PROMPT[:length]))[: len(said(alone))] == said(alone)
+    assert guess([1] * 5000) == ()
+
+
+def test_a_draft_model_of_another_tokenizer_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot guess"):
+        DraftModel(loaded("gemma"), MODEL)

@@ -1,0 +1,149 @@
+"""What a layout sets apart, and where the hand-written rule puts blocks and syncs: by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.language.document import parse
+from pasta_lm.language.parser import Form
+from pasta_lm.tasks import FAMILIES, Dependence, make
+from pasta_lm.tasks.annotators import annotate
+from pasta_lm.tasks.layout import Layout, parts, rest
+from pasta_lm.tasks.rules import MARKED, rule_document
+from tests.tasks.reading import marked
+
+EVERY_LINE = MARKED | {Layout.LINE}
+ITEM, SECTION, BOLD, ROW, LINE = Layout
+
+CASES = [
+    ("One sentence. And another one.", [(LINE, "One sentence. And another one.")]),
+    ("- a\n- b", [(ITEM, "- a"), (ITEM, "- b")]),
+    ("1. a\n   more\n   - inner\n2. b\n", [(ITEM, "1. a\n   more\n   - inner"), (ITEM, "2. b")]),
+    ("1) a\n\n2) b\n\nSo.", [(ITEM, "1) a"), (ITEM, "2) b"), (LINE, "So.")]),
+    ("First, a.\nSecond, b.", [(ITEM, "First, a."), (ITEM, "Second, b.")]),
+    ("First a.", [(LINE, "First a.")]),
+    ("12 of them", [(LINE, "12 of them")]),
+    ("Intro:\n\n## A\nx\n\ny\n\n### A1\nz\n\n## B\nw", [
+        (LINE, "Intro:"), (SECTION, "## A\nx\n\ny\n\n### A1\nz"), (SECTION, "## B\nw"),
+    ]),
+    ("**A**: x\n__B:__ y\n**not closed", [(BOLD, "**A**: x"), (BOLD, "__B:__ y"),
+                                          (LINE, "**not closed")]),
+    ("| n | t |\n|---|---|\n| A | x |\n| B | y |", [
+        (LINE, "| n | t |\n|---|---|"), (ROW, "| A | x |"), (ROW, "| B | y |"),
+    ]),
+    ("Run:\n```sh\n# x\n\n- y\n```\n- z", [
+        (LINE, "Run:"), (LINE, "```sh\n# x\n\n- y\n```"), (ITEM, "- z"),
+    ]),
+    ("- a\n  ```\n1. b\n  ```\n- c", [(ITEM, "- a\n  ```\n1. b\n  ```"), (ITEM, "- c")]),
+    ("````\n```\n# x\n````\n~~~\n# y", [(LINE, "````\n```\n# x\n````"), (LINE, "~~~\n# y")]),
+    ("| A | x |\n| B | y |", [(ROW, "| A | x |"), (ROW, "| B | y |")]),
+    ("", []),
+    ("  \n ", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+def test_a_layout_is_read_line_by_line(text: str, expected: list[tuple[Layout, str]]) -> None:
+    assert [(part.layout, part.text) for part in parts(text)] == expected
+
+
+LINES = st.sampled_from(
+    ["# A", "```", "- b", "  - c", "1. d: e", "**f** g", "| h |", "i j.", "", " "]
+)
+
+
+@given(st.lists(LINES, max_size=12).map("\n".join))
+def test_parts_and_what_stands_between_them_are_the_text(text: str) -> None:
+    found = parts(text)
+    assert "".join(part.before + part.text for part in found) + rest(text, found) == text
+    assert not any(part.before.strip() for part in found)
+    for layouts in (MARKED, EVERY_LINE):
+        assert rule_document(text, layouts).plain_text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "topic"),
+    [
+        ("1. Dimbra: by bus, a long way.", "Dimbra"),
+        ("Second, Step 2: net goes there.", "Step 2"),
+        ("**The Blue Room:** it is blue.", "The Blue Room"),
+        ("| Wire | stands there |", "Wire"),
+        ("## A very long heading indeed", "A very long"),
+        ("- wash your <b>hands</b> often", "wash your b"),
+        ("Ada Berg stands for swimming.", "Ada Berg"),
+        ("- in the morning, at 10:30 or so", "in the morning"),
+        ('"Quoted" words come first here.', "Quoted words come"),
+        ("***", ""),
+    ],
+)
+def test_a_topic_is_a_few_words_of_the_lead(text: str, topic: str) -> None:
+    assert parts(text)[0].topic == topic
+
+
+def test_list_items_become_blocks_and_what_concludes_stands_behind_a_sync() -> None:
+    text = (
+        "Three tips:\n\n1. Sleep: go to bed at ten.\n2. Light: turn all the lamps off.\n\n"
+        "Both are free of charge.\n"
+    )
+    assert rule_document(text).annotator_form() == (
+        'Three tips:\n\n<async topic="Sleep">1. Sleep: go to bed at ten.</async>\n'
+        '<async topic="Light">2. Light: turn all the lamps off.</async>\n\n'
+        "<sync/>Both are free of charge.\n"
+    )
+
+
+def test_lines_become_blocks_only_where_they_are_asked_for() -> None:
+    text = "Ada has four plus five apples.\nBob has one plus two pears.\nOverall, they have twelve."
+    assert rule_document(text).blocks == ()
+    assert rule_document(text, EVERY_LINE).annotator_form() == (
+        '<async topic="Ada">Ada has four plus five apples.</async>\n'
+        '<async topic="Bob">Bob has one plus two pears.</async>\n'
+        "<sync/>Overall, they have twelve."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One two three four five. Six seven eight nine ten.",
+        "- one two three four five",  # alone
+        "- a b\n- c d\n- e f",  # too short
+        "In all one two three four\n- Overall one two three four\n- a b c d e",
+    ],
+)
+def test_plain_sentences_and_what_is_alone_or_short_stay_sequential(text: str) -> None:
+    document = rule_document(text)
+    assert (document.blocks, document.num_syncs) == ((), 0)
+
+
+def test_nothing_behind_a_conclusion_is_a_block() -> None:
+    text = "- a b c d e\n- f g h i j\nIn summary, all are letters.\n- k l m n o"
+    document = rule_document(text)
+    assert [block.topic for block in document.blocks] == ["a b c", "f g h"]
+    assert document.annotator_form().count("<sync/>In summary") == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["rule", "rule_lines"])
+def test_the_rule_reads_the_answer_and_nothing_else(family: str, name: str) -> None:
+    for seed in range(10):
+        task = make(family, "test", seed)
+        document = annotate(task, name)
+        blocks, syncs = marked(task, document)
+        assert parse(document.annotator_form(), Form.ANNOTATOR) == document
+        if task.pair is not None and task.dependence is Dependence.CHAIN:
+            twin = make(FAMILIES[family].twin or "", "test", seed)
+            assert marked(twin, annotate(twin, name))[0] == blocks
+        assert len(syncs) <= 1
+
+
+def test_the_rule_forks_lists_and_leaves_sentences() -> None:
+    found = {family: annotate(make(family, "train", 3), "rule").blocks for family in FAMILIES}
+    assert len(found["legs"]) == len(found["route"]) == 5
+    assert len(found["takings"]) == len(found["running_takings"]) > 1  # whatever they need
+    assert found["plain_chunks"] == found["tallies"] == ()
+    lines = {family: annotate(make(family, "train", 3), "rule_lines") for family in FAMILIES}
+    assert (len(lines["tallies"].blocks), lines["tallies"].num_syncs) == (4, 1)
+    assert lines["plain_chunks"].blocks == ()

@@ -1,0 +1,200 @@
+"""Pairs in passes: what the reference finds is what decoding would, once and for all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from pasta_lm.data.encode import encode_example
+from pasta_lm.data.journal import line_of, read_rows
+from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.records import Record
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document
+from pasta_lm.train.collate import collate
+from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
+from pasta_lm.train.pair_packs import (
+    EncodedPair,
+    LogProbs,
+    PairPacks,
+    collate_pairs,
+    pack_pairs,
+    pair_log_probs,
+)
+from pasta_lm.train.preference_config import LossConfig
+from pasta_lm.train.preference_trainer import beta_of, loss_of
+from pasta_lm.train.reference import reference_log_probs
+from tests.data.examples import program_of
+from tests.models import loaded
+from tests.programs import random_program
+from tests.train.preferences import pair
+from tests.witness import Witness
+
+TOLERANCE = 1e-4
+PROMPT = "A question?"
+some = pytest.mark.parametrize("name", ["llama", "gemma2"])
+
+
+def documents(name: str, count: int) -> list[Document]:
+    """Return random answers; every fourth is without tags."""
+    vocabulary, rng = loaded(name).vocabulary, random.Random(f"pairs {name}")
+    programs = [random_program(rng, vocabulary, num_parts=6) for _ in range(count)]
+    found = [vocabulary.decode_document(program.answer) for program in programs]
+    return [one.without_tags() if i % 4 == 3 else one for i, one in enumerate(found)]
+
+
+def pairs_of(name: str, count: int) -> list[PreferencePair]:
+    """Return random pairs."""
+    answers = iter(documents(name, 2 * count))
+    return [
+        PreferencePair(
+            id=str(number),
+            prompt=PROMPT,
+            chosen=next(answers),
+            rejected=next(answers),
+            score_chosen=1.0,
+            score_rejected=0.0,
+        )
+        for number in range(count)
+    ]
+
+
+def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> PairPacks:
+    model = loaded(name)
+    eos = min(model.eos_ids)
+    return pack_pairs(
+        pairs, lambda record: encode_example(record, model.vocabulary, eos), max_tokens, seed=0
+    )
+
+
+def decoded_log_prob(name: str, document: Document) -> float:
+    """Return how likely an answer is, token by token as an engine met it."""
+    model = loaded(name)
+    program = program_of(document, PROMPT, model.vocabulary)
+    params = SamplingParams(max_tokens=800)
+    request = Request(prompt=program.prompt, forced=program.answer, params=params)
+    ((seen,),) = Witness(model, captures=False).run([request])
+    total = 0.0
+    for step in seen.steps():
+        token = min(model.eos_ids) if step.token is None else step.token
+        total += float(torch.log_softmax(step.logits_V.double(), dim=-1)[token])
+    return total
+
+
+@some
+def test_the_reference_finds_what_decoding_would(name: str, tmp_path: Path) -> None:
+    pairs = pairs_of(name, 4)
+    packs = packed(name, pairs, 400)
+    path = tmp_path / "reference.jsonl"
+    model = loaded(name).model
+    found = reference_log_probs(path, packs, lambda: model, is_bfloat16=False)
+    for one in pairs:
+        assert found[one.id].chosen == pytest.approx(
+            decoded_log_prob(name, one.chosen), abs=TOLERANCE, rel=1e-6
+        )
+        assert found[one.id].rejected == pytest.approx(
+            decoded_log_prob(name, one.rejected), abs=TOLERANCE, rel=1e-6
+        )
+
+
+def test_the_reference_is_asked_once_and_goes_on_after_any_cut(tmp_path: Path) -> None:
+    packs = packed("llama", pairs_of("llama", 6), 250)
+    path, model = tmp_path / "reference.jsonl", loaded("llama").model
+    found = reference_log_probs(path, packs, lambda: model, is_bfloat16=False)
+    assert len(packs) > 2
+    assert [*found] == [one.id for index in range(len(packs)) for one in packs[index]]
+    whole = path.read_bytes()
+
+    def never() -> torch.nn.Module:
+        raise AssertionError("everything is known")
+
+    assert reference_log_probs(path, packs, never, is_bfloat16=False) == found  # type: ignore[arg-type]
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert reference_log_probs(path, packs, lambda: model, is_bfloat16=False) == found
+        assert path.read_bytes() == whole
+
+
+def test_a_reference_of_other_answers_is_refused(tmp_path: Path) -> None:
+    packs = packed("llama", pairs_of("llama", 2))
+    path = tmp_path / "reference.jsonl"
+    reference_log_probs(path, packs, lambda: loaded("llama").model, is_bfloat16=False)
+    (first, *others) = read_rows(path)
+    path.write_bytes(b"".join(map(line_of, [{**first, "pair": "0" * 16}, *others])))
+    with pytest.raises(InputError, match=f"is of another pair {first['id']}"):
+        reference_log_probs(path, packs, lambda: loaded("llama").model, is_bfloat16=False)
+
+
+# --- packs
+
+
+def test_answers_stand_beside_each_other_in_order() -> None:
+    packs = packed("llama", [pair("one", "a b", "c"), pair("two", "d", "e f g")])
+    (only,) = (packs[index] for index in range(len(packs)))
+    references = {"one": LogProbs(-1.0, -2.0), "two": LogProbs(-3.0, -4.0)}
+    batch = collate_pairs([only], references)
+    answers = [answer for one in only for answer in (one.chosen, one.rejected)]
+    assert batch["pair_ids"] == [one.id for one in only]
+    assert batch["references"].tolist() == [[*references[one.id]] for one in only]
+    assert batch["input_ids"].tolist() == collate([answers])["input_ids"].tolist()
+    # Each answer's own tokens and its end.
+    assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
+
+
+def test_log_probs_do_not_depend_on_company() -> None:
+    pairs = pairs_of("llama", 3)
+    model = loaded("llama").model
+    nothing = {one.id: LogProbs(0.0, 0.0) for one in pairs}
+    with torch.no_grad():
+        together = {}
+        packs = packed("llama", pairs)
+        assert len(packs) == 1
+        found = pair_log_probs(model, collate_pairs([packs[0]], nothing))
+        together = dict(zip([one.id for one in packs[0]], found, strict=True))
+        for one in packs[0]:
+            (alone,) = pair_log_probs(model, collate_pairs([[one]], nothing))
+            assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
+
+
+def test_a_pair_is_as_long_as_both_answers_and_known_by_them() -> None:
+    (one,) = packed("llama", [pair("one", "a b", "c")])[0]
+    assert len(one) == len(one.chosen) + len(one.rejected)
+    turned = EncodedPair("one", one.rejected, one.chosen)
+    same = EncodedPair("other", one.chosen, one.rejected)
+    assert one.digest == same.digest != turned.digest
+
+
+# --- losses by name
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LossConfig(), lambda given: bonbon_loss(given, 0.005, bonbon_beta(10))),
+        (LossConfig(alpha=0.1, beta=0.5), lambda given: bonbon_loss(given, 0.1, 0.5)),
+        (LossConfig(kind="ipo"), lambda given: ipo_loss(given, bonbon_beta(10))),
+        (LossConfig(kind="dpo", beta=0.1), lambda given: dpo_loss(given, 0.1)),
+    ],
+)
+def test_a_recipe_names_its_loss(config: LossConfig, expected: object) -> None:
+    given = PairLogProbs(*torch.tensor([[-3.0, -5.0], [-9.0, -7.0], [-4.0, -4.0], [-8.0, -8.0]]))
+    assert callable(expected)
+    assert float(loss_of(config, 10)(given)) == pytest.approx(float(expected(given)))
+
+
+def test_beta_goes_by_the_number_of_samples() -> None:
+    assert beta_of(LossConfig(), 10) == pytest.approx(0.0196382, rel=1e-5)
+    assert beta_of(LossConfig(), 5) == pytest.approx(1 / (8 * 25 / 12))
+    assert beta_of(LossConfig(beta=0.3), 5) == 0.3
+
+
+def test_records_of_pairs_are_the_prompts() -> None:
+    (one,) = packed("llama", [pair("one", "a b", "c", prompt="Why?")])[0]
+    model = loaded("llama")
+    record = Record("one", "Why?", pair("one", "a b", "c").chosen)
+    assert one.chosen == encode_example(record, model.vocabulary, min(model.eos_ids))

@@ -1,0 +1,191 @@
+"""A recipe of stage two is read whole or refused by the key that is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import UsageError
+from pasta_lm.train.config import read_config
+from pasta_lm.train.preference_config import (
+    LossConfig,
+    PairsConfig,
+    PreferenceConfig,
+    PreferenceTrainConfig,
+    PromptsConfig,
+    RolloutsConfig,
+    ScoreConfig,
+    StartConfig,
+    read_preference_config,
+)
+from tests.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
+
+OURS = [path for path in ALL_RECIPES if path not in RECIPES]
+
+GOOD: dict[str, dict[str, Any]] = {
+    "model": {"base": "sft", "baseline": "plain"},
+    "data": {"tasks": {"num_prompts": 100}},
+    "score": {"quality_weight": 4},
+    "train": {"out": "build/x", "epochs": 1},
+}
+FILE: dict[str, Any] = {
+    "data": {"file": "pairs.jsonl"},
+    "model.baseline": NONE,
+    "score": NONE,
+    "train.rounds": 1,
+}
+
+
+def read(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig:
+    """Read the good recipe with some keys, given by their path, changed."""
+    data: dict[str, Any] = {name: dict(table) for name, table in GOOD.items()}
+    for path, value in changes.items():
+        *tables, key = path.split(".")
+        table = data
+        for name in tables:
+            table[name] = dict(table.get(name, {}))
+            table = table[name]
+        table[key] = value
+        if value is NONE:
+            del table[key]
+    path = tmp_path / "recipe.toml"
+    lines = [f"{key} = {toml(value)}" for key, value in data.items()]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return read_preference_config(path)
+
+
+def test_what_a_recipe_does_not_say_is_as_in_the_paper(tmp_path: Path) -> None:
+    config = read(tmp_path, {})
+    assert config == PreferenceConfig(
+        model=StartConfig(base="sft", baseline="plain"),
+        data=PairsConfig(tasks=PromptsConfig(num_prompts=100)),
+        score=ScoreConfig(quality_weight=4.0),
+        train=PreferenceTrainConfig(out="build/x", epochs=1),
+    )
+    assert (config.rollouts.samples, config.rollouts.temperature) == (10, 1.0)
+    assert (config.loss.kind, config.loss.alpha, config.loss.beta) == ("bonbon", 0.005, "auto")
+    assert (config.train.learning_rate, config.train.rounds) == (5e-7, 2)
+
+
+def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
+    changes = {
+        "data": {"tasks": {"num_prompts": 9, "split": "dev", "seed": 3}, "max_tokens": 512},
+        "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096}
+        | {"strategy": "sequential", "files": ["one.jsonl", "two.jsonl"]},
+        "score": {"quality_weight": inf, "efficiency": "harmonic", "smoothing": 0.5},
+        "loss": {"kind": "ipo", "beta": 1},
+        "train.rounds": 3,
+        "train.optimizer": "muon",
+    }
+    assert read(tmp_path, changes) == PreferenceConfig(
+        model=StartConfig(base="sft", baseline="plain"),
+        data=PairsConfig(tasks=PromptsConfig(num_prompts=9, split="dev", seed=3), max_tokens=512),
+        rollouts=RolloutsConfig(
+            samples=4,
+            temperature=0.8,
+            max_tokens=64,
+            pool_tokens=4096,
+            strategy="sequential",
+            files=("one.jsonl", "two.jsonl"),
+        ),
+        score=ScoreConfig(quality_weight=inf, efficiency="harmonic", smoothing=0.5),
+        loss=LossConfig(kind="ipo", beta=1.0),
+        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, optimizer="muon"),
+    )
+
+
+def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    (text,) = (one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one)
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, "utf-8")
+    config = read_preference_config(path)
+    assert (config.rollouts, config.loss) == (RolloutsConfig(), LossConfig())
+    assert config.train == PreferenceTrainConfig(out=config.train.out, epochs=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        FILE,
+        {**FILE, "rollouts": {"samples": 4}},
+        {"score.quality_weight": 0},
+        {"loss": {"kind": "dpo", "beta": 0.1}},
+        {"loss": {"beta": "auto"}},
+        # With rollouts for every round nothing is sampled.
+        {"model.baseline": NONE, "rollouts": {"files": ["one", "two"]}},
+    ],
+)
+def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
+    read(tmp_path, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"score.qualty_weight": 1}, "unknown key score.qualty_weight"),
+        ({"score": {}}, "score.quality_weight is missing"),
+        ({"score": NONE}, "[score] is missing: samples need a quality_weight"),
+        ({"score.quality_weight": -1}, "score.quality_weight must be at least 0"),
+        ({"score.quality_weight": float("nan")}, "score.quality_weight must be at least 0"),
+        ({"score.quality_weight": "inf"}, "score.quality_weight must be float, not 'inf'"),
+        ({"score.smoothing": 0}, "score.smoothing must be above 0"),
+        ({"score.efficiency": "fast"}, "score.efficiency is 'fast'"),
+        ({"model.base": NONE}, "model.base is missing"),
+        ({"model.baseline": NONE}, "model.baseline is missing: samples are held against"),
+        ({"data.file": "f"}, "[data] needs exactly one of file and tasks"),
+        ({"data": {}}, "[data] needs exactly one of file and tasks"),
+        ({"data": {"tasks": {}}}, "data.tasks.num_prompts is missing"),
+        ({"data.tasks.num_prompts": 0}, "data.tasks.num_prompts must be above 0"),
+        ({"data.tasks.split": "all"}, "data.tasks.split is 'all'"),
+        ({"data.max_tokens": 0}, "data.max_tokens must be above 0"),
+        ({"rollouts": {"samples": 1}}, "rollouts.samples must be at least 2"),
+        ({"rollouts": {"temperature": 0}}, "rollouts.temperature must be above 0"),
+        ({"rollouts": {"strategy": "sot!"}}, "rollouts.strategy is 'sot!'"),
+        ({"rollouts": {"files": "one"}}, "rollouts.files must be a list"),
+        ({"rollouts": {"files": [1]}}, "rollouts.files must be str, not 1"),
+        ({"rollouts": {"files": ["a", "b", "c"]}}, "rollouts.files has more files than"),
+        ({"loss": {"kind": "best"}}, "loss.kind is 'best'"),
+        ({"loss": {"beta": "rule"}}, "loss.beta is 'rule'"),
+        ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
+        ({"loss": {"beta": True}}, "loss.beta must be float or str, not True"),
+        ({"loss": {"kind": "dpo"}}, "loss.beta: BoNBoN's rule is not for dpo"),
+        ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
+        ({"loss": {"kind": "ipo", "alpha": 0.1}}, "loss.alpha would be ignored"),
+        ({"train.rounds": 0}, "train.rounds must be above 0"),
+        ({"train.epochs": NONE}, "[train] needs exactly one of steps and epochs"),
+        ({"train.optimizer": "sgd"}, "train.optimizer is 'sgd'"),
+        ({"train.decay": 0.5}, "train.decay would be ignored"),
+        ({**FILE, "train.rounds": 2}, "a file of pairs has one round"),
+        ({**FILE, "score": {"quality_weight": 1}}, "[score] would be ignored"),
+        ({**FILE, "rollouts": {"temperature": 0.5}}, "[rollouts] would be ignored"),
+        ({**FILE, "model.baseline": "b"}, "model.baseline would be ignored"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, changes)
+    assert caught.value.message.startswith(message)
+
+
+def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
+    pasta, baseline = (read_preference_config(path) for path in reversed(OURS))
+    assert (pasta.score, baseline.score) == (
+        ScoreConfig(quality_weight=4),
+        ScoreConfig(quality_weight=inf),
+    )
+    assert (pasta.rollouts.strategy, baseline.rollouts.strategy) == ("pasta", "sequential")
+    assert baseline.model.base == baseline.model.baseline == pasta.model.baseline
+    assert (pasta.data, pasta.loss) == (baseline.data, baseline.loss)
+    assert replace(pasta.train, out="") == replace(baseline.train, out="")
+    drawn = [read_config(path).data.tasks for path in RECIPES]
+    seeds = {tasks.seed for tasks in drawn if tasks is not None}
+    assert pasta.data.tasks is not None
+    assert pasta.data.tasks.seed not in seeds  # prompts that no finetuning has met
