@@ -157,13 +157,14 @@ def test_doctor_says_what_is_there_and_what_to_install(pasta: Pasta) -> None:
     result = pasta("doctor")
     assert (result.code, result.err) == (0, "")
     assert "self-test       exact: " in result.out
-    assert "name a model with --model" in result.out
+    assert "built-in model  answers its example, grade 1.00" in result.out
 
 
 def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     facts = pasta("doctor", "--model", taught_folder, "--json").json
     assert facts["self_test"]["is_exact"] is True
-    assert facts["builtin_model"] is None
+    assert facts["builtin_model"]["grade"] == 1.0
+    assert facts["builtin_model"]["num_threads"] > 1
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
     assert facts["extras"].keys() == {"torch", "train", "data", "evaluate", "serve"}

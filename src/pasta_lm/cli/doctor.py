@@ -94,7 +94,7 @@ def _machine() -> Facts:
 
 
 def _builtin() -> Facts | None:
-    """Ask the built-in model its example; None where this version lacks it."""
+    """Ask the built-in model its example; None where the installation lacks it."""
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import BUILTIN, Pasta
     from pasta_lm.tasks.examples import example
@@ -166,7 +166,7 @@ def _health(facts: Facts) -> Rows:
 
 def _builtin_row(found: Facts | None) -> str:
     if found is None:
-        return "none in this version: name a model with --model"
+        return "missing: install pasta-lm again"
     verdict = "answers its example" if found["grade"] == 1.0 else "does NOT answer its example"
     size = f"{found['num_parameters'] / 1e6:.1f}M parameters"
     return f"{verdict}, grade {found['grade']:.2f}, {found['num_threads']} threads ({size})"

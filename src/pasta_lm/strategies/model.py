@@ -212,13 +212,13 @@ def builtin_folder(name: str | Path) -> Path:
     """Return the folder of a model that comes with the package.
 
     Raises:
-        ModelNotFoundError: this version lacks it.
+        ModelNotFoundError: the installation lacks it.
     """
     folder = Path(__file__).parents[1] / "models" / name
     if not (folder / "model.safetensors").is_file():
         raise ModelNotFoundError(
-            f"this version comes without the model {name!r}: nothing is at {folder}",
-            hint="name a model with --model; runs/laptop.sh trains this one",
+            f"the model {name} is missing in this installation: {folder}",
+            hint="install pasta-lm again, or name another model with --model",
         )
     return folder
 

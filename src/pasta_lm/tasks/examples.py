@@ -7,7 +7,21 @@ from pasta_lm.tasks.task import Split, Task
 
 FIRST_SEED = 90_000
 """Beyond the seeds of every set that is measured on."""
-CHOSEN: dict[str, int] = {}
+CHOSEN: dict[str, int] = {
+    "legs": 90_004,
+    "profiles": 90_002,
+    "plain_chunks": 90_001,
+    "lookups": 90_008,
+    "substitutions": 90_001,
+    "numbered_apart": 90_002,
+    "numbered_on": 90_001,
+    "as_given": 90_001,
+    "two_rounds": 90_009,
+    "uneven": 90_001,
+    "tallies_motto": 90_002,
+    "bills": 90_002,
+    "code_words": 90_113,
+}
 """Families whose first example was answered wrongly, and the seed that is shown instead."""
 
 
