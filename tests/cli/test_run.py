@@ -118,7 +118,6 @@ def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        ((), 2, "--model"),
         (("--model", "./nowhere"), 2, "no config.json"),
         (("--strategy", "paste"), 2, "one of pasta, sequential"),
         (("--strategy", "draft-model"), 2, "--draft and the strategy draft-model go together"),

@@ -20,9 +20,10 @@ CHOSEN: dict[str, int] = {
     "uneven": 90_001,
     "tallies_motto": 90_002,
     "bills": 90_002,
+    "tallies": 90_009,
     "code_words": 90_113,
 }
-"""Families whose first example was answered wrongly, and the seed that is shown instead."""
+"""Families whose first example was answered wrongly, or is short, and what is shown instead."""
 
 
 def example(family: str, seed: int | None = None) -> Task:
