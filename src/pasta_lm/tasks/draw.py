@@ -9,14 +9,19 @@ digits that were never seen rather than for numbers that were never seen.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from pasta_lm.tasks.grammar import sentences
 from pasta_lm.tasks.task import Split
 from pasta_lm.tasks.words import CODAS, NUCLEI, ONSETS, WORDS
+
+GRAMMAR_SHARE = 0.7
+"""Of the wordings of training, those that a grammar writes rather than a person."""
 
 T = TypeVar("T")
 
@@ -40,6 +45,8 @@ class Wordings(Generic[T]):
     train: tuple[T, ...]
     dev: tuple[T, ...]
     test: tuple[T, ...]
+    grammar: str = ""
+    """What training goes on with, see ``grammar``; empty: it has the listed ones alone."""
 
     def of(self, split: Split) -> tuple[T, ...]:
         """Return the wordings of a split; ``hard`` has those of ``test``."""
@@ -66,6 +73,22 @@ def owns_value(split: Split, value: int) -> bool:
 @lru_cache(maxsize=256)
 def _owned(split: Split, kind: str) -> tuple[str, ...]:
     return tuple(word for word in WORDS[kind] if owns_word(split, word))
+
+
+def _written(wordings: Wordings[T], random: Random) -> T:
+    """Return a sentence, or sides, of a grammar, and none that another split has."""
+    (one, *_), held_out = wordings.train, _plain((*wordings.dev, *wordings.test))
+    while True:
+        found = sentences(wordings.grammar, random)
+        if not _plain(found) & held_out:
+            return found[0] if isinstance(one, str) else type(one)(*found)  # type: ignore
+
+
+def _plain(wordings: Iterable[Any]) -> set[str]:
+    """Return sentences without what makes no other wording of them: case, marks, articles."""
+    sides = [one for some in wordings for one in ((some,) if isinstance(some, str) else some)]
+    words = (re.findall(r"\w+|[{}]", side.lower()) for side in sides)
+    return {" ".join(word for word in found if word not in ("a", "an", "the")) for found in words}
 
 
 class Draw:
@@ -107,7 +130,10 @@ class Draw:
         return self.random.choice(fitting or [high])
 
     def wording(self, wordings: Wordings[T]) -> T:
-        """Return one of the split's wordings."""
+        """Return one of the split's wordings; training draws most of its own from a grammar."""
+        is_training = self.split is self._wordings is Split.TRAIN
+        if is_training and wordings.grammar and self.random.random() < GRAMMAR_SHARE:
+            return _written(wordings, self.random)
         return self.random.choice(wordings.of(self._wordings))
 
     def choice(self, options: Sequence[T]) -> T:

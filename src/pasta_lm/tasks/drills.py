@@ -1,7 +1,9 @@
-"""Drills: records, and single cells of them asked for, so that finding is learned before the tasks.
+"""Drills: single cells of records asked for, and what a clause means, learned before the tasks.
 
-In a task one token in dozens must be found by a name; in a drill one in eight. The words are those
-of the training split, no sentence of any family occurs, and no grader reads the answers.
+In a task one token in dozens must be found by a name, and one in a hundred depends on the clause
+that says whether items depend on one another; in a drill one in eight, and one in four. What asks
+for little at a time is learned while attention is still soft (``docs/log.md``). The words and the
+sentences are those of the training split, and no grader reads the answers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.records import Cell
+from pasta_lm.tasks.registry import make
 from pasta_lm.tasks.task import Split
 from pasta_lm.tasks.words import WORDS
 
@@ -23,6 +26,13 @@ NUMBERED = 0.3
 """Share of drills whose answers are numbered, so that no line begins with what is to be found."""
 NUMBERS = 0.4
 """Share of columns that hold numbers."""
+CLAUSES = {
+    ("takings", "legs", "numbered_apart", "as_given", "lookups"): "Apart.",
+    ("running_takings", "route", "numbered_on", "as_above", "substitutions"): "Carried on.",
+}
+"""Families on either side of a clause, and the answer of a drill about it."""
+WITH_RECORDS = 0.3
+"""Share of those drills that show the records too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,16 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
         _table(heads, rows) if draw.choice((True, False)) else _lines(heads, rows),
         draw.choice(SEPARATORS).join(answers),
     )
+
+
+def clause_drill(seed: int) -> Drill:
+    """Draw a drill about a clause: the prompt of a task, and a word for what the clause says."""
+    random = Draw(Split.TRAIN, f"clause/{seed}").random
+    families = random.choice(sorted(CLAUSES))
+    task = make(random.choice(families), Split.TRAIN, seed, most=3)
+    is_whole = random.random() < WITH_RECORDS
+    prompt = task.prompt if is_whole else task.prompt.replace(task.records, "").strip()
+    return Drill(prompt, CLAUSES[families])
 
 
 def _column(draw: Draw, kind: str, number: int) -> list[Cell]:

@@ -29,6 +29,7 @@ ORDERS = Wordings(
         "From first to last: {names}.",
         *more_sentences("orders"),
     ),
+    grammar="orders",
     dev=("Follow this order: {names}.",),
     test=(
         "Answer in this order: {names}.",

@@ -56,6 +56,8 @@ class TasksConfig:
     """Share of drills among the tasks at the beginning; it falls to none at the end."""
     drills_first: float = 0.0
     """For this share of the steps, nothing but drills, small ones first."""
+    clauses: float = 0.0
+    """Share of the drills that ask what a clause means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ class SftConfig:
         if self.data.tasks:
             choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
             choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
-            for key in ("few_first", "drills", "drills_first"):
+            for key in ("few_first", "drills", "drills_first", "clauses"):
                 if not 0 <= getattr(self.data.tasks, key) <= 1:
                     raise UsageError(f"data.tasks.{key} must be between 0 and 1")
         model = self.model

@@ -18,7 +18,7 @@ from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
-from pasta_lm.tasks.drills import drill
+from pasta_lm.tasks.drills import Drill, clause_drill, drill
 from pasta_lm.tasks.rivals import APAR_RULES, EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
@@ -100,19 +100,26 @@ class TaskPacks(Dataset[Pack]):
         all_tasks = tasks.mixture(config.split, seed, most=most)
         for number in itertools.count(1000 * seed):
             if random.random() < share:
-                yield _drill(number, done / config.drills_first if config.drills_first else 1)
+                grown = done / config.drills_first if config.drills_first else 1
+                asks_clause = random.random() < config.clauses
+                yield _record(
+                    number, clause_drill(number) if asks_clause else _drill(number, grown)
+                )
             else:
                 task = next(all_tasks)
                 yield Record(task.id, task.prompt, annotate(task, 0), "tasks")
 
 
-def _drill(number: int, done: float) -> Record:
-    """Return a drill; they are small for half of their time (1), and grow for as long as that."""
+def _record(number: int, drawn: Drill) -> Record:
+    return Record(f"drill-{number}", drawn.prompt, Document((Text(drawn.answer),)), "tasks")
+
+
+def _drill(number: int, done: float) -> Drill:
+    """Return a drill of finding, small for half of their time (1) and growing as long again."""
     grown = min(max(done - 0.5, 0), 1)
     pairs = zip(FIRST_DRILL, LAST_DRILL, strict=True)
     sizes = [low + round(grown * (high - low)) for low, high in pairs]
-    drawn = drill(number, most_records=sizes[0], most_columns=sizes[1])
-    return Record(f"drill-{number}", drawn.prompt, Document((Text(drawn.answer),)), "tasks")
+    return drill(number, most_records=sizes[0], most_columns=sizes[1])
 
 
 PackSet = Packs | TaskPacks

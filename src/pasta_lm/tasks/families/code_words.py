@@ -21,6 +21,7 @@ OPENINGS = Wordings(
         "These words are free as code words: {words}.",
         *more_sentences("code_words openings"),
     ),
+    grammar="code_words openings",
     dev=("The crews choose code words from {words}.",),
     test=(
         "Here are the code words to choose from: {words}.",
@@ -43,6 +44,7 @@ CLAUSES = Wordings(
         "Choose code words, one for each crew and none used twice.",
         *more_sentences("code_words"),
     ),
+    grammar="code_words",
     dev=("Every crew gets a different code word that no other has.",),
     test=(
         "Choose a code word for every crew that no other crew has.",

@@ -32,6 +32,7 @@ OPENINGS = Wordings(
         "These things are given: {things}. Each trader exchanges one of them for a fee.",
         *more_sentences("exchanges openings"),
     ),
+    grammar="exchanges openings",
     dev=("Every trader exchanges one thing for another. The things are {things}.",),
     test=(
         "Each trader wants one thing and gives another for a fee. Our things: {things}.",
@@ -115,6 +116,7 @@ CLAUSES = Wordings(
         ),
         *more_clauses("exchanges", Clauses),
     ),
+    grammar="exchanges",
     dev=(
         Clauses(
             "At every step exchange the next thing of the list.",

@@ -30,6 +30,7 @@ OPENINGS = Wordings(
         "These stages make up a journey by land and by water.",
         *more_sentences("journeys openings"),
     ),
+    grammar="journeys openings",
     dev=("The journey below has stages with miles by land and by water.",),
     test=(
         "Here are the stages of a journey by land and by water.",
@@ -103,6 +104,7 @@ CLAUSES = Wordings(
         Clauses("Every stage counts by itself.", "Every stage counts together with those above."),
         *more_clauses("journeys", Clauses),
     ),
+    grammar="journeys",
     dev=(
         Clauses(
             "Work out the miles of each stage alone.",

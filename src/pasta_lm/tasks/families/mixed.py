@@ -21,6 +21,7 @@ ROUNDS = Wordings(
         "The teams come first, then the cups, each with its points.",
         *more_sentences("rounds"),
     ),
+    grammar="rounds",
     dev=("Work out every team first, then every cup from its two teams.",),
     test=(
         "First add up every team, then every cup from its teams.",
@@ -39,6 +40,7 @@ ROUND_OPENINGS = Wordings(
         "Every team has three results; every cup belongs to two teams.",
         *more_sentences("round openings"),
     ),
+    grammar="round openings",
     dev=("Here are teams with three results and cups of two teams each.",),
     test=(
         "The teams below have three results each, the cups two teams each.",
@@ -57,6 +59,7 @@ UNEVEN_OPENINGS = Wordings(
         "What we know of each person is listed here.",
         *more_sentences("uneven openings"),
     ),
+    grammar="uneven openings",
     dev=("Here are some people with all that is known of them.",),
     test=(
         "Below is what we know of some people.",
@@ -77,6 +80,7 @@ UNEVEN = Wordings(
         "Turn every entry into a line of sentences.",
         *more_sentences("uneven"),
     ),
+    grammar="uneven",
     dev=("Say all we know about every person.",),
     test=(
         "Tell all that is known about every person.",
@@ -97,6 +101,7 @@ SHORT = Wordings(
         "Just say which {column} each {noun} has.",
         *more_sentences("short"),
     ),
+    grammar="short",
     dev=("Just name the {column} of every {noun}.",),
     test=(
         "Be short: only the {column} of each {noun}.",
@@ -115,6 +120,7 @@ SHORT_OPENINGS = Wordings(
         "You see one {noun} a line.",
         *more_sentences("short openings"),
     ),
+    grammar="short openings",
     dev=("Below, each {noun} has a line.",),
     test=(
         "Here are the records of each {noun}.",

@@ -28,6 +28,7 @@ OPENINGS = Wordings(
         "Each line names a room and the things it holds.",
         *more_sentences("notes openings"),
     ),
+    grammar="notes openings",
     dev=("Here every room is listed with its things.",),
     test=(
         "Here are some rooms, each with a list of things.",
@@ -102,6 +103,7 @@ CLAUSES = Wordings(
         ),
         *more_clauses("notes", Clauses),
     ),
+    grammar="notes",
     dev=(
         Clauses(
             "The note numbers begin again at 1 in each room.",

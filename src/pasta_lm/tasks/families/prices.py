@@ -30,6 +30,7 @@ OPENINGS = Wordings(
         "The list has sellers with goods and surcharges. Base price: {base}.",
         *more_sentences("prices openings"),
     ),
+    grammar="prices openings",
     dev=("Every seller below has two goods and a surcharge on the base price {base}.",),
     test=(
         "Each seller is listed with goods and a surcharge. The base price is {base}.",
@@ -113,6 +114,7 @@ CLAUSES = Wordings(
         ),
         *more_clauses("prices", Clauses),
     ),
+    grammar="prices",
     dev=(
         Clauses(
             "Each price starts from the base.",

@@ -81,6 +81,7 @@ OPENINGS = Wordings(
         "Look at each {noun} and at {columns}.",
         *more_sentences("sections openings"),
     ),
+    grammar="sections openings",
     dev=("Here each {noun} is listed with {columns}.",),
     test=(
         "The list below has one {noun} per line with {columns}.",
@@ -101,6 +102,7 @@ SECTIONS = Wordings(
         "Under one heading for each {noun}, say what is known.",
         *more_sentences("sections"),
     ),
+    grammar="sections",
     dev=("Write two sentences about each {noun} under a heading.",),
     test=(
         "Give every {noun} a section with a heading.",
@@ -121,6 +123,7 @@ RUNNING_TEXT = Wordings(
         "Running text only: say what is known of each {noun}.",
         *more_sentences("running text"),
     ),
+    grammar="running text",
     dev=("Write running text about each {noun}, no headings.",),
     test=(
         "Describe every {noun} in a single paragraph, no list.",
@@ -141,6 +144,7 @@ SINGLE = Wordings(
         "Which facts do we have about {name}? Write about this {noun} alone.",
         *more_sentences("single"),
     ),
+    grammar="single",
     dev=("Tell what is known about {name} only.",),
     test=(
         "Describe only {name}.",

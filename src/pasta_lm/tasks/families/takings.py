@@ -33,6 +33,7 @@ OPENINGS = Wordings(
         "The shops of the street and what they took, morning and afternoon.",
         *more_sentences("takings openings"),
     ),
+    grammar="takings openings",
     dev=("The shops below took money in the morning and afternoon.",),
     test=(
         "Here are shops with the takings of the morning and the afternoon.",
@@ -97,6 +98,7 @@ CLAUSES = Wordings(
         ),
         *more_clauses("takings", Clauses),
     ),
+    grammar="takings",
     dev=(
         Clauses(
             "State the total of each shop alone.",

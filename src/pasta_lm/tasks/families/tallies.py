@@ -42,6 +42,7 @@ OPENINGS = Wordings(
         "House {house} (motto: {motto}) lists three amounts for each {noun}.",
         *more_sentences("tallies openings"),
     ),
+    grammar="tallies openings",
     dev=("The {noun}s of house {house} have three amounts each. Motto: {motto}.",),
     test=(
         "Here are {noun}s with three amounts each. House: {house}. Its motto is {motto}.",
@@ -61,6 +62,7 @@ BODY = Wordings(
         "Add the amounts of each {noun} and give the total.",
         *more_sentences("body"),
     ),
+    grammar="body",
     dev=("Add up the amounts of every {noun} in a line.",),
     test=(
         "Give every {noun} a line that works out its total.",
@@ -131,6 +133,7 @@ LISTED = Wordings(
         Clauses("Add Overall: the house and its motto.", "Add Overall: the totals from above."),
         *more_clauses("listed", Clauses),
     ),
+    grammar="listed",
     dev=(
         Clauses(
             "Finish with Overall and the house with its motto.",
@@ -219,6 +222,7 @@ SUMMED = Wordings(
         Clauses("Add Overall: the house and its motto.", "Add Overall: all totals added together."),
         *more_clauses("summed", Clauses),
     ),
+    grammar="summed",
     dev=(
         Clauses(
             "Finish with Overall and the house with its motto.",
