@@ -73,13 +73,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
 def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
-    pasta: Pasta, taught_folder: Path, tmp_path: Path
+    pasta: Pasta, tmp_path: Path
 ) -> None:
     (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
     serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
     assert serve[:3] == ["python", "-m", "pasta_lm.data.scripted_judge"]
     assert f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
-    changed = {"path/to/model": str(taught_folder), "build/rehearsal": str(tmp_path / "run")}
+    changed = {"build/rehearsal": str(tmp_path / "run")}
     with ScriptedServer(mute_at_times(prefer_more_words, 0.1)) as server:
         words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
         result = pasta(*words[1:], "--max-tokens", 8, "--num-timed", 2)

@@ -114,7 +114,7 @@ def test_on_the_tasks_it_tells_prompts_apart_that_it_has_not_seen() -> None:
             for task in islice(mixture(split, 3), num)
         ]
 
-    seen, router = rows("dev", "sot_gold", 100), learn(rows("train", "sot_noisy", 800))
+    seen, router = rows("dev", "sot_gold", 200), learn(rows("train", "sot_noisy", 2000))
     num_right = sum(router(prompt) == should for prompt, should in seen)
     largest = max(sum(should for _, should in seen), sum(not should for _, should in seen))
     assert num_right >= largest + 10  # better than one answer to all
