@@ -9,8 +9,10 @@ sentences are those of the training split, and no grader reads the answers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings
 from pasta_lm.tasks.records import Cell
 from pasta_lm.tasks.registry import make
 from pasta_lm.tasks.task import Split
@@ -26,13 +28,18 @@ NUMBERED = 0.3
 """Share of drills whose answers are numbered, so that no line begins with what is to be found."""
 NUMBERS = 0.4
 """Share of columns that hold numbers."""
-CLAUSES = {
-    ("takings", "legs", "numbered_apart", "as_given", "lookups"): "Apart.",
-    ("running_takings", "route", "numbered_on", "as_above", "substitutions"): "Carried on.",
-}
-"""Families on either side of a clause, and the answer of a drill about it."""
-WITH_RECORDS = 0.3
-"""Share of those drills that show the records too."""
+APART, CARRIED_ON = "Apart.", "Carried on."
+"""What a drill about a clause answers."""
+CLAUSES: tuple[tuple[Wordings[Any], str, str], ...] = (
+    (takings.CLAUSES, "takings", "running_takings"),
+    (journeys.CLAUSES, "legs", "route"),
+    (notes.CLAUSES, "numbered_apart", "numbered_on"),
+    (prices.CLAUSES, "as_given", "as_above"),
+    (exchanges.CLAUSES, "lookups", "substitutions"),
+)
+"""Clauses that decide, and the family on either side."""
+ALONE, WITH_RECORDS = 0.6, 0.2
+"""Share of those drills that show the clause alone, and of those that show a whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +77,18 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
 
 
 def clause_drill(seed: int) -> Drill:
-    """Draw a drill about a clause: the prompt of a task, and a word for what the clause says."""
-    random = Draw(Split.TRAIN, f"clause/{seed}").random
-    families = random.choice(sorted(CLAUSES))
-    task = make(random.choice(families), Split.TRAIN, seed, most=3)
-    is_whole = random.random() < WITH_RECORDS
-    prompt = task.prompt if is_whole else task.prompt.replace(task.records, "").strip()
-    return Drill(prompt, CLAUSES[families])
+    """Draw a drill about a clause: alone or in the prompt of a task, and a word for its side."""
+    draw = Draw(Split.TRAIN, f"clause/{seed}")
+    clauses, *families = draw.choice(CLAUSES)
+    side = draw.choice((0, 1))
+    shown = draw.random.random()
+    if shown < ALONE:
+        prompt = draw.wording(clauses)[side]
+    else:
+        task = make(families[side], Split.TRAIN, seed, most=3)
+        is_whole = shown < ALONE + WITH_RECORDS
+        prompt = task.prompt if is_whole else task.prompt.replace(task.records, "").strip()
+    return Drill(prompt, (APART, CARRIED_ON)[side])
 
 
 def _column(draw: Draw, kind: str, number: int) -> list[Cell]:
