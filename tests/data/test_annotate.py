@@ -122,10 +122,10 @@ def test_recorded_replies_drive_a_whole_run(source: Path, clean: Path, tmp_path:
 def test_killed_at_random_moments_a_run_ends_as_one_that_was_not(
     nursery: Nursery, source: Path, clean: Path, tmp_path: Path
 ) -> None:
-    faults = Faults(latency_s=0.01, server_error=0.1)
+    faults = Faults(latency_s=0.02, server_error=0.1)
     with ScriptedServer(teacher_by_rule(0.3, 0.1), faults) as server:
         num_hit = kill_until_done(nursery, source, tmp_path, server, Random(0), num_kills=12)
-    assert num_hit
+    assert num_hit > 3
     assert files_of(tmp_path) == files_of(clean)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,13 @@ def test_a_taller_bar_stands_higher() -> None:
     rects = [part for part in ElementTree.fromstring(drawn).iter() if part.tag.endswith("rect")]
     heights = [float(rect.get("height", 0)) for rect in rects[1:3]]
     assert heights[1] == pytest.approx(3 * heights[0], rel=0.01)
+
+
+def test_the_names_of_many_systems_do_not_touch() -> None:
+    names = [f"A-long-name-{number}" for number in range(12)]
+    drawn = bars("", "", ["s", "t"], [Bars(name, [Span(1, 1, 1)] * 2) for name in names])
+    root = ElementTree.fromstring(drawn)
+    at = [float(one.get("x", 0)) for one in root.iter() if one.text in names]
+    assert len(at) == len(names)
+    assert min(b - a for a, b in itertools.pairwise(at)) > 6 * len(names[0])
+    assert max(at) < float(root.get("width", 0))

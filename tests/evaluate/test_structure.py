@@ -15,9 +15,12 @@ from pasta_lm.evaluate.structure import (
 )
 from pasta_lm.language.document import Document, parse
 from pasta_lm.tasks import FAMILIES, Task, make
-from pasta_lm.tasks.annotators import ANNOTATORS, annotate, gold
+from pasta_lm.tasks.annotators import ANNOTATORS, NO_TOPIC, annotate, gold
 from tests.evaluate.rows import CHAIN, FORKS, SYNCS, marks
 from tests.tasks.reading import marked
+
+ONE_TOPIC = {"noisy_without_topics": NO_TOPIC}
+"""Annotators that give every block the same topic, and that topic."""
 
 SEEDS = range(10)
 SPLITS = ("train", "test", "hard")
@@ -41,7 +44,7 @@ def test_the_true_structure_is_that_of_the_reference(family: str) -> None:
 def test_every_annotation_is_read_as_it_was_made(family: str) -> None:
     for task, name in itertools.product(tasks_of(family), ANNOTATORS):
         document = annotate(task, name, 3)
-        blocks, syncs = marked(task, document)
+        blocks, syncs = marked(task, document, ONE_TOPIC.get(name))
         assert structure(task, document) == marks([*blocks], [*syncs])
 
 
@@ -50,7 +53,7 @@ def test_annotations_are_counted_as_by_hand(family: str) -> None:
     for task, name in itertools.product(tasks_of(family), ANNOTATORS):
         document = annotate(task, name, 3)
         found, true = structure(task, document), true_structure(task)
-        blocks, syncs = marked(task, document)
+        blocks, syncs = marked(task, document, ONE_TOPIC.get(name))
         true_blocks, true_syncs = marked(task, gold(task))
         assert fork_counts(found, true) == Counts(
             len(blocks & true_blocks), len(blocks), len(true_blocks)

@@ -8,7 +8,6 @@ from random import Random
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.tasks import Task, Unit
-from pasta_lm.tasks.annotators import NO_TOPIC
 
 
 def starts(task: Task) -> list[int]:
@@ -22,8 +21,8 @@ def starts(task: Task) -> list[int]:
     return places
 
 
-def marked(task: Task, document: Document) -> tuple[set[int], set[int]]:
-    """Return which units are blocks, and in front of which units a sync stands."""
+def marked(task: Task, document: Document, topic: str | None = None) -> tuple[set[int], set[int]]:
+    """Return which units are blocks, and where syncs stand; blocks have one topic or their own."""
     unit_at = {place: index for index, place in enumerate(starts(task))}
     blocks: set[int] = set()
     syncs: set[int] = set()
@@ -37,7 +36,7 @@ def marked(task: Task, document: Document) -> tuple[set[int], set[int]]:
             case Block():
                 index = unit_at[place]
                 assert item.plain_text == task.units[index].text
-                assert item.topic in (task.units[index].topic, NO_TOPIC)
+                assert item.topic == (topic or task.units[index].topic)
                 blocks.add(index)
                 place += len(item.plain_text)
     return blocks, syncs

@@ -48,7 +48,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
 
 def recipe(base: Path, out: Path, data: DataConfig, **train: object) -> SftConfig:
     """Return a recipe that trains adapters, at a rate at which everything that learns moves."""
-    settings = {"steps": 4, "learning_rate": 2e-2, **train}
+    settings = {"steps": 4, "learning_rate": 3e-2, **train}
     return replace(sft(ModelConfig(base=str(base)), out, data, **settings), lora=LORA)
 
 
@@ -86,7 +86,7 @@ def test_only_adapters_and_the_rows_of_the_tags_learn(base: Path, trained: SftCo
 
 def test_the_loss_falls_by_what_the_adapters_learn(trained: SftConfig) -> None:
     (first, *_, last) = [loss for (loss,) in losses(trained).values()]
-    assert last < first - 0.05
+    assert last < first - 0.1
 
 
 def test_a_checkpoint_holds_what_learns_and_nothing_else(trained: SftConfig) -> None:

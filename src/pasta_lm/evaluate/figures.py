@@ -13,6 +13,8 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 44, 56
 SHADES = ("#1f4e79", "#c55a11", "#548235", "#7f6000")
+CHARACTER, NUMBER = 7.5, 32
+"""Room for a character of a name, and for the number over a bar."""
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
 
 
@@ -107,11 +109,17 @@ def _beside(x: float, y: float, said: str) -> str:
 
 
 def bars(title: str, y_label: str, series: Sequence[str], groups: Sequence[Bars]) -> str:
-    """Draw the same figures of several systems side by side, from zero up."""
+    """Draw the same figures of several systems side by side, from zero up.
+
+    The figure is as wide as names and numbers need.
+    """
     values = [value for group in groups for span in group.values if span for value in span]
     up = _axis([0.0, *values], HEIGHT - BOTTOM, TOP, from_zero=True)
-    parts = [*_frame(title, "", y_label), *_ticks_up(up)]
-    room = (WIDTH - LEFT - RIGHT) / max(len(groups), 1)
+    longest = max((len(group.name) for group in groups), default=0)
+    needed = max(CHARACTER * (longest + 1), NUMBER * len(series) / 0.7)
+    room = max(needed, (WIDTH - LEFT - RIGHT) / max(len(groups), 1))
+    width = round(LEFT + RIGHT + room * max(len(groups), 1))
+    parts = [*_frame(title, "", y_label, width), *_ticks_up(up)]
     wide = 0.7 * room / max(len(series), 1)
     for number, group in enumerate(groups):
         left = LEFT + number * room + 0.15 * room
@@ -125,7 +133,7 @@ def bars(title: str, y_label: str, series: Sequence[str], groups: Sequence[Bars]
         shade = SHADES[place % len(SHADES)]
         parts.append(f'<rect x="{x}" y="{HEIGHT - 22}" width="10" height="10" fill="{shade}"/>')
         parts.append(_text(x + 16, HEIGHT - 13, name, "start"))
-    return _svg(title, parts)
+    return _svg(title, parts, width)
 
 
 def _bar(left: float, wide: float, span: Span, up: _Axis, shade: str) -> list[str]:
@@ -146,15 +154,15 @@ def _axis(values: Sequence[float], begin: float, end: float, *, from_zero: bool 
     return _Axis(0.0 if from_zero else low - margin, high + margin, begin, end)
 
 
-def _frame(title: str, x_label: str, y_label: str) -> list[str]:
-    middle = (LEFT + WIDTH - RIGHT) / 2
+def _frame(title: str, x_label: str, y_label: str, width: int = WIDTH) -> list[str]:
+    middle = (LEFT + width - RIGHT) / 2
     return [
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>',
         _text(LEFT, 22, title, "start", weight="bold"),
         _text(middle, HEIGHT - 16, x_label, "middle"),
         f'<text x="14" y="{HEIGHT / 2}" transform="rotate(-90 14 {HEIGHT / 2})" '
         f'text-anchor="middle">{escape(y_label)}</text>',
-        _line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "#222"),
+        _line(LEFT, HEIGHT - BOTTOM, width - RIGHT, HEIGHT - BOTTOM, "#222"),
         _line(LEFT, TOP, LEFT, HEIGHT - BOTTOM, "#222"),
     ]
 
@@ -181,8 +189,8 @@ def _text(
     return f"<text {place}>{escape(said)}</text>"
 
 
-def _svg(title: str, parts: Sequence[str]) -> str:
-    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" style="{STYLE}"'
+def _svg(title: str, parts: Sequence[str], width: int = WIDTH) -> str:
+    head = f'viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" style="{STYLE}"'
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {head}>\n'
