@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from pkgutil import iter_modules
 from random import Random
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.tasks import Task, Unit
+from pasta_lm.tasks import Task, Unit, families
+from pasta_lm.tasks.draw import Wordings
+from pasta_lm.tasks.formats import REQUESTS
+
+
+def every_wording() -> dict[str, Wordings[object]]:
+    """Return the wordings of all families that training may see, by module and name."""
+    found = {f"formats.{form}": asked for form, asked in REQUESTS.items()}
+    for module in iter_modules(families.__path__):
+        if module.name != "held_out":  # its families are in no training, whatever they say
+            for name, value in vars(import_module(f"{families.__name__}.{module.name}")).items():
+                if isinstance(value, Wordings):
+                    found[f"{module.name}.{name}"] = value
+    return found
 
 
 def starts(task: Task) -> list[int]:

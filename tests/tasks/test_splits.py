@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
-from pkgutil import iter_modules
 
 import pytest
 
-from pasta_lm.tasks import FAMILIES, Split, Task, families, make, training_families
-from pasta_lm.tasks.draw import Wordings, owns_value, owns_word
-from pasta_lm.tasks.formats import REQUESTS
+from pasta_lm.tasks import FAMILIES, Split, Task, make, training_families
+from pasta_lm.tasks.draw import owns_value, owns_word
 from pasta_lm.tasks.splits import (
     NUM_DEV_PER_FAMILY,
     NUM_HARD_PER_FAMILY,
@@ -20,20 +17,12 @@ from pasta_lm.tasks.splits import (
     task_set,
 )
 from pasta_lm.tasks.words import WORDS
+from tests.tasks.reading import every_wording
 
 ROOT = Path(__file__).parents[2]
 OWNERS = (Split.TRAIN, Split.DEV, Split.TEST)
 NUM_TASKS = 100
 HYPOTHESES = (ROOT / "docs" / "hypotheses.md").read_text("utf-8")
-
-
-def wordings() -> Iterator[tuple[str, Wordings[object]]]:
-    yield from ((f"formats.{form}", asked) for form, asked in REQUESTS.items())
-    for module in iter_modules(families.__path__):
-        if module.name != "held_out":  # its families are in no training, whatever they say
-            for name, value in vars(import_module(f"{families.__name__}.{module.name}")).items():
-                if isinstance(value, Wordings):
-                    yield f"{module.name}.{name}", value
 
 
 def sentences(options: Iterable[object]) -> set[str]:
@@ -42,7 +31,7 @@ def sentences(options: Iterable[object]) -> set[str]:
     }
 
 
-ALL_WORDINGS = dict(wordings())
+ALL_WORDINGS = every_wording()
 
 
 def test_the_walk_finds_the_wordings() -> None:

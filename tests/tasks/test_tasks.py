@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections import Counter
+from os.path import commonprefix
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -10,7 +11,16 @@ from types import ModuleType
 import pytest
 
 from pasta_lm.language.speedup import best_speedup
-from pasta_lm.tasks import FAMILIES, Dependence, Split, Task, make, mixture, training_families
+from pasta_lm.tasks import (
+    FAMILIES,
+    Dependence,
+    Split,
+    Task,
+    make,
+    mixture,
+    training_families,
+    twin_of,
+)
 from pasta_lm.tasks.annotators import gold
 from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings, tallies
 from pasta_lm.tasks.registry import held_out_families
@@ -142,7 +152,7 @@ def test_twins_name_each_other_and_share_an_id() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_twins_differ_in_nothing_but_the_deciding_clause(pair: tuple[str, str]) -> None:
-    for split, seed in itertools.product(("train", "dev", "test"), SEEDS):
+    for split, seed in itertools.product(("dev", "test"), SEEDS):
         free, bound = twins(pair, split, seed)
         assert free.records == bound.records
         assert free.drawn == bound.drawn
@@ -155,6 +165,33 @@ def test_twins_differ_in_nothing_but_the_deciding_clause(pair: tuple[str, str]) 
 def deciding(prompt: str) -> list[tuple[str, str]]:
     filled = [tuple(side.replace("{noun}", n) for side in pair) for pair in CLAUSES for n in NOUNS]
     return [(free, bound) for free, bound in filled if free in prompt]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_training_twins_differ_in_one_place_beside_their_records(pair: tuple[str, str]) -> None:
+    for seed in SEEDS:
+        free, bound = twins(pair, "train", seed)
+        assert free.records == bound.records
+        assert free.drawn == bound.drawn
+        rest = free.prompt.replace(free.records, ""), bound.prompt.replace(bound.records, "")
+        begin, end = commonprefix(rest), commonprefix([text[::-1] for text in rest])
+        assert all(len(begin) + len(end) < len(text) for text in rest)
+        for text in rest:
+            assert text[len(begin) : len(text) - len(end)].count("\n") == 0
+
+
+def test_the_other_side_of_a_task_is_the_one_that_is_drawn_alike() -> None:
+    paired = {task.family: task for task in itertools.islice(mixture("train", 3, most=2), 120)}
+    assert {*paired} == {*training_families()}
+    for family, task in paired.items():
+        twin = twin_of(task, most=2)
+        if FAMILIES[family].twin is None:
+            assert twin is None
+        else:
+            assert twin is not None
+            assert (twin.family, twin.pair) == (FAMILIES[family].twin, task.pair)
+            assert twin.records == task.records
+            assert twin_of(twin, most=2) == task
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)

@@ -93,6 +93,8 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     few_first = 0.25
     drills = 0.5
     drills_first = 0.1
+    clauses = 0.4
+    decision_weight = 20
     [train]
     out = "build/x"
     steps = 200
@@ -109,7 +111,15 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     assert found.model == ModelConfig(
         architecture="tiny.json", tokenizer="build/tokenizer", begin="looking_back"
     )
-    tasks = TasksConfig(annotator="noisy", seed=3, few_first=0.25, drills=0.5, drills_first=0.1)
+    tasks = TasksConfig(
+        annotator="noisy",
+        seed=3,
+        few_first=0.25,
+        drills=0.5,
+        drills_first=0.1,
+        clauses=0.4,
+        decision_weight=20.0,
+    )
     assert found.data == DataConfig(plain=True, max_tokens=512, tasks=tasks)
     assert found.train == TrainConfig(
         out="build/x",
@@ -263,6 +273,7 @@ def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
         ("train.steps", {"data": FILE}),
         ("train.epochs", {"data": FILE, "train.steps": NONE}),
         ("data.max_tokens", {}),
+        ("data.tasks.decision_weight", {}),
     ],
 )
 def test_what_must_be_more_than_nothing_is_named(
@@ -285,6 +296,7 @@ def test_what_must_be_more_than_nothing_is_named(
         ("data.tasks.few_first", 1.1, "between 0 and 1"),
         ("data.tasks.drills", -0.1, "between 0 and 1"),
         ("data.tasks.drills_first", 1.1, "between 0 and 1"),
+        ("data.tasks.clauses", 1.1, "between 0 and 1"),
     ],
 )
 def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bounds: str) -> None:

@@ -117,6 +117,17 @@ def make(
     return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
 
 
+def twin_of(task: Task, *, most: int | None = None) -> Task | None:
+    """Return the other side of a task's minimal pair, or None where it has none.
+
+    Args:
+        task: As ``make`` or ``mixture`` drew it.
+        most: What it was drawn with.
+    """
+    twin, seed = FAMILIES[task.family].twin, int(task.id.rpartition("-")[2])
+    return None if twin is None else make(twin, task.split, seed, most=most)
+
+
 def mixture(split: Split | str, seed: int, *, most: int | None = None) -> Iterator[Task]:
     """Yield tasks of all training families without end, a round of all after the other.
 

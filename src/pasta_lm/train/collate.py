@@ -83,16 +83,24 @@ def collate(packs: Sequence[Sequence[EncodedExample]]) -> dict[str, Any]:
 
     Returns:
         ``input_ids``, ``position_ids`` and ``shift_labels``, int64 [1, N] each (labels are not to
-        be shifted again), ``pasta_pass`` for the attention, and ``record_ids`` to name in errors.
+        be shifted again), ``label_weights``, float32 [1, N], ``pasta_pass`` for the attention, and
+        ``record_ids`` to name in errors.
     """
     pack = [example for pack in packs for example in pack]
     return {
         "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
         "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
         "shift_labels": torch.cat([_tensor(e.labels) for e in pack])[None],
+        "label_weights": torch.cat([_weights(e) for e in pack])[None],
         "pasta_pass": TrainingPass(pack),
         "record_ids": [e.id for e in pack],
     }
+
+
+def _weights(example: EncodedExample) -> Tensor:
+    if example.weights is None:
+        return torch.ones(len(example))
+    return torch.tensor(example.weights, dtype=torch.float32)
 
 
 def _tensor(values: Sequence[int]) -> Tensor:

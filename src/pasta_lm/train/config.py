@@ -58,6 +58,9 @@ class TasksConfig:
     """For this share of the steps, nothing but drills, small ones first."""
     clauses: float = 0.0
     """Share of the drills that ask what a clause means."""
+    decision_weight: float = 1.0
+    """What a token that decides counts in the loss: a drill's answer about a clause, and where the
+    answer to a task parts from its twin's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,7 @@ class SftConfig:
             for key in ("few_first", "drills", "drills_first", "clauses"):
                 if not 0 <= getattr(self.data.tasks, key) <= 1:
                     raise UsageError(f"data.tasks.{key} must be between 0 and 1")
+            above_0("data.tasks.decision_weight", self.data.tasks.decision_weight)
         model = self.model
         has_beginning = model.base and model.begin != "random"
         refuse_ignored("model.begin", has_beginning, "base has its weights")

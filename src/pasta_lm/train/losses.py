@@ -16,17 +16,22 @@ from torch import Tensor
 from pasta_lm.data.encode import NO_LABEL
 
 
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy over the tokens that have a label.
 
     Args:
         logits: [1, N, V]; what each token predicts.
         labels: int64 [1, N], already what each token predicts: nothing is shifted.
+        weights: [1, N]; what each label counts in the mean. None: one, each.
 
     Returns:
         float32, a scalar; NaN where no token has a label.
     """
-    return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
+    if weights is None:
+        return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
+    losses = F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL, reduction="none")
+    counted = weights[0] * (labels[0] != NO_LABEL)
+    return (losses * counted).sum() / counted.sum()
 
 
 def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> Tensor:

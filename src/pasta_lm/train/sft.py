@@ -118,7 +118,7 @@ class SftTrainer(PackTrainer):
     """The Trainer with our loss, our order of packs and a stop where the loss is no number."""
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of a pack.
+        """Return the mean loss of a pack, each label at its weight.
 
         Raises:
             ModelError: it is NaN or infinite.
@@ -132,6 +132,7 @@ class SftTrainer(PackTrainer):
             use_cache=False,
             logits_to_keep=learned,
         )
-        loss = next_token_loss(out.logits, labels[:, learned])
+        weights = inputs["label_weights"][:, learned]
+        loss = next_token_loss(out.logits, labels[:, learned], weights)
         self.check_loss(loss, record_ids)
         return loss

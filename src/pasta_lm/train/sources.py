@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.tasks import Task
 from pasta_lm.tasks.drills import Drill, clause_drill, drill
 from pasta_lm.tasks.rivals import APAR_RULES, EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
@@ -78,8 +80,7 @@ class TaskPacks(Dataset[Pack]):
         found: Pack = []
         room = self._max_tokens
         is_early = index < self._config.few_first * self._num_packs
-        for record in self._records(index, FEW_RECORDS if is_early else None):
-            example = self._encode(record)
+        for example in self._examples(index, FEW_RECORDS if is_early else None):
             room -= len(example)
             if room < 0:
                 break
@@ -89,25 +90,45 @@ class TaskPacks(Dataset[Pack]):
         check_context(found, self._last_position)
         return found
 
-    def _records(self, index: int, most: int | None) -> Iterator[Record]:
+    def _examples(self, index: int, most: int | None) -> Iterator[EncodedExample]:
         """Yield what a pack is filled with: tasks, and drills in their share."""
         config = self._config
         done = index / self._num_packs
         share = 1.0 if done < config.drills_first else config.drills * (1 - done)
         seed = config.seed * 1_000_000 + index
         random = Random(f"drills/{seed}")
-        annotate = EVERY_ANNOTATOR[config.annotator]
         all_tasks = tasks.mixture(config.split, seed, most=most)
         for number in itertools.count(1000 * seed):
             if random.random() < share:
                 grown = done / config.drills_first if config.drills_first else 1
                 asks_clause = random.random() < config.clauses
-                yield _record(
-                    number, clause_drill(number) if asks_clause else _drill(number, grown)
-                )
+                drawn = clause_drill(number) if asks_clause else _drill(number, grown)
+                example = self._encode(_record(number, drawn))
+                yield self._weighted(example, example.num_prompt - 1) if asks_clause else example
             else:
-                task = next(all_tasks)
-                yield Record(task.id, task.prompt, annotate(task, 0), "tasks")
+                yield self._task(next(all_tasks), most)
+
+    def _task(self, task: Task, most: int | None) -> EncodedExample:
+        """Return a task encoded; where its answer parts from its twin's, a token decides."""
+        example = self._answered(task)
+        has_weight = self._config.decision_weight != 1
+        twin = tasks.twin_of(task, most=most) if has_weight else None
+        if twin is None:
+            return example
+        other = self._answered(twin)
+        first = example.num_prompt - 1
+        labels = zip(example.labels[first:], other.labels[other.num_prompt - 1 :], strict=False)
+        parted = (index for index, (ours, theirs) in enumerate(labels, first) if ours != theirs)
+        return self._weighted(example, next(parted))
+
+    def _answered(self, task: Task) -> EncodedExample:
+        annotate = EVERY_ANNOTATOR[self._config.annotator]
+        return self._encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
+
+    def _weighted(self, example: EncodedExample, index: int) -> EncodedExample:
+        weights = array("f", [1] * len(example))
+        weights[index] = self._config.decision_weight
+        return replace(example, weights=weights)
 
 
 def _record(number: int, drawn: Drill) -> Record:
