@@ -54,8 +54,8 @@ not read that clause yet (see the log of the project), so many of those answers 
   bfloat16, {num_bytes:,} bytes.
 - **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text
   of people, no other model's text.
-- **Training**: from random weights, `runs/laptop.sh` (in `runs/recipes`: `base.toml`, then
-  `base-more.toml`, then `{recipe}.toml`), seed 0, commit {commit}, {machine}.
+- **Training**: from random weights, `runs/laptop.sh` (in `runs/recipes`: {recipes}), seed 0,
+  commit {commit}, {machine}.
 - **Licence**: Apache-2.0.
 
 ## Measured
@@ -73,9 +73,10 @@ WHAT = {
 }
 
 
-def install(name: str, source: Path, recipe: str, measured: str) -> None:
-    """Copy a model folder and write its card."""
-    target = MODELS / name
+def install(name: str, made: Path, recipe: str, measured: str) -> None:
+    """Copy the model of a recipe and write its card."""
+    source, target = made / recipe / "model", MODELS / name
+    steps = [step for step in ("base", "base-more", recipe) if (made / step / "model").exists()]
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in FILES:
@@ -92,7 +93,7 @@ def install(name: str, source: Path, recipe: str, measured: str) -> None:
         width=config["hidden_size"],
         vocabulary=config["vocab_size"],
         num_bytes=num_bytes,
-        recipe=recipe,
+        recipes=", then ".join(f"`{step}.toml`" for step in steps),
         commit=_commit(),
         machine=f"{platform.machine()} CPU",
         measured=measured,
@@ -135,9 +136,8 @@ def main() -> None:
     made = Path(sys.argv[1])
     results = made / "results" / (sys.argv[2] if len(sys.argv) > 2 else "pasta-gold-test.json")
     report = json.loads(results.read_text(encoding="utf-8"))
-    install("builtin", made / "pasta-gold" / "model", "pasta-gold", table(report, "pasta"))
-    sequential = table(report, "sequential")
-    install("builtin-sequential", made / "baseline" / "model", "baseline", sequential)
+    install("builtin", made, "pasta-gold", table(report, "pasta"))
+    install("builtin-sequential", made, "baseline", table(report, "sequential"))
 
 
 if __name__ == "__main__":
