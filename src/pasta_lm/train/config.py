@@ -20,6 +20,7 @@ from pasta_lm.tasks.rivals import (
     SOT_ANNOTATORS,
 )
 from pasta_lm.tasks.task import Split
+from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
 
 T = TypeVar("T")
 
@@ -59,8 +60,7 @@ class TasksConfig:
     clauses: float = 0.0
     """Share of the drills that ask what a clause means."""
     decision_weight: float = 1.0
-    """What a token that decides counts in the loss: a drill's answer about a clause, and where the
-    answer to a task parts from its twin's."""
+    """Of the answer to such a drill, and of the token at which an answer parts from its twin's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,43 +312,3 @@ def _value(hint: Any, value: Any, place: str) -> Any:
         names = " or ".join(kind.__name__ for kind in kinds)
         raise UsageError(f"{place} must be {names}, not {value!r}")
     return value
-
-
-def one_of(place: str, **given: object) -> None:
-    """Refuse a table unless exactly one of some keys is given.
-
-    Raises:
-        UsageError: none is, or several are.
-    """
-    if sum(value is not None for value in given.values()) != 1:
-        raise UsageError(f"[{place}] needs exactly one of {' and '.join(given)}")
-
-
-def choice(place: str, value: str, options: Sequence[str]) -> None:
-    """Refuse a word that is none of the options.
-
-    Raises:
-        UsageError: it is not; the options are named.
-    """
-    if value not in options:
-        raise UsageError(f"{place} is {value!r}", hint=f"one of {', '.join(options)}")
-
-
-def above_0(place: str, value: float | None) -> None:
-    """Refuse a number that is not above 0; None is not given.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if value is not None and value <= 0:
-        raise UsageError(f"{place} must be above 0")
-
-
-def refuse_ignored(place: str, is_ignored: object, reason: str) -> None:
-    """Refuse a key that another one makes meaningless.
-
-    Raises:
-        UsageError: the key is given in vain.
-    """
-    if is_ignored:
-        raise UsageError(f"{place} would be ignored: {reason}", hint="leave it out")

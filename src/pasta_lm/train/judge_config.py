@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pasta_lm.errors import UsageError
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import Endpoint
-from pasta_lm.train.config import above_0, choice, refuse_ignored
+from pasta_lm.train.checks import above_0, choice, refuse_ignored
 
 GRADER, LLM = "grader", "llm"
 METHODS = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}

@@ -10,16 +10,13 @@ from pasta_lm.data.preferences import Efficiency
 from pasta_lm.errors import UsageError
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.tasks.task import Split
+from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
 from pasta_lm.train.config import (
     LoraConfig,
     TrainConfig,
-    above_0,
     check_lora,
     check_train,
-    choice,
-    one_of,
     read_recipe,
-    refuse_ignored,
 )
 from pasta_lm.train.judge_config import JudgeConfig
 

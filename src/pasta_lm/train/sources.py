@@ -119,7 +119,8 @@ class TaskPacks(Dataset[Pack]):
         first = example.num_prompt - 1
         labels = zip(example.labels[first:], other.labels[other.num_prompt - 1 :], strict=False)
         parted = (index for index, (ours, theirs) in enumerate(labels, first) if ours != theirs)
-        return self._weighted(example, next(parted))
+        index = next(parted, None)
+        return example if index is None else self._weighted(example, index)
 
     def _answered(self, task: Task) -> EncodedExample:
         annotate = EVERY_ANNOTATOR[self._config.annotator]
