@@ -231,6 +231,18 @@ def test_a_finished_run_that_is_resumed_learns_no_more(trained: SftConfig) -> No
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
+def test_a_run_that_ended_within_an_epoch_takes_no_step_more(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    assert len(packs(sft(model, tmp_path, file, epochs=1))) > 2
+    config = sft(model, tmp_path, file, steps=2, schedule="constant")
+    before = load_file(train_sft(config) / "model.safetensors")
+    assert list(losses(config)) == [1, 2]
+    after = load_file(train_sft(config, resume=True) / "model.safetensors")
+    assert list(losses(config)) == [1, 2]
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 # --- stopping
 
 
@@ -278,8 +290,8 @@ def test_a_gradient_that_is_no_number_is_never_saved(
     config = sft(model, tmp_path, steps=3, save_steps=1, optimizer=optimizer)
     steps = iter(range(1, 4))
 
-    def spoiled(logits: Tensor, labels: Tensor) -> Tensor:
-        loss = next_token_loss(logits, labels)
+    def spoiled(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        loss = next_token_loss(logits, labels, weights)
         return without_gradient(loss, logits) if next(steps) == step else loss
 
     with monkeypatch.context() as patch:

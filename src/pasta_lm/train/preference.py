@@ -125,7 +125,7 @@ def _carry_out(round: Round, show: Show | None) -> Path:
     trainer.remove_callback(PrinterCallback)  # standard output is for the result
     has_begun = any(round.folder.glob("checkpoint-*"))
     checkpoint = newest_checkpoint(round.folder) if has_begun else None
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.learn(checkpoint)
     return save(learner if adapters is None else merged(learner, adapters), train)
 
 

@@ -65,7 +65,7 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
     )
     trainer.remove_callback(PrinterCallback)  # standard output is for the result
     checkpoint = newest_checkpoint(Path(train.out)) if resume else None
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.learn(checkpoint)
     if adapters is not None:
         learner = merged(learner, adapters)
     return save_whole(learner, trainer, train)

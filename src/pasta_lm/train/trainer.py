@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 from pasta_lm.errors import ModelError
 from pasta_lm.train import muon
+from pasta_lm.train.checkpoints import LAST_FILE
 from pasta_lm.train.config import WSD, TrainConfig
 from pasta_lm.train.learner import check_finite
-from pasta_lm.train.processes import packs_each
+from pasta_lm.train.processes import num_processes, packs_each
 
 
 class PackTrainer(Trainer):
@@ -23,6 +25,23 @@ class PackTrainer(Trainer):
         """Keep the recipe's numbers; the rest goes to the Trainer."""
         self._train = train
         super().__init__(**kwargs)
+
+    def learn(self, checkpoint: Path | None) -> None:
+        """Take the steps of the recipe, from a checkpoint on if there is one.
+
+        From a checkpoint of the last step the Trainer would take one more; what is there is kept.
+
+        Args:
+            checkpoint: A whole one of this run.
+        """
+        if checkpoint is None:
+            self.train()
+            return
+        step = TrainerState.load_from_json(str(checkpoint / LAST_FILE)).global_step
+        if 0 < self.args.max_steps <= step and num_processes() == 1:
+            self._load_from_checkpoint(str(checkpoint))
+        else:
+            self.train(resume_from_checkpoint=str(checkpoint))
 
     def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
         """Refuse a loss that is no number, before it reaches the weights.
