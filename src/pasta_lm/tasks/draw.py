@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -77,11 +77,16 @@ def _owned(split: Split, kind: str) -> tuple[str, ...]:
 
 def _written(wordings: Wordings[T], random: Random) -> T:
     """Return a sentence, or sides, of a grammar, and none that another split has."""
-    (one, *_), held_out = wordings.train, _plain((*wordings.dev, *wordings.test))
+    (one, *_), held_out = wordings.train, _held_out(wordings)
     while True:
         found = sentences(wordings.grammar, random)
         if not _plain(found) & held_out:
             return found[0] if isinstance(one, str) else type(one)(*found)  # type: ignore
+
+
+@cache
+def _held_out(wordings: Wordings[Any]) -> set[str]:
+    return _plain((*wordings.dev, *wordings.test))
 
 
 def _plain(wordings: Iterable[Any]) -> set[str]:
