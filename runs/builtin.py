@@ -30,6 +30,7 @@ FIGURES = (
     ("fork_precision", "fork precision"),
     ("fork_recall", "fork recall"),
     ("pair_accuracy", "minimal pairs right"),
+    ("pairs_told_apart", "minimal pairs told apart"),
     ("theoretical_speedup", "theoretical speedup"),
     ("realised_speedup", "realised speedup"),
     ("well_formed", "well formed"),

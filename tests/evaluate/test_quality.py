@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,8 +180,42 @@ def test_a_minimal_pair_is_right_when_both_sides_are(
     assert found["num_pairs"] == num_pairs
 
 
+FREE = replace(FORKS, pair="p")
+BOUND = task(*(unit(name, fork=False) for name in ("Ada", "Bob", "Cid")), pair="p")
+
+
+@pytest.mark.parametrize(
+    ("free", "bound", "is_apart"),
+    [
+        (marked(forked=[0, 1, 2]), marked(), 1.0),
+        # Not exact, and yet on the right side.
+        (marked(forked=[0, 2], num_stray=2), marked(num_stray=1), 1.0),
+        (marked(forked=[0, 1]), marked(forked=[2]), 1.0),
+        # One answer to both sides, whatever it is.
+        (marked(), marked(), 0.0),
+        (marked(forked=[0, 1, 2]), marked(forked=[0, 1, 2]), 0.0),
+        (marked(forked=[0]), marked(forked=[0]), 0.0),
+        # The wrong way round, and half way.
+        (marked(), marked(forked=[0, 1, 2]), 0.0),
+        (marked(forked=[0, 1, 2]), marked(forked=[0, 1]), 0.0),
+    ],
+)
+def test_a_pair_is_told_apart_when_each_side_is_nearer_to_its_own(
+    free: Answered, bound: Answered, is_apart: float
+) -> None:
+    assert means(decided((FREE, free), (BOUND, bound)), "pairs_told_apart") == [is_apart]
+
+
+def test_a_sync_alone_can_tell_a_pair_apart() -> None:
+    free = task(unit("Ada"), unit("Bob"), unit("Cid", fork=False), pair="p")
+    bound = replace(SYNCS, pair="p")
+    right = decided((free, marked(forked=[0, 1])), (bound, marked(forked=[0, 1], syncs=[2])))
+    wrong = decided((free, marked(forked=[0, 1])), (bound, marked(forked=[0, 1])))
+    assert means(right, "pairs_told_apart") + means(wrong, "pairs_told_apart") == [1.0, 0.0]
+
+
 def test_answers_and_tasks_must_be_as_many() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         decisions([FORKS, CHAIN], [marked()])
 
 

@@ -31,7 +31,7 @@ DOCUMENTED = {"kind", "num_prompts", "model", "device", "baseline", "strategies"
 OF_STRATEGY = {"quality", "win_rate", "theoretical_speedup", "realised_speedup", "parallelism"}
 OF_STRATEGY |= {"well_formed", "families", "num_prompts"}
 DECISIONS = {"fork_precision", "fork_recall", "sync_precision", "sync_recall", "structure_exact"}
-DECISIONS |= {"pair_accuracy", "well_formed_unmasked"}
+DECISIONS |= {"pair_accuracy", "pairs_told_apart", "well_formed_unmasked"}
 
 # --- which tasks
 

@@ -42,6 +42,7 @@ ROWS = (
     ("sync_precision", "sync precision"),
     ("sync_recall", "sync recall"),
     ("pair_accuracy", "pair accuracy"),
+    ("pairs_told_apart", "  sides told apart"),
 )
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.intervals import Interval, mean, ratio
-from pasta_lm.evaluate.structure import Counts, fork_counts, sync_counts, true_structure
+from pasta_lm.evaluate.structure import (
+    Counts,
+    Structure,
+    distance,
+    fork_counts,
+    sync_counts,
+    true_structure,
+)
 from pasta_lm.tasks.task import Task
 
 Figures = dict[str, Any]
@@ -38,17 +45,17 @@ def _score(ours: float, theirs: float) -> float:
 
 def decisions(tasks: Sequence[Task], answers: Sequence[Answered]) -> Figures:
     """Return precision and recall of forks and syncs, and how often a structure was exact."""
-    pairs = [(a, true_structure(t)) for t, a in zip(tasks, answers, strict=True)]
-    forks = [fork_counts(answer.structure, true) for answer, true in pairs]
-    syncs = [sync_counts(answer.structure, true) for answer, true in pairs]
-    exact = [answer.structure == true for answer, true in pairs]
+    found, true = [answer.structure for answer in answers], [true_structure(t) for t in tasks]
+    forks = [fork_counts(*both) for both in zip(found, true, strict=True)]
+    syncs = [sync_counts(*both) for both in zip(found, true, strict=True)]
+    exact = [ours == wanted for ours, wanted in zip(found, true, strict=True)]
     return {
         "fork_precision": as_dict(_ratio(forks, lambda c: c.given)),
         "fork_recall": as_dict(_ratio(forks, lambda c: c.wanted)),
         "sync_precision": as_dict(_ratio(syncs, lambda c: c.given)),
         "sync_recall": as_dict(_ratio(syncs, lambda c: c.wanted)),
         "structure_exact": share(exact),
-        **_pairs(tasks, exact),
+        **_pairs(tasks, found, true),
     }
 
 
@@ -56,14 +63,29 @@ def _ratio(counts: Sequence[Counts], whole: Callable[[Counts], int]) -> Interval
     return ratio([c.right for c in counts], [whole(c) for c in counts])
 
 
-def _pairs(tasks: Sequence[Task], exact: Sequence[bool]) -> Figures:
-    """Return in how many minimal pairs both structures are exact."""
-    sides: Mapping[str, list[bool]] = defaultdict(list)
-    for task, is_exact in zip(tasks, exact, strict=True):
+def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Structure]) -> Figures:
+    """Return in how many minimal pairs both structures are exact, and in how many nearer.
+
+    Sides are told apart where the structure of each answer is nearer to its own true one than to
+    its twin's, whatever else is wrong in it. Deciding the same way on both sides never is.
+    """
+    sides: Mapping[str, list[tuple[Structure, Structure]]] = defaultdict(list)
+    for task, one in zip(tasks, zip(found, true, strict=True), strict=True):
         if task.pair is not None:
-            sides[task.pair].append(is_exact)
-    both = [float(all(pair)) for pair in sides.values() if len(pair) == 2]
-    return {"pair_accuracy": as_dict(mean(both)), "num_pairs": len(both)}
+            sides[task.pair].append(one)
+    exact: list[float] = []
+    apart: list[float] = []
+    for pair in sides.values():
+        if len(pair) == 2:
+            (ours, own), (theirs, other) = pair
+            exact.append(float(ours == own and theirs == other))
+            nearer = distance(ours, own) < distance(ours, other)
+            apart.append(float(nearer and distance(theirs, other) < distance(theirs, own)))
+    return {
+        "pair_accuracy": as_dict(mean(exact)),
+        "pairs_told_apart": as_dict(mean(apart)),
+        "num_pairs": len(exact),
+    }
 
 
 def share(flags: Sequence[bool]) -> float | None:

@@ -100,3 +100,8 @@ def fork_counts(found: Structure, true: Structure) -> Counts:
 def sync_counts(found: Structure, true: Structure) -> Counts:
     """Return how the syncs agree."""
     return Counts(len(found.syncs & true.syncs), len(found.syncs), len(true.syncs))
+
+
+def distance(found: Structure, true: Structure) -> int:
+    """Return how many forks and syncs one structure has and the other has not."""
+    return len(found.forked ^ true.forked) + len(found.syncs ^ true.syncs)
