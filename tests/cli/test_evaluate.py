@@ -94,6 +94,22 @@ def test_a_baseline_answers_sequentially_for_the_model(
         assert (row["text"], row["program"]) == (answer["text"], answer["program"])
 
 
+def test_the_baseline_s_answers_can_be_those_of_an_earlier_run(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, tmp_path: Path
+) -> None:
+    earlier, now = tmp_path / "earlier.jsonl", tmp_path / "now.jsonl"
+    flags = ("--model", taught_folder, "--baseline", untaught_folder, *FEW, "--json")
+    usual = pasta("evaluate", "tasks", *flags, "--records", earlier).json
+    more = ("--records", now, "--baseline-records", earlier)
+    again = pasta("evaluate", "tasks", *flags, *more).json
+    assert again == usual | {"baseline_records": str(earlier)}
+    assert now.read_text("utf-8") == earlier.read_text("utf-8")
+    refused = pasta("evaluate", "tasks", *flags, "--records", now, "--baseline-records", now)
+    assert (refused.code, refused.out) == (3, "")
+    assert "would be read and written" in refused.err
+    assert now.read_text("utf-8") == earlier.read_text("utf-8")
+
+
 def test_every_way_to_answer_can_be_measured_beside_the_bounds(
     pasta: Pasta, taught_folder: Path
 ) -> None:

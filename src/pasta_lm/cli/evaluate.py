@@ -23,6 +23,7 @@ from pasta_lm.cli.flags import (
     require_one_of,
 )
 from pasta_lm.cli.published_table import NoPublished
+from pasta_lm.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
@@ -92,6 +93,10 @@ def tasks(
     records: Annotated[
         Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
     ] = None,
+    baseline_records: Annotated[
+        Path | None,
+        option("--baseline-records", metavar="FILE", help="Take the baseline's answers from here."),
+    ] = None,
     threads: Annotated[
         int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
     ] = None,
@@ -130,6 +135,8 @@ def tasks(
     from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
     from pasta_lm.evaluate.workers import Workers
 
+    if records is not None and records == baseline_records:
+        raise InputError(f"{records} would be read and written", hint="give --records another name")
     if records is not None:
         write_answers(records, ())  # whether it can be written is better known now than at the end
     settings = TaskSettings(
@@ -142,6 +149,7 @@ def tasks(
         max_tokens=max_tokens,
         bounds=bounds,
         positions=positions,
+        baseline_records=baseline_records,
     )
     load = partial(_models, model, baseline, draft, dtype=dtype, device=device)
     ours, theirs = load()

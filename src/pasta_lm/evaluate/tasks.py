@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.request import SamplingParams
@@ -23,6 +24,7 @@ from pasta_lm.evaluate.answering import (
     unmasked,
 )
 from pasta_lm.evaluate.quality import decisions, quality, share
+from pasta_lm.evaluate.reuse import reused
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
@@ -53,6 +55,8 @@ class TaskSettings:
     max_tokens: int = 1024
     positions: str | None = None
     """Where PASTA's main goes on after a promise; None: as the model was taught."""
+    baseline_records: Path | None = None
+    """An earlier run's records that have the baseline's answers; None: they are decoded."""
     bounds: bool = False
     """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
 
@@ -114,7 +118,9 @@ def answer_tasks(
     names = dict.fromkeys((sequential.NAME, *settings.strategies))
     side_of: dict[str, Side] = {n: "baseline" if n in EXACT_SEQUENTIAL else "model" for n in names}
     for name, side in side_of.items():
-        if workers is None:
+        if name == sequential.NAME and settings.baseline_records is not None:
+            given = reused(settings.baseline_records, answers.tasks, baseline, params, progress)
+        elif workers is None:
             given = answer_all(
                 sides[side], answers.tasks, name, params, progress, positions=settings.positions
             )
@@ -164,6 +170,7 @@ def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pas
         "first_seed": settings.first_seed,
         "max_tokens": settings.max_tokens,
         "fork_rate": answers.fork_rate,
+        "baseline_records": settings.baseline_records and str(settings.baseline_records),
         "prompts_sha256": prompts_hash(_by_family(answers.tasks)),
         "strategies": {
             name: _figures(answers, name, trained)
