@@ -40,6 +40,8 @@ class Plan:
         self.group = "seed-0"
         self.steps: dict[str, Step] = {}
         self.pages: dict[str, Page] = {}
+        self.shared: dict[tuple[str, str], str] = {}
+        """By baseline and split, the step that keeps its sequential answers for all points."""
         self.folders: dict[str, str] = {}
         """By the name of a training, the model folder that it makes."""
         self.tokenizer = ""
@@ -166,6 +168,8 @@ class Plan:
         if shares:
             file = self.options.out / shares / "round-1" / "rollouts.jsonl"
             own += (f"rollouts.files=[{json.dumps(str(file))}]",)
+        num = self.options.num_sampled
+        own += () if num is None else (f"data.tasks.num_prompts={num}",)
         toy = BON_ON_A_TOY if self.options.is_tiny else ()
         own = (*own, f"train.rounds={rounds}", *toy, *changes)
         return self._train("preference", name, recipe, own, (base, baseline, shares), rounds)
@@ -217,7 +221,28 @@ class Plan:
         num = options.num_prompts if is_test else max(1, options.num_prompts // 4)
         timed = options.num_timed if is_test and not options.is_tiny else 0
         folder = self.folders[baseline]
-        self.pages[name] = Page(name, title, "Pasta-BoN", folder, split, num, timed)
+        page = Page(name, title, "Pasta-BoN", folder, split, num, timed)
+        self.pages[name] = page
+        if (folder, split) not in self.shared:
+            words = (*self._asked(page, folder, "sequential"), "--num-timed", "0")
+            self.shared[folder, split] = self._measure(
+                f"{name}/measure/sequential", words, baseline
+            )
+
+    def _asked(self, page: Page, model: str, strategies: str) -> tuple[str, ...]:
+        """Return the words that let a model answer what a page asks."""
+        words = ("evaluate", "tasks", "--model", model, "--baseline", page.baseline)
+        words += ("--strategies", strategies, "--split", page.split, "--threads", "1")
+        words += ("--num-prompts", str(page.num_prompts))
+        return (*words, "--max-tokens", "48") if self.options.is_tiny else words
+
+    def _measure(self, step: str, words: Sequence[str], *needs: str) -> str:
+        """Add a step that answers tasks and keeps records, and return its name."""
+        page, _, name = step.partition("/measure/")
+        records = self.options.out / "results" / page / f"{name}.jsonl"
+        said = records.with_suffix(".json")
+        command = (*words, "--records", str(part_of(records)), "--json")
+        return self.add(step, command, said, needs, (records, said), said)
 
     def point(
         self,
@@ -248,17 +273,13 @@ class Plan:
             needs: Steps before it, beside the training.
         """
         asked = self.pages[page]
-        step = f"{page}/measure/{trained.split('/')[-1]}{suffix}"
-        records = self.options.out / "results" / page / f"{Path(step).name}.jsonl"
-        said = records.with_suffix(".json")
         strategies = dict.fromkeys(("sequential", *strategy.split(",")))
-        words = ["evaluate", "tasks", "--model", folder or self.folders[trained]]
-        words += ["--baseline", asked.baseline, "--strategies", ",".join(strategies)]
-        words += ["--split", asked.split, "--num-prompts", str(asked.num_prompts)]
-        words += ["--num-timed", str(asked.num_timed), "--threads", "1"]
-        words += ["--max-tokens", "48"] if self.options.is_tiny else []
-        words += [*flags, "--records", str(part_of(records)), "--json"]
-        self.add(step, words, said, (trained, *needs), (records, said), said)
+        words = self._asked(asked, folder or self.folders[trained], ",".join(strategies))
+        known = self.shared[asked.baseline, asked.split]
+        words += ("--num-timed", str(asked.num_timed), *flags)
+        words += ("--baseline-records", str(self.steps[known].parts[0]))
+        step = f"{page}/measure/{trained.split('/')[-1]}{suffix}"
+        self._measure(step, words, trained, known, *needs)
         return self.point_of(page, step, name, method, label, strategy=strategy.split(",")[0])
 
     def point_of(

@@ -18,6 +18,7 @@ class Options:
         seeds: Of training, in order.
         num_prompts: Test prompts of the families that training sees.
         num_timed: Of each family, decoded alone for clocks.
+        num_sampled: Prompts of a round of stage two; None: as many as its recipe has.
         is_tiny: Whether all of it is a toy.
         has_ablations: Whether they are carried out too; they are listed anyway.
         flags: How these options are typed.
@@ -29,6 +30,7 @@ class Options:
     seeds: tuple[int, ...] = (0,)
     num_prompts: int = 8400
     num_timed: int = 10
+    num_sampled: int | None = None
     is_tiny: bool = False
     has_ablations: bool = False
     flags: str = ""

@@ -8,8 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from threading import Barrier, Event
+from time import sleep
 from typing import IO, Any
 
 import pytest
@@ -22,7 +25,7 @@ from pasta_lm.train.preference_config import PreferenceConfig, read_preference_c
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "runs" / "paper-small.sh")
-MODULES = ("order", "plan", "report", "run", "steps")
+MODULES = ("order", "plan", "report", "run", "runner", "steps")
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +220,36 @@ def test_the_shapes_of_the_ablation_can_be_decoded_exactly(shape: str) -> None:
     check_exact(model)
 
 
+def test_less_of_everything_is_less_for_all_alike(paper: dict[str, Any], tmp_path: Path) -> None:
+    plan = plan_of(paper, tmp_path, num_prompts=210, num_timed=2, num_sampled=50)
+    found = [one for one in trainings(plan).values() if isinstance(one, PreferenceConfig)]
+    assert {one.data.tasks.num_prompts for one in found if one.data.tasks} == {50}
+    asked = {
+        (step.name.startswith("hard"), *step.command[step.command.index("--num-prompts") :][1:4:2])
+        for step in plan.steps.values()
+        if step.command[:2] == ("evaluate", "tasks") and not step.name.endswith("/sequential")
+    }
+    assert asked == {(False, "210", "2"), (True, "52", "0")}
+
+
+def test_the_baseline_answers_once_and_all_points_share_it(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(paper, tmp_path)
+    by_page: dict[str, set[str]] = {}
+    for step in plan.steps.values():
+        if step.command[:2] == ("evaluate", "tasks") and "--baseline-records" in step.command:
+            file = step.command[step.command.index("--baseline-records") + 1]
+            (shared,) = [one for one in plan.steps.values() if file in map(str, one.parts)]
+            assert shared.name in step.needs
+            for flag in ("--baseline", "--split", "--num-prompts"):
+                place = [one.command[one.command.index(flag) + 1] for one in (shared, step)]
+                assert place[0] == place[1]
+            by_page.setdefault(step.name.split("/")[0], set()).add(shared.name)
+    assert {page: len(names) for page, names in by_page.items()} == dict.fromkeys(plan.pages, 1)
+    assert by_page["ablations"] == by_page["seed-0"] == {"seed-0/measure/sequential"}
+
+
 def test_every_point_has_a_step_that_measures_it_and_a_command_that_runs_it(
     paper: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -250,7 +283,7 @@ def test_a_step_that_fails_is_said_and_the_others_go_on(
             (tmp_path / "out" / "tokenizer" / "tokenizer.json").touch()
         return int(words[1] == "sft")
 
-    runner = paper["run"].Runner(plan, run)
+    runner = paper["runner"].Runner(plan, run)
     assert not runner.make(plan.steps["seed-0/measure/pasta-bon-4"])
     assert asked == ["train tokenizer --out", "train sft runs/recipes/base.toml"]
     assert {"base", "seed-0/pasta-noisy", "seed-0/pasta-bon-4"} < runner.failed
@@ -258,6 +291,98 @@ def test_a_step_that_fails_is_said_and_the_others_go_on(
     assert "base: failed; again: runs/paper-small.sh --only base" in said
     assert not runner.make(plan.steps["seed-0/apar-noisy"])
     assert len(asked) == 2  # what failed is not tried again
+
+
+def small_plan(paper: dict[str, Any], folder: Path, needs: dict[str, tuple[str, ...]]) -> Any:
+    """Return a plan of steps by name; each makes a file."""
+    plan = plan_of(paper, folder)
+    plan.steps.clear()
+    for name, before in needs.items():
+        plan.add(name, (name,), folder / name, before)
+    return plan
+
+
+def test_steps_that_need_nothing_of_each_other_run_at_the_same_time(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = small_plan(paper, tmp_path, {"a": (), "b": (), "c": ("a", "b"), "d": ("c",), "e": ()})
+    together, asked = Barrier(2), []
+
+    def run(words: Sequence[str], out: IO[str]) -> int:
+        asked.append(words[0])
+        if words[0] in "abde":
+            together.wait(60)  # breaks where nobody comes
+        (tmp_path / words[0]).touch()
+        return 0
+
+    assert paper["runner"].Runner(plan, run, 2).make(plan.steps["d"], plan.steps["e"])
+    assert {*asked[:2]} == {"a", "b"}  # the first in the plan, and both begun before either ended
+    assert {*asked[2:4]} == {"c", "e"}
+    assert sorted(asked) == ["a", "b", "c", "d", "e"]
+    asked.clear()
+    assert paper["runner"].Runner(plan, run, 2).make(*plan.steps.values())
+    assert not asked  # all of it is done
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_needs_a_step_that_failed_is_left_and_the_rest_is_made(
+    paper: dict[str, Any], tmp_path: Path, jobs: int
+) -> None:
+    plan = small_plan(paper, tmp_path, {"a": (), "b": ("a",), "c": ("b",), "d": (), "e": ("d",)})
+    asked = []
+
+    def run(words: Sequence[str], out: IO[str]) -> int:
+        asked.append(words[0])
+        if words[0] == "a":
+            (tmp_path / "a").touch()
+        return int(words[0] == "b")  # "d" says that it went well, and made nothing
+
+    runner = paper["runner"].Runner(plan, run, jobs)
+    assert not runner.make(*plan.steps.values())
+    assert sorted(asked) == ["a", "b", "d"]
+    assert runner.failed == {"b", "c", "d", "e"}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_command_that_was_interrupted_ends_all_of_them(
+    paper: dict[str, Any], tmp_path: Path, jobs: int
+) -> None:
+    plan = small_plan(paper, tmp_path, {"a": (), "b": (), "c": ()})
+    told, asked = Event(), []
+
+    def run(words: Sequence[str], out: IO[str]) -> int:
+        asked.append(words[0])
+        if words[0] == "a":
+            return 130
+        assert told.wait(60)  # goes on until it is asked to stop
+        return 130
+
+    with pytest.raises(SystemExit) as ended:
+        paper["runner"].Runner(plan, run, jobs, told.set).make(*plan.steps.values())
+    assert ended.value.code == 130
+    assert sorted(asked) == ["a", "b"][:jobs]
+
+
+def test_processes_share_the_cores_and_stop_when_asked(
+    paper: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PASTA", sys.executable)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    said = tmp_path / "said"
+    for jobs, threads in ((1, "5"), (2, "3"), (4, "1"), (9, "1")):
+        with said.open("w", encoding="utf-8") as out:
+            words = ("-c", "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(7)")
+            assert paper["runner"].Processes(jobs)(words, out) == 7
+        assert said.read_text("utf-8").strip() == threads
+    processes = paper["runner"].Processes(2)
+    waits = "import time; print(1, flush=True); time.sleep(600)"
+    with said.open("w", encoding="utf-8") as out, ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(processes, ("-c", waits), out)
+        while not said.read_text("utf-8").startswith("1"):
+            sleep(0.05)
+        processes.interrupt()
+        assert ended.result(60) != 0
 
 
 def test_files_appear_when_a_step_has_ended_well_and_not_before(
@@ -275,10 +400,10 @@ def test_files_appear_when_a_step_has_ended_well_and_not_before(
         assert not rows.exists()
         return code
 
-    assert paper["run"].carry_out(step, lambda words, out: run(words, out, 1)) == 1
+    assert paper["runner"].carry_out(step, lambda words, out: run(words, out, 1)) == 1
     assert not said.exists()
     assert not rows.exists()
-    assert paper["run"].carry_out(step, run) == 0
+    assert paper["runner"].carry_out(step, run) == 0
     assert (said.read_text(), rows.read_text()) == ("{}", "row")
     assert {path.name for path in said.parent.iterdir()} == {"said.json", "rows.jsonl"}
 
@@ -312,7 +437,7 @@ def test_a_hypervolume_is_what_the_points_cover_together(
 
 PART = ("--only", "replay/pasta-bon-4", "--only", "step-cost/llama-tiny")
 """With what it needs: base, both finetunings, stage two, a measurement."""
-NUM_STEPS = 9
+NUM_STEPS = 10
 
 
 @pytest.fixture(scope="module")
@@ -341,8 +466,9 @@ def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> N
     lines = toy(made, "--list").stdout.splitlines()
     done = [line.split()[-1] for line in lines if line.startswith("done ")]
     assert done == [
-        *("tokenizer", "base", "seed-0/baseline", "seed-0/pasta-noisy", "seed-0/pasta-bon-4"),
-        *("seed-0/measure/pasta-bon-4", "step-cost/llama-tiny", "programs/pasta-bon-4"),
+        *("tokenizer", "base", "seed-0/baseline", "seed-0/measure/sequential"),
+        *("seed-0/pasta-noisy", "seed-0/pasta-bon-4", "seed-0/measure/pasta-bon-4"),
+        *("step-cost/llama-tiny", "programs/pasta-bon-4"),
         "replay/pasta-bon-4",
     ]
     assert len(done) == NUM_STEPS
