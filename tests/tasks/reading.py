@@ -25,6 +25,11 @@ def every_wording() -> dict[str, Wordings[object]]:
     return found
 
 
+def sides(option: object) -> tuple[str, ...]:
+    """Return the sentences of one wording: one, or those of both sides of a minimal pair."""
+    return (option,) if isinstance(option, str) else tuple(option)  # type: ignore[arg-type]
+
+
 def starts(task: Task) -> list[int]:
     """Return where each unit begins in the plain answer."""
     places: list[int] = []

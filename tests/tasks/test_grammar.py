@@ -13,14 +13,10 @@ from pasta_lm.tasks import Split, make
 from pasta_lm.tasks.draw import GRAMMAR_SHARE, Draw, Wordings
 from pasta_lm.tasks.drills import APART, CARRIED_ON, CLAUSES, clause_drill
 from pasta_lm.tasks.grammar import SIDES, SINGLE, sentences, sides_of
-from tests.tasks.reading import every_wording
+from tests.tasks.reading import every_wording, sides
 
 NUM_DRAWS = 300
 GRAMMARS = {name: asked for name, asked in every_wording().items() if asked.grammar}
-
-
-def sides(option: object) -> tuple[str, ...]:
-    return (option,) if isinstance(option, str) else tuple(option)  # type: ignore[arg-type]
 
 
 def fields(sentence: str) -> set[str]:

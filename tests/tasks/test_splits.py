@@ -17,7 +17,7 @@ from pasta_lm.tasks.splits import (
     task_set,
 )
 from pasta_lm.tasks.words import WORDS
-from tests.tasks.reading import every_wording
+from tests.tasks.reading import every_wording, sides
 
 ROOT = Path(__file__).parents[2]
 OWNERS = (Split.TRAIN, Split.DEV, Split.TEST)
@@ -26,9 +26,7 @@ HYPOTHESES = (ROOT / "docs" / "hypotheses.md").read_text("utf-8")
 
 
 def sentences(options: Iterable[object]) -> set[str]:
-    return {
-        side for option in options for side in (option if isinstance(option, tuple) else (option,))
-    }
+    return {side for option in options for side in sides(option)}
 
 
 ALL_WORDINGS = every_wording()

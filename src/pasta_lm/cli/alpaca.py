@@ -11,7 +11,7 @@ import typer
 
 from pasta_lm.cli.bars import bars
 from pasta_lm.cli.evaluate import INTERRUPTED, POOL_TOKENS
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option
+from pasta_lm.cli.flags import CostLimit, Device, Dtype, Json, Model, option
 from pasta_lm.cli.lc_winrate import AllowMissing
 
 if TYPE_CHECKING:
@@ -98,15 +98,7 @@ def alpaca(
             help="For a million tokens that it writes.",
         ),
     ] = None,
-    cost_limit: Annotated[
-        float | None,
-        option(
-            "--cost-limit",
-            metavar="USD",
-            min=0,
-            help="Ask nothing that could cost more than this in all; needs prices.",
-        ),
-    ] = None,
+    cost_limit: CostLimit = None,
     template: Annotated[
         str,
         option(

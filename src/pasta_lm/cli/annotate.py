@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import option
+from pasta_lm.cli.flags import CostLimit, option
 
 if TYPE_CHECKING:
     from pasta_lm.data.annotate import Progress, Run
@@ -37,15 +37,7 @@ def annotate(
     dry_run: Annotated[
         bool, option("--dry-run", help="Show the estimate and one request, ask nothing.")
     ] = False,
-    cost_limit: Annotated[
-        float | None,
-        option(
-            "--cost-limit",
-            metavar="USD",
-            min=0,
-            help="Ask nothing that could cost more than this in all; needs prices.",
-        ),
-    ] = None,
+    cost_limit: CostLimit = None,
 ) -> None:
     """Mark what is independent in the answers of a data set.
 

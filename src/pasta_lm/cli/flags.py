@@ -68,6 +68,15 @@ Positions = Annotated[
         help="Where main goes on after a promise: predict, continue or rotate.",
     ),
 ]
+CostLimit = Annotated[
+    float | None,
+    option(
+        "--cost-limit",
+        metavar="USD",
+        min=0,
+        help="Ask nothing that could cost more than this in all; needs prices.",
+    ),
+]
 Json = Annotated[bool, option("--json", help="Print one JSON object.")]
 
 
