@@ -29,6 +29,11 @@ GOOD: dict[str, Any] = {
 ALL_RECIPES = sorted((Path(__file__).parents[2] / "runs" / "recipes").glob("*.toml"))
 RECIPES = [path for path in ALL_RECIPES if "bon" not in path.stem.split("-")]
 FILE = {"file": "data.jsonl"}
+WIDER = {"dimensions": 8, "heads": 1, "neurons": 8}
+ONLY_NEW = (
+    "model.wider.only_new keeps the old weights, which muon and weight_decay change without a "
+    "gradient"
+)
 NONE: Any = object()
 """Stands for a key that is left out."""
 
@@ -230,6 +235,17 @@ def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], messa
             | {"train.steps": NONE, "train.epochs": 2},
             "warmup_stable_decay needs [train] steps, and decay between 0 and 1",
         ),
+        (
+            {"model": {"architecture": "a.json", "tokenizer": "t", "wider": WIDER}},
+            "[model.wider] is for a base whose weights learn, without [lora]",
+        ),
+        (
+            {"model.wider": WIDER, "lora": {}},
+            "[model.wider] is for a base whose weights learn, without [lora]",
+        ),
+        ({"model.wider": WIDER, "train.optimizer": "muon"}, ONLY_NEW),
+        ({"model.wider": WIDER, "train.weight_decay": 0.1}, ONLY_NEW),
+        ({"model.wider": {"dimensions": 8, "heads": 1}}, "model.wider.neurons is missing"),
     ],
 )
 def test_keys_that_exclude_or_need_each_other_are_named(
@@ -274,6 +290,9 @@ def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
         ("train.epochs", {"data": FILE, "train.steps": NONE}),
         ("data.max_tokens", {}),
         ("data.tasks.decision_weight", {}),
+        ("model.wider.dimensions", {"model.wider": {"heads": 1, "neurons": 8}}),
+        ("model.wider.heads", {"model.wider": {"dimensions": 8, "neurons": 8}}),
+        ("model.wider.neurons", {"model.wider": {"dimensions": 8, "heads": 1}}),
     ],
 )
 def test_what_must_be_more_than_nothing_is_named(

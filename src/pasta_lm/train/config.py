@@ -32,6 +32,25 @@ TRAINED_TOKENS = ("tags", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WiderConfig:
+    """How much room a model gets beside its own; ``[model.wider]`` of a recipe."""
+
+    dimensions: int
+    """Of the hidden state."""
+    heads: int
+    """Of attention in each layer, each with keys of its own."""
+    neurons: int
+    """Of the feed-forward part of each layer."""
+    only_new: bool = True
+    """Whether weights among the old ones stay as they are; all others learn."""
+
+    def __post_init__(self) -> None:
+        """Check what single keys cannot say."""
+        for key in ("dimensions", "heads", "neurons"):
+            above_0(f"model.wider.{key}", getattr(self, key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """What is trained: a model folder or hub id, or an architecture with random weights."""
 
@@ -42,6 +61,8 @@ class ModelConfig:
     """Folder of the tokenizer that goes with ``architecture``."""
     begin: str = "random"
     """Of the random weights: ``looking_back`` gives some heads a beginning."""
+    wider: WiderConfig | None = None
+    """Of a base: room beside what it has; None: it stays as wide as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +180,7 @@ class SftConfig:
         check_lora(self.lora, self.train)
         if self.lora and self.model.base is None:
             raise UsageError("[lora] needs model.base: beside random weights nothing is learned")
+        self._check_wider()
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
             choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
@@ -180,6 +202,19 @@ class SftConfig:
             raise UsageError(
                 f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
                 hint=f'train.positions = "{apar.POSITIONS}"',
+            )
+
+    def _check_wider(self) -> None:
+        wider = self.model.wider
+        if wider is None:
+            return
+        if self.model.base is None or self.lora is not None:
+            raise UsageError("[model.wider] is for a base whose weights learn, without [lora]")
+        if wider.only_new and (self.train.optimizer != "adamw" or self.train.weight_decay):
+            raise UsageError(
+                "model.wider.only_new keeps the old weights, which muon and weight_decay change "
+                "without a gradient",
+                hint='train.optimizer = "adamw", without weight_decay; or only_new = false',
             )
 
 
