@@ -104,17 +104,22 @@ class Witness:
 
         Args:
             requests: What to decode.
-            preempt_every: Take all pages away after each so many passes.
+            preempt_every: Take all pages away after each so many passes, if a token was chosen
+                since the last time: feeding many moved keys again can take that many passes.
         """
         engine = self.engine
         numbers = [engine.submit(request) for request in requests]
         running = [engine._requests[number] for number in numbers]
         answers: dict[tuple[int, int], Answer] = {}
+        num_chosen = 0
         while engine.has_work:
             for number, event in engine.step():
                 if isinstance(event, Finished):
                     answers[number, event.sample] = event.answer
-            if preempt_every and engine.num_passes % preempt_every == 0:
+            is_due = preempt_every and engine.num_passes % preempt_every == 0
+            now_chosen = sum(len(seen.logits) for seen in self._seen.values())
+            if is_due and now_chosen > num_chosen:
+                num_chosen = now_chosen
                 for ticket in engine.scheduler._running[::-1]:
                     engine.scheduler._preempt(ticket)
         assert engine.pool.num_runs == 0
