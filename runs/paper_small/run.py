@@ -78,6 +78,10 @@ def read_flags() -> argparse.Namespace:
     typed = parser.parse_args()
     if not all(seed.isdigit() for seed in typed.seeds.split(",")):
         parser.error(f"--seeds {typed.seeds}: numbers by comma, as 0,1,2")
+    for name, least in (("prompts", 1), ("timed", 0), ("sampled", 1), ("jobs", 1)):
+        number = getattr(typed, name)
+        if number is not None and number < least:
+            parser.error(f"--{name} {number}: at least {least}")
     return typed
 
 

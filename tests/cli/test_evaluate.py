@@ -104,9 +104,11 @@ def test_the_baseline_s_answers_can_be_those_of_an_earlier_run(
     again = pasta("evaluate", "tasks", *flags, *more).json
     assert again == usual | {"baseline_records": str(earlier)}
     assert now.read_text("utf-8") == earlier.read_text("utf-8")
-    refused = pasta("evaluate", "tasks", *flags, "--records", now, "--baseline-records", now)
-    assert (refused.code, refused.out) == (3, "")
-    assert "would be read and written" in refused.err
+    for same in (now, tmp_path / "elsewhere" / ".." / now.name):
+        more = ("--records", now, "--baseline-records", same)
+        refused = pasta("evaluate", "tasks", *flags, *more)
+        assert (refused.code, refused.out) == (3, "")
+        assert "would be read and written" in refused.err
     assert now.read_text("utf-8") == earlier.read_text("utf-8")
 
 

@@ -521,6 +521,15 @@ def test_a_step_that_does_not_exist_is_refused(made: Path) -> None:
     assert "no step seed-0/nothing; --list names them" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("flag", "least"), [("--prompts", 1), ("--timed", 0), ("--sampled", 1), ("--jobs", 1)]
+)
+def test_a_number_that_means_nothing_is_refused(tmp_path: Path, flag: str, least: int) -> None:
+    done = toy(tmp_path, flag, str(least - 1))
+    assert done.returncode == 2
+    assert f"{flag} {least - 1}: at least {least}" in done.stderr
+
+
 # --- all of it as a toy
 
 

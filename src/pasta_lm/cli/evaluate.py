@@ -135,7 +135,7 @@ def tasks(
     from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
     from pasta_lm.evaluate.workers import Workers
 
-    if records is not None and records == baseline_records:
+    if records and baseline_records and records.resolve() == baseline_records.resolve():
         raise InputError(f"{records} would be read and written", hint="give --records another name")
     if records is not None:
         write_answers(records, ())  # whether it can be written is better known now than at the end

@@ -2,9 +2,9 @@
 
 What a small model has learned by heart grows large: its hidden states are hundreds of times as long
 as at the beginning, its attention is sharp, and no gradient brings a new decision in
-(``docs/log.md``). In dimensions of their own, where norms show them as large as the old ones, new
-heads learn as soon as in a model from nothing, and the old ones need not forget. At first the
-wider model computes what the old one did, because nothing new is read by anything old.
+(``docs/log.md``). In dimensions of their own, which norms enlarge, new heads learn as soon as in a
+model from nothing, and the old ones need not forget. At first the wider model computes nearly what
+the old one did: nothing new is read by anything old, and norms allow for the new dimensions.
 
 Source: after "Net2Net" (T. Chen et al., arXiv 1511.05641), whose wider layers keep the function;
 here the new units begin at random, and old weights can be kept as they are.
