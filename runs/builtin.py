@@ -25,6 +25,7 @@ FILES = (
     "chat_template.jinja",
 )
 MAX_BYTES = 12_000_000
+BASES = ("base", "base-more", "base-clauses", "base-all")
 FIGURES = (
     ("quality", "grade"),
     ("fork_precision", "fork precision"),
@@ -77,7 +78,7 @@ WHAT = {
 def install(name: str, made: Path, recipe: str, measured: str) -> None:
     """Copy the model of a recipe and write its card."""
     source, target = made / recipe / "model", MODELS / name
-    steps = [step for step in ("base", "base-more", recipe) if (made / step / "model").exists()]
+    steps = [step for step in (*BASES, recipe) if (made / step / "model").exists()]
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in FILES:

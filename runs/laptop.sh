@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The built-in model from nothing: tokenizer, base, finetunings, evaluation, model folders.
 #
-#   runs/laptop.sh           about five hours on two cores; resumable: run it again after any stop
+#   runs/laptop.sh           about seven hours on two cores; resumable: run it again after any stop
 #   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
 #   runs/laptop.sh --gpu     the same recipes on a GPU: a model of 5M parameters, 200M tokens
 #   runs/laptop.sh --audit   the finetunings of the necessity audit too; "never fork" is the baseline
@@ -42,6 +42,7 @@ recipe() {
     if $is_tiny; then
         edits+=(
             -e 's#llama-2m#llama-tiny#'
+            -e 's/^dimensions = .*/dimensions = 16/; s/^heads = .*/heads = 1/; s/^neurons = .*/neurons = 16/'
             -e 's/^steps = [0-9]*/steps = 12/; s/^max_tokens = [0-9]*/max_tokens = 1024/'
             -e 's/^log_steps = .*/log_steps = 2/; s/^save_steps = .*/save_steps = 6/'
         )
@@ -84,8 +85,9 @@ if [[ ! -f $out/tokenizer/tokenizer.json ]]; then
     say "tokenizer"
     $PASTA train tokenizer --out "$out/tokenizer"
 fi
-train base
-train base-more
+for base in base base-more base-clauses base-all; do
+    train "$base"
+done
 for variant in "${variants[@]}"; do
     train "$variant"
 done

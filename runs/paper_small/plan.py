@@ -11,7 +11,7 @@ from steps import Options, Page, Step, part_of
 
 LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
 """What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
-BASES = ("base-more", "base")
+BASES = ("base-all", "base-more", "base")
 """What it may have left as base model, the best first."""
 
 RATES = ("train.learning_rate", "train.other_learning_rate")

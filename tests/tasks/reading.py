@@ -33,7 +33,7 @@ def sides(option: object) -> tuple[str, ...]:
 def starts(task: Task) -> list[int]:
     """Return where each unit begins in the plain answer."""
     places: list[int] = []
-    end = 0
+    end = len(task.preface)
     for index, unit in enumerate(task.units):
         begin = end + (len(unit.before) if index else 0)
         places.append(begin)

@@ -11,8 +11,9 @@ import pytest
 
 from pasta_lm.tasks import Split, make
 from pasta_lm.tasks.draw import GRAMMAR_SHARE, Draw, Wordings
-from pasta_lm.tasks.drills import APART, CARRIED_ON, CLAUSES, clause_drill
+from pasta_lm.tasks.drills import CLAUSES, clause_drill
 from pasta_lm.tasks.grammar import SIDES, SINGLE, sentences, sides_of
+from pasta_lm.tasks.prefaces import CHAIN, FREE
 from tests.tasks.reading import every_wording, sides
 
 NUM_DRAWS = 300
@@ -113,12 +114,12 @@ def test_a_drill_says_which_side_its_clause_is_on() -> None:
     for seed in range(NUM_DRAWS):
         found = clause_drill(seed)
         assert found == clause_drill(seed)
-        assert found.answer in (APART, CARRIED_ON)
+        assert found.answer in (FREE, CHAIN)
         for _, *families in CLAUSES:
             for side, family in enumerate(families):
                 task = make(family, "train", seed, most=3)
                 if found.prompt in (task.prompt, task.prompt.replace(task.records, "").strip()):
-                    assert found.answer == (APART, CARRIED_ON)[side]
+                    assert found.answer == (FREE, CHAIN)[side]
                     shown["beside"] += 1
                     break
     assert 0.3 * NUM_DRAWS < shown["beside"] < 0.5 * NUM_DRAWS
@@ -126,4 +127,4 @@ def test_a_drill_says_which_side_its_clause_is_on() -> None:
 
 def test_both_sides_and_every_clause_are_asked_alike_often() -> None:
     answers = [clause_drill(seed).answer for seed in range(1000)]
-    assert 420 < answers.count(APART) < 580
+    assert 420 < answers.count(FREE) < 580

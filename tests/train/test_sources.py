@@ -13,7 +13,7 @@ from pasta_lm.data.records import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, make, training_families
-from pasta_lm.tasks.drills import APART, CARRIED_ON
+from pasta_lm.tasks.prefaces import CHAIN, FREE
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
 
@@ -92,7 +92,7 @@ def weighted(**tasks: object) -> list[EncodedExample]:
     return [example for index in range(NUM_PACKS) for example in packs[index]]
 
 
-def test_where_an_answer_parts_from_its_twins_a_token_counts_more() -> None:
+def test_where_an_answer_parts_from_its_twins_tokens_count_more() -> None:
     examples = weighted(decision_weight=7.0)
     heavy = [example for example in examples if example.weights is not None]
     twins = {example.id for example in examples if FAMILIES[example.id.split("-")[0]].twin}
@@ -100,9 +100,13 @@ def test_where_an_answer_parts_from_its_twins_a_token_counts_more() -> None:
     for example in heavy:
         family, split, seed = example.id.rsplit("-", 2)
         task, twin = (make(name, split, int(seed)) for name in (family, FAMILIES[family].twin))
-        shared = commonprefix([task.text, twin.text])
+        shared = [commonprefix([task.text, twin.text])]
+        if task.preface:
+            begun = [each.text[len(each.preface.rstrip()) :] for each in (task, twin)]
+            shared.append(task.preface.rstrip() + commonprefix(begun))
         weights = [1.0] * len(example)
-        weights[len(task.prompt) - 1 + len(shared)] = 7.0
+        for text in shared:
+            weights[len(task.prompt) - 1 + len(text)] = 7.0
         assert [*example.weights] == weights
 
 
@@ -116,16 +120,16 @@ def test_the_answer_to_a_drill_about_a_clause_counts_more() -> None:
     assert 0.4 * len(drills) < len(heavy) < 0.6 * len(drills)
     for example in heavy:
         answer = "".join(map(chr, example.labels[example.num_prompt - 1 : -1]))
-        assert answer in (APART, CARRIED_ON)
+        assert answer in (FREE, CHAIN)
         (index,) = (at for at, weight in enumerate(example.weights) if weight != 1)
-        assert index == example.num_prompt - 1
+        assert index == example.num_prompt - 1 + len(commonprefix([FREE, CHAIN]))
     others = [example for example in drills if example.weights is None]
     assert all(chr(example.labels[-2]) != "." for example in others)
 
 
 def test_drills_ask_for_clauses_in_their_share() -> None:
     assert not any(
-        "".join(map(chr, example.labels[example.num_prompt - 1 : -1])) in (APART, CARRIED_ON)
+        "".join(map(chr, example.labels[example.num_prompt - 1 : -1])) in (FREE, CHAIN)
         for example in weighted(drills_first=1.0)
     )
 

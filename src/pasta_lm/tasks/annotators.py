@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from pasta_lm.language.document import Block, Document
-from pasta_lm.language.events import Sync
+from pasta_lm.language.events import Sync, Text
 from pasta_lm.tasks.layout import Layout
 from pasta_lm.tasks.plan import needed_syncs, plan, write
 from pasta_lm.tasks.rules import MARKED, rule_document
@@ -25,12 +25,12 @@ SYNC_NOISE = 0.2
 
 def gold(task: Task, seed: int = 0) -> Document:
     """Return the answer with the structure that its dependencies allow."""
-    return plan(task.units)
+    return plan(task.units, task.preface)
 
 
 def plain(task: Task, seed: int = 0) -> Document:
     """Return the answer without tags."""
-    return plan(task.units).without_tags()
+    return plan(task.units, task.preface).without_tags()
 
 
 def noisy(task: Task, seed: int = 0) -> Document:
@@ -47,7 +47,7 @@ def noisy(task: Task, seed: int = 0) -> Document:
         if (random.random() >= MISSED if unit.fork else random.random() < ADDED)
     ]
     syncs = [i for i in range(len(units)) if (random.random() < SYNC_NOISE) ^ (i in true_syncs)]
-    return write(units, blocks, syncs)
+    return write(units, blocks, syncs, task.preface)
 
 
 def noisy_without_topics(task: Task, seed: int = 0) -> Document:
@@ -84,29 +84,30 @@ def random_fork(task: Task, rate: float, seed: int = 0) -> Document:
 def _forking(task: Task, blocks: Collection[int]) -> Document:
     units = task.units
     true_blocks = [index for index in blocks if units[index].fork]
-    return write(units, blocks, needed_syncs(units, true_blocks))
+    return write(units, blocks, needed_syncs(units, true_blocks), task.preface)
 
 
 def never_sync(task: Task, seed: int = 0) -> Document:
     """Return the answer with its true blocks and no sync."""
     units = task.units
-    return write(units, [i for i, unit in enumerate(units) if unit.fork], ())
+    return write(units, [i for i, unit in enumerate(units) if unit.fork], (), task.preface)
 
 
 def rule(task: Task, seed: int = 0) -> Document:
     """Return the answer as rule-pasta's rule marks it: from its Markdown, whatever was asked."""
-    return _with_topics(task, rule_document(task.text))
+    return _with_topics(task, rule_document(task.body))
 
 
 def rule_lines(task: Task, seed: int = 0) -> Document:
     """Return the same where lines that stand alone are set apart too."""
-    return _with_topics(task, rule_document(task.text, MARKED | {Layout.LINE}))
+    return _with_topics(task, rule_document(task.body, MARKED | {Layout.LINE}))
 
 
 def _with_topics(task: Task, document: Document) -> Document:
     """Give blocks that are whole units the topics that every annotator gives them.
 
-    A rule places blocks and syncs; that it had other topics as well would blur the comparison.
+    A rule places blocks and syncs; that it had other topics as well, or took the preface for a part
+    of its own, would blur the comparison.
     """
     topics = {unit.text: unit.topic for unit in task.units}
     items = [
@@ -115,7 +116,7 @@ def _with_topics(task: Task, document: Document) -> Document:
         else item
         for item in document.items
     ]
-    return Document(tuple(items))
+    return Document((Text(task.preface), *items))
 
 
 ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {

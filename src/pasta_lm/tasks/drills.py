@@ -13,6 +13,7 @@ from typing import Any
 
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings
+from pasta_lm.tasks.prefaces import CHAIN, FREE
 from pasta_lm.tasks.records import Cell
 from pasta_lm.tasks.registry import make
 from pasta_lm.tasks.task import Split
@@ -28,8 +29,6 @@ NUMBERED = 0.3
 """Share of drills whose answers are numbered, so that no line begins with what is to be found."""
 NUMBERS = 0.4
 """Share of columns that hold numbers."""
-APART, CARRIED_ON = "Apart.", "Carried on."
-"""What a drill about a clause answers."""
 CLAUSES: tuple[tuple[Wordings[Any], str, str], ...] = (
     (takings.CLAUSES, "takings", "running_takings"),
     (journeys.CLAUSES, "legs", "route"),
@@ -77,7 +76,7 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
 
 
 def clause_drill(seed: int) -> Drill:
-    """Draw a drill about a clause: alone or in the prompt of a task, and a word for its side."""
+    """Draw a drill about a clause, alone or in a prompt: the answer is the preface of its side."""
     draw = Draw(Split.TRAIN, f"clause/{seed}")
     clauses, *families = draw.choice(CLAUSES)
     side = draw.choice((0, 1))
@@ -88,7 +87,7 @@ def clause_drill(seed: int) -> Drill:
         task = make(families[side], Split.TRAIN, seed, most=3)
         is_whole = shown < ALONE + WITH_RECORDS
         prompt = task.prompt if is_whole else task.prompt.replace(task.records, "").strip()
-    return Drill(prompt, (APART, CARRIED_ON)[side])
+    return Drill(prompt, (FREE, CHAIN)[side])
 
 
 def _column(draw: Draw, kind: str, number: int) -> list[Cell]:

@@ -13,14 +13,18 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.tasks.task import Unit
 
 
-def plan(units: Sequence[Unit]) -> Document:
+def plan(units: Sequence[Unit], preface: str = "") -> Document:
     """Return the answer with every block and sync that its dependencies allow and ask for.
+
+    Args:
+        units: The parts of the answer.
+        preface: What stands in front of them.
 
     Raises:
         ValueError: a unit needs itself or a later one.
     """
     blocks = [index for index, unit in enumerate(units) if unit.fork]
-    return write(units, blocks, needed_syncs(units, blocks))
+    return write(units, blocks, needed_syncs(units, blocks), preface)
 
 
 def needed_syncs(units: Sequence[Unit], blocks: Collection[int]) -> list[int]:
@@ -38,7 +42,9 @@ def needed_syncs(units: Sequence[Unit], blocks: Collection[int]) -> list[int]:
     return syncs
 
 
-def write(units: Sequence[Unit], blocks: Collection[int], syncs: Collection[int]) -> Document:
+def write(
+    units: Sequence[Unit], blocks: Collection[int], syncs: Collection[int], preface: str = ""
+) -> Document:
     """Return the answer with these units as blocks and a sync in front of those.
 
     A sync that has nothing to join is left out. White space stays in front of a sync: what needs
@@ -47,7 +53,7 @@ def write(units: Sequence[Unit], blocks: Collection[int], syncs: Collection[int]
     items: list[Item] = []
     has_unjoined = False
     for index, unit in enumerate(units):
-        items.append(Text(unit.before if index else ""))
+        items.append(Text(unit.before if index else preface))
         if index in syncs and has_unjoined:
             items.append(Sync())
             has_unjoined = False

@@ -60,6 +60,7 @@ class Records:
         units: Sequence[Unit],
         dependence: Dependence,
         *,
+        preface: str = "",
         ordered: bool = False,
     ) -> Task:
         """Return the task that asks these sentences about these records.
@@ -84,6 +85,7 @@ class Records:
             records=self.text,
             candidates=self.cells,
             dependence=dependence,
+            preface=preface,
             ordered=ordered,
             drawn=frozenset(draw.drawn),
         )

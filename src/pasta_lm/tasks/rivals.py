@@ -153,7 +153,7 @@ def details_of(document: Document) -> Document:
 def by_points(task: Task) -> Document:
     """Return the answer as blocks alone, one a unit with what stands in front of it."""
     blocks = [
-        Block(unit.topic, None, (Text((unit.before if index else "") + unit.text),))
+        Block(unit.topic, None, (Text((unit.before if index else task.preface) + unit.text),))
         for index, unit in enumerate(task.units)
     ]
     return Document(tuple(blocks))

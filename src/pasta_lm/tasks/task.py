@@ -85,6 +85,7 @@ class Task:
         units: The parts of the reference answer in reading order, at least one.
         records: The part of the prompt that holds the data, as it stands there.
         candidates: Every word of the prompt's data that a unit could get wrong.
+        preface: What the answer says before its first unit, white space after it included.
         ordered: Whether units out of order make the answer wrong.
         dependence: How the units depend on one another.
         pair: Id that the two tasks of a minimal pair share; None: the task has no twin.
@@ -100,6 +101,7 @@ class Task:
     records: str
     candidates: frozenset[str]
     dependence: Dependence
+    preface: str = ""
     ordered: bool = False
     pair: str | None = None
     palette: frozenset[str] = frozenset()
@@ -115,7 +117,12 @@ class Task:
 
     @property
     def text(self) -> str:
-        """Return the reference answer as a reader gets it: units and what stands between them."""
+        """Return the reference answer as a reader gets it: preface, units and what is between."""
+        return self.preface + self.body
+
+    @property
+    def body(self) -> str:
+        """Return the reference answer without its preface."""
         parts = [unit.before + unit.text for unit in self.units]
         return "".join(parts)[len(self.units[0].before) :]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.tasks import Task
 from pasta_lm.tasks.drills import Drill, clause_drill, drill
+from pasta_lm.tasks.prefaces import CHAIN, FREE
 from pasta_lm.tasks.rivals import APAR_RULES, EVERY_ANNOTATOR
 from pasta_lm.train.config import DataConfig, TasksConfig
 
@@ -102,34 +103,61 @@ class TaskPacks(Dataset[Pack]):
             if random.random() < share:
                 grown = done / config.drills_first if config.drills_first else 1
                 asks_clause = random.random() < config.clauses
-                drawn = clause_drill(number) if asks_clause else _drill(number, grown)
-                example = self._encode(_record(number, drawn))
-                yield self._weighted(example, example.num_prompt - 1) if asks_clause else example
+                if asks_clause:
+                    yield self._decided(number, clause_drill(number))
+                else:
+                    yield self._encode(_record(number, _drill(number, grown)))
             else:
                 yield self._task(next(all_tasks), most)
 
     def _task(self, task: Task, most: int | None) -> EncodedExample:
-        """Return a task encoded; where its answer parts from its twin's, a token decides."""
+        """Return a task encoded; where its answer parts from its twin's, tokens decide.
+
+        The first says how it reads the clause; with what follows its preface it acts on that.
+        """
         example = self._answered(task)
         has_weight = self._config.decision_weight != 1
         twin = tasks.twin_of(task, most=most) if has_weight else None
         if twin is None:
             return example
         other = self._answered(twin)
-        first = example.num_prompt - 1
-        labels = zip(example.labels[first:], other.labels[other.num_prompt - 1 :], strict=False)
-        parted = (index for index, (ours, theirs) in enumerate(labels, first) if ours != theirs)
-        index = next(parted, None)
-        return example if index is None else self._weighted(example, index)
+        indices = _parting(example, other)
+        if task.preface:
+            indices |= _parting(example, other, self._preface(task), self._preface(twin))
+        return self._weighted(example, indices)
+
+    def _decided(self, number: int, drawn: Drill) -> EncodedExample:
+        """Return a drill about a clause; where it parts from the other answer, a token decides."""
+        example = self._encode(_record(number, drawn))
+        turned = replace(drawn, answer=FREE if drawn.answer == CHAIN else CHAIN)
+        return self._weighted(example, _parting(example, self._encode(_record(number, turned))))
+
+    def _preface(self, task: Task) -> int:
+        """Return the number of tokens of a task's preface."""
+        example = self._encode(_record(0, Drill(task.prompt, task.preface.rstrip())))
+        return len(example) - example.num_prompt
 
     def _answered(self, task: Task) -> EncodedExample:
         annotate = EVERY_ANNOTATOR[self._config.annotator]
         return self._encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
 
-    def _weighted(self, example: EncodedExample, index: int) -> EncodedExample:
+    def _weighted(self, example: EncodedExample, indices: Set[int]) -> EncodedExample:
+        if self._config.decision_weight == 1:
+            return example
         weights = array("f", [1] * len(example))
-        weights[index] = self._config.decision_weight
+        for index in indices:
+            weights[index] = self._config.decision_weight
         return replace(example, weights=weights)
+
+
+def _parting(
+    ours: EncodedExample, theirs: EncodedExample, skip: int = 0, skipped: int = 0
+) -> set[int]:
+    """Return where one answer first has another label, after so many tokens of each: if it has."""
+    first = ours.num_prompt - 1 + skip
+    pairs = zip(ours.labels[first:], theirs.labels[theirs.num_prompt - 1 + skipped :], strict=False)
+    parted = (index for index, (own, other) in enumerate(pairs, first) if own != other)
+    return {*itertools.islice(parted, 1)}
 
 
 def _record(number: int, drawn: Drill) -> Record:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
 from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
+from pasta_lm.tasks.prefaces import preface
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -196,10 +197,9 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
         text = item(form, index, name, body)
         units.append(Unit(text, name, name, facts, needs, not is_chain, separator(form)))
     dependence = Dependence.CHAIN if is_chain else Dependence.FREE
-    task = records.task(
-        draw, [opening, clauses.chain if is_chain else clauses.free, request], units, dependence,
-        ordered=is_chain,
-    )  # fmt: skip
+    sentences = [opening, clauses.chain if is_chain else clauses.free, request]
+    says = preface(is_chain=is_chain, separator=separator(form))
+    task = records.task(draw, sentences, units, dependence, preface=says, ordered=is_chain)
     return task.with_candidates(chain)
 
 

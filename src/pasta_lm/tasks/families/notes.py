@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
+from pasta_lm.tasks.prefaces import preface
 from pasta_lm.tasks.records import write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -161,4 +162,5 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
     clauses = draw.wording(CLAUSES)
     sentences = [draw.wording(OPENINGS), clauses.chain if is_chain else clauses.free]
     dependence = Dependence.CHAIN if is_chain else Dependence.FREE
-    return write_lines(draw, rows).task(draw, sentences, units, dependence, ordered=is_chain)
+    records, says = write_lines(draw, rows), preface(is_chain=is_chain)
+    return records.task(draw, sentences, units, dependence, preface=says, ordered=is_chain)

@@ -8,6 +8,7 @@ from pasta_lm.tasks.arithmetic import added
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
 from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
+from pasta_lm.tasks.prefaces import preface
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -173,4 +174,5 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
         units.append(Unit(text, seller, seller, facts, needs, not is_chain, separator(form)))
     sentences = [opening, clauses.chain if is_chain else clauses.free, request]
     dependence = Dependence.CHAIN if is_chain else Dependence.FREE
-    return records.task(draw, sentences, units, dependence, ordered=is_chain)
+    says = preface(is_chain=is_chain, separator=separator(form))
+    return records.task(draw, sentences, units, dependence, preface=says, ordered=is_chain)

@@ -11,6 +11,7 @@ from pasta_lm.tasks.arithmetic import summed
 from pasta_lm.tasks.draw import Draw, Wordings
 from pasta_lm.tasks.formats import draw_format, item, separator
 from pasta_lm.tasks.more_wordings import more_clauses, more_sentences
+from pasta_lm.tasks.prefaces import preface
 from pasta_lm.tasks.records import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 
@@ -162,4 +163,5 @@ def _task(draw: Draw, *, is_chain: bool) -> Task:
             )
         )
     dependence = Dependence.CHAIN if is_chain else Dependence.FREE
-    return records.task(draw, prompt, units, dependence, ordered=is_chain)
+    says = preface(is_chain=is_chain, separator=separator(form))
+    return records.task(draw, prompt, units, dependence, preface=says, ordered=is_chain)
