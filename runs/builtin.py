@@ -48,8 +48,8 @@ tags: [pasta-lang, parallel-decoding, demonstration]
 {what}
 It is a small demonstration model: it knows the tasks of `pasta examples` and nothing else, in
 English, with at most eight records. Asked anything else it answers nonsense, in good form.
-**It is young**: where one clause of the prompt says whether items depend on one another, it does
-not read that clause yet (see the log of the project), so many of those answers are wrong.
+It often copies a name or adds a number wrongly, and of families that it was not trained on it
+answers none: the figures below, and the log of the project, say how often and why.
 
 - **Architecture**: Llama, {num_parameters:,} parameters, {layers} layers of width {width}, tied
   embeddings, byte-level BPE of {vocabulary} pieces (single digits, tag pieces of PASTA-LANG).

@@ -26,7 +26,7 @@ from pasta_lm.tasks.examples import example
 FAMILY = "tallies"
 NUM_RUNS = 5
 SHOWN_S = 10.0
-HONEST = "generated: a model of two million parameters, its own text, greedy"
+HONEST = "generated: a model of four million parameters, its own text, greedy"
 
 
 @dataclass(frozen=True, slots=True)
