@@ -17,11 +17,15 @@ BASES = ("base-all", "base-more", "base")
 # A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
 # because a sample that a limit cut is not learned from.
 SFT_ON_A_TOY = (
-    *("train.steps=3", "data.max_tokens=1024", "train.log_steps=1", "train.learning_rate=1e-4"),
+    "train.steps=3",
+    "train.learning_rate=1e-4",
+    "train.log_steps=1",
+    "data.max_tokens=1024",
 )
 BASE_ON_A_TOY = (
     *("model.architecture=runs/recipes/llama-tiny.json", *SFT_ON_A_TOY),
-    *("train.steps=40", "data.tasks.drills_first=1.0", "train.learning_rate=6e-3"),
+    *("train.steps=40", "data.tasks.drills_first=1.0", "data.tasks.clauses=0.6"),
+    "train.learning_rate=6e-3",
 )
 BON_ON_A_TOY = (
     *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=48"),
