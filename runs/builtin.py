@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ FILES = (
     "chat_template.jinja",
 )
 MAX_BYTES = 12_000_000
-BASES = ("base", "base-more", "base-clauses", "base-all")
 FIGURES = (
     ("quality", "grade"),
     ("fork_precision", "fork precision"),
@@ -78,7 +78,6 @@ WHAT = {
 def install(name: str, made: Path, recipe: str, measured: str) -> None:
     """Copy the model of a recipe and write its card."""
     source, target = made / recipe / "model", MODELS / name
-    steps = [step for step in (*BASES, recipe) if (made / step / "model").exists()]
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in FILES:
@@ -95,13 +94,20 @@ def install(name: str, made: Path, recipe: str, measured: str) -> None:
         width=config["hidden_size"],
         vocabulary=config["vocab_size"],
         num_bytes=num_bytes,
-        recipes=", then ".join(f"`{step}.toml`" for step in steps),
+        recipes=", then ".join(f"`{step}.toml`" for step in _steps(recipe)),
         commit=_commit(),
         machine=f"{platform.machine()} CPU",
         measured=measured,
     )
     (target / "README.md").write_text(card, encoding="utf-8")
     print(f"{target}: {num_bytes:,} bytes")
+
+
+def _steps(recipe: str) -> list[str]:
+    """Return the recipes that lead to one, itself last, by the base that each names."""
+    text = (ROOT / "runs" / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
+    base = tomllib.loads(text)["model"].get("base")
+    return [*(_steps(Path(base).parent.name) if base else ()), recipe]
 
 
 def table(report: dict[str, Any], strategy: str) -> str:

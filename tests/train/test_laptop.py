@@ -11,7 +11,7 @@ import pytest
 from pasta_lm.strategies.model import Pasta
 
 ROOT = Path(__file__).parents[2]
-VARIANTS = ("base", "base-more", "base-all", "baseline", "pasta-gold", "pasta-noisy")
+VARIANTS = ("base", "base-more", "base-last", "baseline", "pasta-gold", "pasta-noisy")
 
 
 @pytest.fixture(scope="module")

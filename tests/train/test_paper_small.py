@@ -187,7 +187,7 @@ def test_ablations_change_what_they_say_and_nothing_else(
 def test_models_that_are_there_are_taken_and_not_trained(
     paper: dict[str, Any], tmp_path: Path
 ) -> None:
-    for name in ("base", "base-more", "base-all", "baseline", "pasta-noisy"):
+    for name in ("base", "base-more", "base-last", "baseline", "pasta-noisy"):
         folder = tmp_path / "laptop" / name / "model"
         folder.mkdir(parents=True)
         (folder / "model.safetensors").touch()
@@ -195,11 +195,11 @@ def test_models_that_are_there_are_taken_and_not_trained(
     assert not {"base", "seed-0/baseline", "seed-0/pasta-noisy"} & {*plan.steps}
     assert {"seed-0/pasta-gold", "seed-1/baseline", "shape-llama/baseline"} < {*plan.steps}
     found = trainings(plan)
-    assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/base-all/model")
+    assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/base-last/model")
     assert found["seed-0/pasta-bon-4"].model.base == str(tmp_path / "laptop/pasta-noisy/model")
     assert "base" not in {need for step in plan.steps.values() for need in step.needs}
     recipe = tmp_path / "laptop" / "baseline.toml"
-    for base, is_taken in (("base-all", True), ("base", False)):
+    for base, is_taken in (("base-last", True), ("base", False)):
         folder = tmp_path / "laptop" / base / "model"
         recipe.write_text(f'[model]\nbase = "{folder}"\n', "utf-8")
         assert ("seed-0/baseline" not in plan_of(paper, tmp_path).steps) is is_taken

@@ -123,6 +123,8 @@ class TrainConfig:
     positions: str = "predict"
     dtype: str = "float32"
     """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
+    mixed_precision: bool = False
+    """On a CPU: matrix products in bfloat16 where the processor has a unit for them (AMX)."""
     seed: int = 0
     log_steps: int = 10
     save_steps: int = 500

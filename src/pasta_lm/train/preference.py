@@ -14,7 +14,6 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel, PrinterCallback, set_seed
 
 from pasta_lm.data.pairs import PreferencePair
@@ -39,7 +38,7 @@ from pasta_lm.train.progress import Progress
 from pasta_lm.train.reference import reference_log_probs
 from pasta_lm.train.rounds import LOG, Round, Show, pairs_of, say
 from pasta_lm.train.same_recipe import check_same_recipe, has_begun
-from pasta_lm.train.trainer import training_arguments
+from pasta_lm.train.trainer import is_mixed, training_arguments
 
 EARLY_FOLDER = "model-tenth"
 
@@ -153,8 +152,6 @@ def describe_round(round: Round, num_pairs: int, num_packs: int) -> str:
 
 
 def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
-    is_bfloat16 = round.train.dtype == "bfloat16" and torch.cuda.is_available()
-
     def load() -> PreTrainedModel:
         say(f"round {round.number}: reference log-probabilities of {len(packs)} packs")
         dtype = frozen_dtype(round.config.lora, round.train)
@@ -164,4 +161,4 @@ def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
         return learner.model
 
     path = round.folder / "reference.jsonl"
-    return reference_log_probs(path, packs, load, is_bfloat16=is_bfloat16)
+    return reference_log_probs(path, packs, load, is_bfloat16=is_mixed(round.train))

@@ -129,12 +129,14 @@ class TaskPacks(Dataset[Pack]):
     def _decided(self, number: int, drawn: Drill) -> EncodedExample:
         """Return a drill about a clause; where it parts from the other answer, a token decides."""
         example = self._encode(_record(number, drawn))
+        if self._config.decision_weight == 1:
+            return example
         turned = replace(drawn, answer=FREE if drawn.answer == CHAIN else CHAIN)
         return self._weighted(example, _parting(example, self._encode(_record(number, turned))))
 
     def _preface(self, task: Task) -> int:
         """Return the number of tokens of a task's preface."""
-        example = self._encode(_record(0, Drill(task.prompt, task.preface.rstrip())))
+        example = self._encode(_record(0, Drill("", task.preface.rstrip())))
         return len(example) - example.num_prompt
 
     def _answered(self, task: Task) -> EncodedExample:
@@ -142,8 +144,6 @@ class TaskPacks(Dataset[Pack]):
         return self._encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
 
     def _weighted(self, example: EncodedExample, indices: Set[int]) -> EncodedExample:
-        if self._config.decision_weight == 1:
-            return example
         weights = array("f", [1] * len(example))
         for index in indices:
             weights[index] = self._config.decision_weight

@@ -34,6 +34,14 @@ class PackTrainer(Trainer):
         Args:
             checkpoint: A whole one of this run.
         """
+        # A sharp softmax is full of numbers too small for float32's usual form: slow, and nothing.
+        torch.set_flush_denormal(True)
+        try:
+            self._learn(checkpoint)
+        finally:
+            torch.set_flush_denormal(False)
+
+    def _learn(self, checkpoint: Path | None) -> None:
         if checkpoint is None:
             self.train()
             return
@@ -85,6 +93,18 @@ class PackTrainer(Trainer):
         return self.optimizer
 
 
+def is_mixed(train: TrainConfig) -> bool:
+    """Return whether matrix products are computed in bfloat16 on this machine.
+
+    A CPU without matrix units (AMX) is slower at them than in float32, which it then keeps to.
+    """
+    if torch.cuda.is_available():
+        return train.dtype == "bfloat16"
+    # Older versions of torch cannot say what a CPU has.
+    has_units = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
+    return train.mixed_precision and has_units
+
+
 def training_arguments(train: TrainConfig) -> TrainingArguments:
     """Return what a recipe says, in the Trainer's words."""
     return TrainingArguments(
@@ -100,7 +120,7 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         lr_scheduler_kwargs=_decay(train),
         warmup_steps=train.warmup,
         max_grad_norm=train.clip,
-        bf16=train.dtype == "bfloat16" and torch.cuda.is_available(),
+        bf16=is_mixed(train),
         use_cpu=not torch.cuda.is_available(),
         logging_steps=train.log_steps,
         save_steps=train.save_steps,

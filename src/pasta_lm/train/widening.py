@@ -42,7 +42,7 @@ READS_ALIKE = 0.05
 
 @torch.no_grad()
 def widened(model: PreTrainedModel, room: WiderConfig) -> PreTrainedModel:
-    """Return a wider copy of a model that computes the same; new weights are drawn at random.
+    """Return a wider copy that computes nearly the same; new weights are drawn at random.
 
     Args:
         model: Of the Llama or Qwen2 shape, each head with keys of its own.
