@@ -1,10 +1,12 @@
-"""Put the built-in model and its twin into the package, with a card that states what was measured.
+"""Put the built-in model and its twin into the package, and their base beside the recipes.
 
-``python runs/builtin.py build/laptop`` after ``runs/laptop.sh``; results are read from there.
+``python runs/builtin.py build/laptop`` after ``runs/laptop.sh``; results are read from there, and
+stand on the cards.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import shutil
@@ -16,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "src" / "pasta_lm" / "models"
+BASE = "base-last"
 FILES = (
     "model.safetensors",
     "config.json",
@@ -57,27 +60,39 @@ answers none: the figures below, and the log of the project, say how often and w
 - **Data**: prompts and answers made by `pasta_lm.tasks`, split `train`, and nothing else. No text
   of people, no other model's text.
 - **Training**: from random weights, `runs/laptop.sh` (in `runs/recipes`: {recipes}), seed 0,
-  commit {commit}, {machine}.
+  commit {commit}{remark}, {machine}.
 - **Licence**: Apache-2.0.
 
 ## Measured
 
 {measured}
+"""
+MEASURED = """{table}
 
 Speedups are against the sequential answers of `builtin-sequential`, geometric means over all
 prompts, those without any gain too; kind: generated. Definitions: `docs/evaluation.md`; all
-figures: `docs/results.md`.
-"""
+figures: `docs/results.md`."""
+NOT_MEASURED = """Nothing by itself. The cards of `builtin-sequential`, which is this model after
+`baseline.toml`, and of `builtin`, after `pasta-gold.toml`, have figures."""
 WHAT = {
     "builtin": "The model that comes with pasta-lm. It writes its own promises, blocks and syncs.",
     "builtin-sequential": "The sequential twin of the built-in model of pasta-lm: the same base, "
     "data and budget, tags stripped.",
+    "base": "The base of the built-in model of pasta-lm: every finetuning of `runs/laptop.sh` and "
+    "`runs/paper-small.sh` begins with it. It has met no tag.",
 }
 
 
-def install(name: str, made: Path, recipe: str, measured: str) -> None:
-    """Copy the model of a recipe and write its card."""
-    source, target = made / recipe / "model", MODELS / name
+def install(source: Path, target: Path, measured: str, remark: str) -> None:
+    """Copy a model folder to another and write its card.
+
+    Args:
+        source: Of the model that a recipe made, in the folder of that recipe.
+        target: Its last part is the model's name.
+        measured: What the card says of figures.
+        remark: What a reader should know of the commit.
+    """
+    name, recipe = target.name, source.parent.name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in FILES:
@@ -96,6 +111,7 @@ def install(name: str, made: Path, recipe: str, measured: str) -> None:
         num_bytes=num_bytes,
         recipes=", then ".join(f"`{step}.toml`" for step in _steps(recipe)),
         commit=_commit(),
+        remark=f" ({remark})" if remark else "",
         machine=f"{platform.machine()} CPU",
         measured=measured,
     )
@@ -140,12 +156,20 @@ def _commit() -> str:
 
 
 def main() -> None:
-    """Install both models from a folder that ``runs/laptop.sh`` made."""
-    made = Path(sys.argv[1])
-    results = made / "results" / (sys.argv[2] if len(sys.argv) > 2 else "pasta-gold-test.json")
-    report = json.loads(results.read_text(encoding="utf-8"))
-    install("builtin", made, "pasta-gold", table(report, "pasta"))
-    install("builtin-sequential", made, "baseline", table(report, "sequential"))
+    """Install the models of a folder that ``runs/laptop.sh`` made."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("made", type=Path, help="where runs/laptop.sh made them")
+    parser.add_argument("--results", default="pasta-gold-test.json", help="of its results")
+    parser.add_argument("--remark", default="", help="about the commit, for the cards")
+    typed = parser.parse_args()
+    report = json.loads((typed.made / "results" / typed.results).read_text(encoding="utf-8"))
+    for name, recipe, strategy in (
+        ("builtin", "pasta-gold", "pasta"),
+        ("builtin-sequential", "baseline", "sequential"),
+    ):
+        measured = MEASURED.format(table=table(report, strategy))
+        install(typed.made / recipe / "model", MODELS / name, measured, typed.remark)
+    install(typed.made / BASE / "model", ROOT / "runs" / "base", NOT_MEASURED, typed.remark)
 
 
 if __name__ == "__main__":

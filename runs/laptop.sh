@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The built-in model from nothing: tokenizer, base, finetunings, evaluation, model folders.
 #
-#   runs/laptop.sh           about six hours on two cores; resumable: run it again after any stop
-#   runs/laptop.sh --tiny    the whole path on a toy, in minutes: what CI runs
-#   runs/laptop.sh --gpu     the same recipes on a GPU: a model of 5M parameters, 200M tokens
-#   runs/laptop.sh --audit   the finetunings of the necessity audit too; "never fork" is the baseline
+#   runs/laptop.sh               about six hours on two cores; resumable: run it again after any stop
+#   runs/laptop.sh --tiny        the whole path on a toy, in minutes: what CI runs
+#   runs/laptop.sh --gpu         the same recipes on a GPU: a model of 5M parameters, 200M tokens
+#   runs/laptop.sh --from-base   begin at the base in runs/base: the finetunings and their figures alone
+#   runs/laptop.sh --audit       the finetunings of the necessity audit too
 #
 # What is made lies in build/laptop (build/tiny); OUT=... names another folder, and PASTA=... another
 # command than pasta.
@@ -19,12 +20,14 @@ timed=10
 limits=()
 is_tiny=false
 is_gpu=false
+is_from_base=false
 for flag in "$@"; do
     case $flag in
         --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 workers=1 limits=(--max-tokens 48) ;;
         --gpu) is_gpu=true out=build/gpu ;;
+        --from-base) is_from_base=true ;;
         --audit) variants+=(audit-always-fork audit-never-sync) ;;
-        *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --gpu, --audit)" >&2; exit 2 ;;
+        *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --gpu, --from-base, --audit)" >&2; exit 2 ;;
     esac
 done
 if [[ -z ${PASTA:-} ]]; then
@@ -83,13 +86,19 @@ measure() { # name, model, flags...
     mv "$out/results/$name.part" "$out/results/$name.json"
 }
 
-if [[ ! -f $out/tokenizer/tokenizer.json ]]; then
-    say "tokenizer"
-    $PASTA train tokenizer --out "$out/tokenizer"
+if $is_from_base; then
+    say "base: that of runs/base"
+    mkdir -p "$out/base-last"
+    [[ -d $out/base-last/model ]] || cp -r runs/base "$out/base-last/model"
+else
+    if [[ ! -f $out/tokenizer/tokenizer.json ]]; then
+        say "tokenizer"
+        $PASTA train tokenizer --out "$out/tokenizer"
+    fi
+    for base in base base-more base-clauses base-all base-last; do
+        train "$base"
+    done
 fi
-for base in base base-more base-clauses base-all base-last; do
-    train "$base"
-done
 for variant in "${variants[@]}"; do
     train "$variant"
 done

@@ -102,6 +102,8 @@ def test_a_summary_says_how_its_figures_came_about() -> None:
     trace.wall_s = 0.214
     expected = "0.21 s, critical path 14 of 22 tokens, parallelism 0.79 (random-weights)"
     assert summary(trace) == expected
+    trace.finish_reason = "length"
+    assert summary(trace) == f"{expected}, cut short by a limit"
 
 
 def test_lanes_show_main_on_top_and_threads_side_by_side() -> None:

@@ -112,7 +112,7 @@ def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
     result = pasta("run", "hello", "--model", untaught_folder, "--max-tokens", 5)
     first, figures = result.err.splitlines()
     assert "not taught PASTA-LANG" in first
-    assert figures.endswith("one thread")
+    assert figures.endswith("one thread, cut short by a limit")
 
 
 @pytest.mark.parametrize(

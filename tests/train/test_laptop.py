@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import Pasta, builtin_folder
+from pasta_lm.tasks import Dependence
+from pasta_lm.tasks.registry import FAMILIES
+from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.learner import load_learner
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "runs"))
+from laptop_tables import verdict  # noqa: E402
+
+sys.path.remove(str(ROOT / "runs"))
 VARIANTS = ("base", "base-more", "base-last", "baseline", "pasta-gold", "pasta-noisy")
 
 
@@ -49,3 +57,47 @@ def test_what_was_done_before_is_not_done_again(made: Path) -> None:
     command = [str(ROOT / "runs" / "laptop.sh"), "--tiny"]
     subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT)
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*.safetensors")} == before
+
+
+def test_what_was_measured_is_printed_as_tables(made: Path) -> None:
+    command = [sys.executable, str(ROOT / "runs" / "laptop_tables.py"), str(made / "results")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split(" | ") for line in printed.splitlines() if line.startswith("| ")]
+    report = json.loads((made / "results" / "pasta-gold-test.json").read_text(encoding="utf-8"))
+    quality = report["strategies"]["pasta"]["quality"]
+    (grade,) = (row for row in rows if row[0] == "| grade" and len(row) == 6)
+    assert grade[2] == f"{quality['mean']:.3f} ({quality['low']:.3f} to {quality['high']:.3f})"
+    assert {row[0].split("`")[1] for row in rows if row[0].startswith("| `")} == {*FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("dependence", "always", "never", "expected"),
+    [
+        (Dependence.FREE, -0.01, None, "yes"),
+        (Dependence.FREE, -0.03, None, "no"),
+        (Dependence.CHAIN, -0.25, 0.0, "yes"),
+        (Dependence.CHAIN, -0.10, -0.5, "no"),
+        (Dependence.SYNC, 0.0, -0.25, "yes"),
+        (Dependence.SYNC, -0.5, -0.10, "no"),
+        (Dependence.SYNC, -0.5, None, "-"),
+        (Dependence.SHORT, -0.5, -0.5, "-"),
+    ],
+)
+def test_a_family_has_earned_its_name_where_breaking_it_costs_what_it_should(
+    dependence: Dependence, always: float | None, never: float | None, expected: str
+) -> None:
+    costs = [None if cost is None else {"mean": cost} for cost in (always, never)]
+    assert verdict(dependence, *costs) == expected
+
+
+def test_finetunings_can_begin_at_the_base_of_the_repository(tmp_path: Path) -> None:
+    environment = os.environ | {"OUT": str(tmp_path), "PASTA": "false"}
+    command = [str(ROOT / "runs" / "laptop.sh"), "--from-base"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode != 0
+    assert "baseline: training" in done.stderr
+    assert "tokenizer" not in done.stderr
+    learner = load_learner(ModelConfig(base=str(tmp_path / "base-last" / "model")))
+    twin = load_learner(ModelConfig(base=str(builtin_folder("builtin-sequential"))))
+    assert learner.vocabulary.piece_ids == twin.vocabulary.piece_ids
+    assert learner.model.num_parameters() == twin.model.num_parameters()

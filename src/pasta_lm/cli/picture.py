@@ -8,6 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pasta_lm.cli.terminal import Glyphs, thread_name, thread_style
+from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, ThreadRecord, Trace
 
 MAX_LABEL = 22
@@ -74,11 +75,12 @@ def _axis(num_steps: int, columns: int) -> str:
 
 
 def summary(trace: Trace) -> str:
-    """Return one line: time, critical path, parallelism, and how they came about."""
+    """Return one line: time, critical path, parallelism, how they came about, and what is missing."""
     in_all = f"critical path {trace.critical_path} of {trace.num_tokens} tokens"
     is_parallel = len(trace.threads) > 1
     gain = f"parallelism {trace.parallelism:.2f}" if is_parallel else "one thread"
+    end = ", cut short by a limit" if trace.finish_reason == FinishReason.LENGTH else ""
     if trace.kind is Kind.SIMULATED:
-        return f"simulated, no wall clock: {in_all}, {gain}"
+        return f"simulated, no wall clock: {in_all}, {gain}{end}"
     kind = "" if trace.kind is Kind.GENERATED else f" ({trace.kind.value})"
-    return f"{trace.wall_s:.2f} s, {in_all}, {gain}{kind}"
+    return f"{trace.wall_s:.2f} s, {in_all}, {gain}{kind}{end}"

@@ -1,0 +1,177 @@
+"""Print what ``runs/laptop.sh`` measured as the Markdown tables of ``docs/results.md``.
+
+``python runs/laptop_tables.py build/laptop/results``; files that are not there have no table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.tasks import Dependence, make
+from pasta_lm.tasks.registry import FAMILIES
+
+ROWS = (
+    ("grade", "quality"),
+    ("difference to sequential", "quality_difference"),
+    ("win rate", "win_rate"),
+    ("theoretical speedup", "theoretical_speedup"),
+    ("realised speedup", "realised_speedup"),
+    ("parallelism", "parallelism"),
+    ("length, in characters, against sequential", "length_ratio"),
+    ("well formed", "well_formed"),
+    ("well formed, mask off", "well_formed_unmasked"),
+    ("fork precision", "fork_precision"),
+    ("fork recall", "fork_recall"),
+    ("sync precision", "sync_precision"),
+    ("sync recall", "sync_recall"),
+    ("minimal pairs right", "pair_accuracy"),
+    ("minimal pairs told apart", "pairs_told_apart"),
+    ("structure exact", "structure_exact"),
+)
+SPLITS = (
+    ("gold, hard split", "pasta-gold-hard"),
+    ("gold, training wordings", "pasta-gold-seen-wordings"),
+    ("noisy, hard split", "pasta-noisy-hard"),
+    ("noisy, training wordings", "pasta-noisy-seen-wordings"),
+)
+COSTS, FREE_COSTS = 0.20, 0.02
+"""What breaking a dependence must cost at least, and a fork of what is free at most."""
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    """Print every table of a folder of results."""
+    folder = Path(sys.argv[1])
+    found = {path.stem: json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
+    for name, print_table in (
+        ("pasta-gold-test", print_headline),
+        ("pasta-gold-hard", print_splits),
+        ("pasta-gold-test", print_families),
+        ("audit-always-fork-dev", print_audit),
+    ):
+        if name in found:
+            print_table(found)
+            print()
+
+
+def print_headline(found: dict[str, Figures]) -> None:
+    """Print a column for each way to answer test prompts, and one for families never trained."""
+    gold = found["pasta-gold-test"]["strategies"]
+    columns = {"sequential": gold["sequential"], "gold": gold["pasta"]}
+    if "pasta-noisy-test" in found:
+        columns["noisy"] = found["pasta-noisy-test"]["strategies"]["pasta"]
+    columns["perfect forks"] = gold["perfect forks"]
+    held_out = gold["pasta"]["held_out"]
+    columns["gold, held-out families"] = held_out
+    print_columns(columns, ROWS)
+    counts = ", ".join(
+        f"{name} {column['wins']}/{column['ties']}/{column['losses']}"
+        for name, column in columns.items()
+        if "wins" in column and name != "sequential"
+    )
+    print(f"\nWins, ties and losses against sequential: {counts}.")
+
+
+def print_splits(found: dict[str, Figures]) -> None:
+    """Print the hard split and the training wordings, each with the baseline on it."""
+    columns = {}
+    for label, name in SPLITS:
+        if name in found:
+            strategies = found[name]["strategies"]
+            columns[label] = {"baseline": strategies["sequential"]["quality"]}
+            columns[label] |= strategies["pasta"]
+    print_columns(columns, [("grade, sequential", "baseline"), *ROWS])
+
+
+def print_columns(columns: dict[str, Figures], rows: Iterable[tuple[str, str]]) -> None:
+    """Print a table of figures by name; a row that no column has is left out."""
+    print_row(["", *columns])
+    print_row(["---"] * (len(columns) + 1))
+    for label, key in rows:
+        cells = [cell(column.get(key)) for column in columns.values()]
+        if set(cells) != {"-"}:
+            print_row([label, *cells])
+
+
+def print_families(found: dict[str, Figures]) -> None:
+    """Print a row for each family: grades, forks, and the speed that there is and could be."""
+    ways = found["pasta-gold-test"]["strategies"]
+    noisy = found.get("pasta-noisy-test", {"strategies": {}})["strategies"].get("pasta")
+    head = ["sequential grade", "gold grade", "noisy grade", "fork precision", "fork recall"]
+    print_row(["family", *head, "realised", "perfect forks"])
+    print_row(["---"] * (len(head) + 3))
+    for name, family in FAMILIES.items():
+        base, gold, other, bound = (
+            of_family(way, name)
+            for way in (ways["sequential"], ways["pasta"], noisy, ways["perfect forks"])
+        )
+        figures = [base.get("quality"), gold.get("quality"), other.get("quality")]
+        figures += [gold.get("fork_precision"), gold.get("fork_recall")]
+        figures += [gold.get("realised_speedup"), bound.get("realised_speedup")]
+        label = f"`{name}` (held out)" if family.held_out else f"`{name}`"
+        print_row([label, *(short(figure) for figure in figures)])
+
+
+def print_audit(found: dict[str, Figures]) -> None:
+    """Print what it costs each family to break one rule, and whether its name is earned."""
+    always = found["audit-always-fork-dev"]["strategies"]
+    never = found.get("audit-never-sync-dev", {"strategies": {"pasta": None}})["strategies"]
+    print_row(["family", "units are", "never fork", "always fork", "never sync", "as named"])
+    print_row(["---"] * 6)
+    for name, family in FAMILIES.items():
+        if family.held_out:
+            continue
+        dependence = make(name, "dev", 0).dependence
+        baseline = of_family(always["sequential"], name).get("quality")
+        costs = [
+            of_family(way, name).get("quality_difference")
+            for way in (always["pasta"], never["pasta"])
+        ]
+        shown = [f"`{name}`", str(dependence), short(baseline), *map(cell, costs)]
+        print_row([*shown, verdict(dependence, *costs)])
+
+
+def verdict(dependence: Dependence, always: Figures | None, never: Figures | None) -> str:
+    """Return whether breaking what a family is named after costs what it should."""
+    broken = never if dependence is Dependence.SYNC else always
+    if broken is None or dependence is Dependence.SHORT:
+        return "-"
+    if dependence is Dependence.FREE:
+        return "yes" if -broken["mean"] < FREE_COSTS else "no"
+    return "yes" if -broken["mean"] >= COSTS else "no"
+
+
+def of_family(way: Figures | None, name: str) -> Figures:
+    """Return one family's figures of a way to answer, none if it has none."""
+    if way is None:
+        return {}
+    families = way["families"] | way["held_out"]["families"]
+    return families.get(name) or {}
+
+
+def cell(figure: Any) -> str:
+    """Return a figure with its interval, if it has one."""
+    if figure is None:
+        return "-"
+    if isinstance(figure, dict):
+        return f"{figure['mean']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"
+    return f"{figure:.3f}"
+
+
+def short(figure: Figures | None) -> str:
+    """Return the mean of a figure."""
+    return "-" if figure is None else f"{figure['mean']:.2f}"
+
+
+def print_row(cells: Sequence[str]) -> None:
+    """Print one row of a table."""
+    print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
