@@ -11,7 +11,7 @@ from steps import Options, Page, Step, part_of
 
 LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
 """What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
-BASES = ("base-last", "base-all", "base-more", "base")
+BASES = ("base-last", "base-long", "base-all", "base-more", "base")
 """What it may have left as base model, the best first."""
 
 # A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
