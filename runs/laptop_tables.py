@@ -1,12 +1,13 @@
 """Print what ``runs/laptop.sh`` measured as the Markdown tables of ``docs/results.md``.
 
-``python runs/laptop_tables.py build/laptop/results``; files that are not there have no table.
+``python runs/laptop_tables.py build/laptop/results``; files that are not there have no table. With
+``--split dev`` the headline is that of ``pasta-gold-dev.json``: of a model before its report.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,26 +47,30 @@ Figures = dict[str, Any]
 
 def main() -> None:
     """Print every table of a folder of results."""
-    folder = Path(sys.argv[1])
-    found = {path.stem: json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
-    for name, print_table in (
-        ("pasta-gold-test", print_headline),
-        ("pasta-gold-hard", print_splits),
-        ("pasta-gold-test", print_families),
-        ("audit-always-fork-dev", print_audit),
-    ):
-        if name in found:
-            print_table(found)
-            print()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="folder of runs/laptop.sh")
+    parser.add_argument("--split", default="test", choices=("test", "dev"), help="of the headline")
+    typed = parser.parse_args()
+    paths = typed.results.glob("*.json")
+    found = {path.stem: json.loads(path.read_text("utf-8")) for path in paths}
+    gold, noisy = (found.get(f"pasta-{name}-{typed.split}") for name in ("gold", "noisy"))
+    if gold is not None:
+        print_headline(gold["strategies"], noisy and noisy["strategies"])
+    if any(name in found for _, name in SPLITS):
+        print_splits(found)
+    if gold is not None:
+        print_families(gold["strategies"], noisy and noisy["strategies"])
+    if "audit-always-fork-dev" in found:
+        print_audit(found)
 
 
-def print_headline(found: dict[str, Figures]) -> None:
-    """Print a column for each way to answer test prompts, and one for families never trained."""
-    gold = found["pasta-gold-test"]["strategies"]
+def print_headline(gold: Figures, noisy: Figures | None) -> None:
+    """Print a column for each way to answer, and one for families that no training saw."""
     columns = {"sequential": gold["sequential"], "gold": gold["pasta"]}
-    if "pasta-noisy-test" in found:
-        columns["noisy"] = found["pasta-noisy-test"]["strategies"]["pasta"]
-    columns["perfect forks"] = gold["perfect forks"]
+    if noisy is not None:
+        columns["noisy"] = noisy["pasta"]
+    if "perfect forks" in gold:
+        columns["perfect forks"] = gold["perfect forks"]
     held_out = gold["pasta"]["held_out"]
     columns["gold, held-out families"] = held_out
     print_columns(columns, ROWS)
@@ -74,7 +79,7 @@ def print_headline(found: dict[str, Figures]) -> None:
         for name, column in columns.items()
         if "wins" in column and name != "sequential"
     )
-    print(f"\nWins, ties and losses against sequential: {counts}.")
+    print(f"Wins, ties and losses against sequential: {counts}.\n")
 
 
 def print_splits(found: dict[str, Figures]) -> None:
@@ -96,25 +101,26 @@ def print_columns(columns: dict[str, Figures], rows: Iterable[tuple[str, str]]) 
         cells = [cell(column.get(key)) for column in columns.values()]
         if set(cells) != {"-"}:
             print_row([label, *cells])
+    print()
 
 
-def print_families(found: dict[str, Figures]) -> None:
+def print_families(ways: Figures, noisy: Figures | None) -> None:
     """Print a row for each family: grades, forks, and the speed that there is and could be."""
-    ways = found["pasta-gold-test"]["strategies"]
-    noisy = found.get("pasta-noisy-test", {"strategies": {}})["strategies"].get("pasta")
     head = ["sequential grade", "gold grade", "noisy grade", "fork precision", "fork recall"]
     print_row(["family", *head, "realised", "perfect forks"])
     print_row(["---"] * (len(head) + 3))
+    noisy_pasta = None if noisy is None else noisy["pasta"]
     for name, family in FAMILIES.items():
         base, gold, other, bound = (
             of_family(way, name)
-            for way in (ways["sequential"], ways["pasta"], noisy, ways["perfect forks"])
+            for way in (ways["sequential"], ways["pasta"], noisy_pasta, ways.get("perfect forks"))
         )
         figures = [base.get("quality"), gold.get("quality"), other.get("quality")]
         figures += [gold.get("fork_precision"), gold.get("fork_recall")]
         figures += [gold.get("realised_speedup"), bound.get("realised_speedup")]
         label = f"`{name}` (held out)" if family.held_out else f"`{name}`"
         print_row([label, *(short(figure) for figure in figures)])
+    print()
 
 
 def print_audit(found: dict[str, Figures]) -> None:

@@ -65,7 +65,7 @@ def test_what_was_measured_is_printed_as_tables(made: Path) -> None:
     rows = [line.split(" | ") for line in printed.splitlines() if line.startswith("| ")]
     report = json.loads((made / "results" / "pasta-gold-test.json").read_text(encoding="utf-8"))
     quality = report["strategies"]["pasta"]["quality"]
-    (grade,) = (row for row in rows if row[0] == "| grade" and len(row) == 6)
+    grade = next(row for row in rows if row[0] == "| grade")
     assert grade[2] == f"{quality['mean']:.3f} ({quality['low']:.3f} to {quality['high']:.3f})"
     assert {row[0].split("`")[1] for row in rows if row[0].startswith("| `")} == {*FAMILIES}
 
