@@ -49,7 +49,7 @@ recipe() {
             -e 's/^dimensions = .*/dimensions = 16/; s/^heads = .*/heads = 1/; s/^neurons = .*/neurons = 16/'
             -e 's/^steps = [0-9]*/steps = 12/; s/^max_tokens = [0-9]*/max_tokens = 1024/'
             -e 's/^log_steps = .*/log_steps = 2/; s/^save_steps = .*/save_steps = 6/'
-            -e 's/^learning_rate = 4e-4/learning_rate = 1e-2/'
+            -e 's/^learning_rate = 1e-3/learning_rate = 1e-2/'
         )
     fi
     if $is_gpu; then
