@@ -16,6 +16,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from laptop_tables import cell
+
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "src" / "pasta_lm" / "models"
 BASE = "base-last"
@@ -138,16 +140,8 @@ def table(report: dict[str, Any], strategy: str) -> str:
     ]
     for key, label in FIGURES:
         if figures.get(key) is not None:
-            rows.append(f"| {label} | {_cell(figures[key])} | {_cell(held_out.get(key))} |")
+            rows.append(f"| {label} | {cell(figures[key])} | {cell(held_out.get(key))} |")
     return "\n".join(rows)
-
-
-def _cell(figure: Any) -> str:
-    if figure is None:
-        return "-"
-    if isinstance(figure, float):
-        return f"{figure:.3f}"
-    return f"{figure['mean']:.3f} ({figure['low']:.3f} to {figure['high']:.3f})"
 
 
 def _commit() -> str:

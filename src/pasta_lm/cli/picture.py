@@ -75,7 +75,7 @@ def _axis(num_steps: int, columns: int) -> str:
 
 
 def summary(trace: Trace) -> str:
-    """Return one line: time, critical path, parallelism, how they came about, and what is missing."""
+    """Return one line: time, critical path, parallelism, how they came about, whether cut."""
     in_all = f"critical path {trace.critical_path} of {trace.num_tokens} tokens"
     is_parallel = len(trace.threads) > 1
     gain = f"parallelism {trace.parallelism:.2f}" if is_parallel else "one thread"
