@@ -101,8 +101,8 @@ def is_mixed(train: TrainConfig) -> bool:
     if torch.cuda.is_available():
         return train.dtype == "bfloat16"
     # Older versions of torch cannot say what a CPU has.
-    has_units = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
-    return train.mixed_precision and has_units
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return train.mixed_precision and bool(capabilities.get("amx_bf16"))
 
 
 def training_arguments(train: TrainConfig) -> TrainingArguments:
