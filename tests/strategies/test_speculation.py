@@ -70,7 +70,8 @@ def test_a_lookup_finds_what_followed_before(ids: list[int], expected: list[int]
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_a_looked_up_answer_is_the_sequential_one(temperature: float, penalty: float) -> None:
-    params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
+    # With seed 2 two tokens are so close that rounding chooses on some processors (docs/log.md).
+    params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=3)
     alone = decoded(sequential.request(PROMPT, params))
     found = decoded(request(PROMPT, params, PromptLookup(), LOOKUP))
     assert said(found) == said(alone)

@@ -154,7 +154,8 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     folder = save(whole, TrainConfig(out=str(tmp_path / "out"), steps=1))
     loaded = load(folder)
     assert not [name for name, _ in loaded.model.named_modules() if "lora" in name]
-    assert (logits_of(loaded.model, pack) - adapters).abs().max() < 1e-4
+    # The merged product is rounded once where the adapters' two are: 1.0e-4 with AVX512.
+    assert (logits_of(loaded.model, pack) - adapters).abs().max() < 3e-4
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
