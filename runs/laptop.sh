@@ -89,7 +89,11 @@ measure() { # name, model, flags...
 if $is_from_base; then
     say "base: that of runs/base"
     mkdir -p "$out/base-last"
-    [[ -d $out/base-last/model ]] || cp -r runs/base "$out/base-last/model"
+    if [[ ! -d $out/base-last/model ]]; then
+        rm -rf "$out/base-last/model.part"
+        cp -r runs/base "$out/base-last/model.part"
+        mv "$out/base-last/model.part" "$out/base-last/model"
+    fi
 else
     if [[ ! -f $out/tokenizer/tokenizer.json ]]; then
         say "tokenizer"

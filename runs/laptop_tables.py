@@ -106,20 +106,21 @@ def print_columns(columns: dict[str, Figures], rows: Iterable[tuple[str, str]]) 
 
 def print_families(ways: Figures, noisy: Figures | None) -> None:
     """Print a row for each family: grades, forks, and the speed that there is and could be."""
-    head = ["sequential grade", "gold grade", "noisy grade", "fork precision", "fork recall"]
-    print_row(["family", *head, "realised", "perfect forks"])
-    print_row(["---"] * (len(head) + 3))
-    noisy_pasta = None if noisy is None else noisy["pasta"]
+    sequential, gold = ways["sequential"], ways["pasta"]
+    columns = [
+        ("sequential grade", sequential, "quality"),
+        ("gold grade", gold, "quality"),
+        *([("noisy grade", noisy["pasta"], "quality")] if noisy is not None else []),
+        ("fork precision", gold, "fork_precision"),
+        ("fork recall", gold, "fork_recall"),
+        ("realised", gold, "realised_speedup"),
+        ("perfect forks", ways.get("perfect forks"), "realised_speedup"),
+    ]
+    print_row(["family", *(label for label, _, _ in columns)])
+    print_row(["---"] * (len(columns) + 1))
     for name, family in FAMILIES.items():
-        base, gold, other, bound = (
-            of_family(way, name)
-            for way in (ways["sequential"], ways["pasta"], noisy_pasta, ways.get("perfect forks"))
-        )
-        figures = [base.get("quality"), gold.get("quality"), other.get("quality")]
-        figures += [gold.get("fork_precision"), gold.get("fork_recall")]
-        figures += [gold.get("realised_speedup"), bound.get("realised_speedup")]
         label = f"`{name}` (held out)" if family.held_out else f"`{name}`"
-        print_row([label, *(short(figure) for figure in figures)])
+        print_row([label, *(short(of_family(way, name).get(key)) for _, way, key in columns)])
     print()
 
 

@@ -16,7 +16,8 @@ from pasta_lm.strategies import sequential
 from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
 from tests.models import build, load, loaded
 
-MODEL = loaded("qwen2")
+MODEL = load("qwen2", build("qwen2").double())
+"""In float64: where two tokens are all but tied, rounding chooses by the number of rows."""
 PROMPT = MODEL.vocabulary.encode_prompt("the dog and the dog and the cat")
 GREEDY = SamplingParams(max_tokens=48)
 
@@ -70,8 +71,7 @@ def test_a_lookup_finds_what_followed_before(ids: list[int], expected: list[int]
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_a_looked_up_answer_is_the_sequential_one(temperature: float, penalty: float) -> None:
-    # With seed 2 two tokens are so close that rounding chooses on some processors (docs/log.md).
-    params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=3)
+    params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
     alone = decoded(sequential.request(PROMPT, params))
     found = decoded(request(PROMPT, params, PromptLookup(), LOOKUP))
     assert said(found) == said(alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from dataclasses import replace
@@ -148,14 +149,14 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     num_rows = len(learner.vocabulary.piece_ids)
     hidden = learner.model.config.hidden_size
     assert num_trained(model) > num_matrices * num_rows * hidden
-    adapters = logits_of(model, pack)
+    # In float64: what is compared is the merging, not how a processor rounds the products.
+    adapters = logits_of(copy.deepcopy(model).double(), pack)
     assert (adapters - plain).abs().max() > 0.1
     whole = merged(learner, model)  # type: ignore[arg-type]
     folder = save(whole, TrainConfig(out=str(tmp_path / "out"), steps=1))
     loaded = load(folder)
     assert not [name for name, _ in loaded.model.named_modules() if "lora" in name]
-    # The merged product is rounded once where the adapters' two are: 1.0e-4 with AVX512.
-    assert (logits_of(loaded.model, pack) - adapters).abs().max() < 3e-4
+    assert (logits_of(loaded.model.double(), pack) - adapters).abs().max() < 1e-4
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(

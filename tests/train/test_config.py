@@ -36,6 +36,7 @@ ONLY_NEW = (
 )
 NONE: Any = object()
 """Stands for a key that is left out."""
+FROM_NOTHING = {"model.base": NONE, "model.architecture": "a.json", "model.tokenizer": "t"}
 
 
 def toml(value: object) -> str:
@@ -329,6 +330,7 @@ def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bou
     [
         ({"model.tokenizer": "t"}, "model.tokenizer"),
         ({"model.begin": "looking_back"}, "model.begin"),
+        ({**FROM_NOTHING, "model.new_tags": True}, "model.new_tags"),
         ({"train.other_learning_rate": 1e-3}, "train.other_learning_rate"),
         ({"train.optimizer": "adamw", "train.other_learning_rate": 0.0}, "other_learning_rate"),
         ({"train.decay": 0.2}, "train.decay"),

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "runs"))
 from laptop_tables import verdict  # noqa: E402
 
 sys.path.remove(str(ROOT / "runs"))
-VARIANTS = ("base", "base-more", "baseline", "pasta-gold", "pasta-noisy")
+VARIANTS = ("base", "base-more", "base-all", "baseline", "pasta-gold", "pasta-noisy")
 
 
 @pytest.fixture(scope="module")

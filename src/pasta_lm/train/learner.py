@@ -34,6 +34,7 @@ from pasta_lm.train.beginning import begin_with_heads
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.processes import local_part
 from pasta_lm.train.sources import Encode
+from pasta_lm.train.tag_rows import begin_tags_anew
 from pasta_lm.train.widening import widened
 
 MODEL_FOLDER = "model"
@@ -91,7 +92,9 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
             "tokenizer.json",
         )
     check_exact(model)
-    add_pieces(model, tokenizer)
+    piece_ids = add_pieces(model, tokenizer)
+    if config.new_tags:
+        begin_tags_anew(model, piece_ids.values())
     if config.wider is not None:
         model = widened(model, config.wider)
         check_exact(model)

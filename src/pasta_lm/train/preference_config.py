@@ -16,9 +16,9 @@ from pasta_lm.train.config import (
     TrainConfig,
     check_lora,
     check_train,
-    read_recipe,
 )
 from pasta_lm.train.judge_config import JudgeConfig
+from pasta_lm.train.recipe import read_recipe
 
 LOSSES = ("bonbon", "ipo", "dpo")
 LEARNED = (pasta.NAME, apar.NAME, sequential.NAME)

@@ -67,8 +67,8 @@ def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> 
             )
 
 
-def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Return what has a row for each token: both embeddings and the output's bias, once each."""
+def token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Return what has a row for each token: both embeddings [V, D] and the output's bias [V]."""
     output = model.get_output_embeddings()
     modules = [model.get_input_embeddings(), output]
     parameters = {
@@ -81,7 +81,7 @@ def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _num_rows(model: PreTrainedModel) -> int:
-    return min(len(matrix) for matrix in _matrices(model))
+    return min(len(matrix) for matrix in token_matrices(model))
 
 
 def _grow(model: PreTrainedModel, num_tokens: int) -> None:
@@ -92,5 +92,5 @@ def _grow(model: PreTrainedModel, num_tokens: int) -> None:
 
 @torch.no_grad()
 def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
-    for matrix in _matrices(model):
+    for matrix in token_matrices(model):
         matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)
