@@ -22,4 +22,6 @@ if [[ -z ${PYTHON:-} ]]; then
     scripts/setup
     PYTHON=.venv/bin/python
 fi
+# As in runs/laptop.sh; two steps at the same time have a cache each.
+export ONEDNN_PRIMITIVE_CACHE_CAPACITY=${ONEDNN_PRIMITIVE_CACHE_CAPACITY:-6144}
 exec "$PYTHON" runs/paper_small/run.py "$@"
