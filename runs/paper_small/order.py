@@ -24,6 +24,13 @@ RIVALS = (
     ("rule-pasta", "rule-pasta-bon", "rule-pasta", "pasta"),
 )
 """Finetuning, stage two, method and strategy of those that have a stage two."""
+OWN_RULES = (
+    ("apar", "apar-own-bon", "APAR", "apar"),
+    ("rule-lines", "rule-lines-bon", "rule-pasta", "pasta"),
+)
+"""The same by their own data rules, which no annotator's noise has touched."""
+ON_THE_WAY = "Pasta-BoN, on the way"
+"""Method of models before the last round: they are shown, and enter no verdict."""
 
 
 def comparison(options: Options) -> Plan:
@@ -65,13 +72,15 @@ def headline(plan: Plan, seed: int) -> None:
             page,
             first,
             f"Pasta-BoN, lambda {FIRST}, {label}",
-            "Pasta-BoN",
+            ON_THE_WAY,
             label,
             folder=str(plan.options.out / first / where),
             suffix=f"-{label.replace(' ', '-')}",
         )
-    step = bon_point(plan, page, first, "Pasta-BoN", flags=TIMED_TOY if is_tiny else ())
-    plan.point_of(page, step, "Perfect forks", "bound", strategy="perfect forks")
+    flags = ("--bounds", *(TIMED_TOY if is_tiny else ()))
+    step = bon_point(plan, page, first, "Pasta-BoN", flags=flags)
+    for bound in ("perfect forks", "always fork", "random fork"):
+        plan.point_of(page, step, bound.capitalize(), "bound", strategy=bound)
     others = WEIGHTS[-1:] if is_tiny else WEIGHTS[1:]
     for name in plan.weighted(run, "pasta-bon-4", seed, noisy, others, FIRST):
         bon_point(plan, page, name, "Pasta-BoN")
@@ -81,10 +90,10 @@ def headline(plan: Plan, seed: int) -> None:
     sequential(plan, page, baseline)
 
 
-def bon_point(plan: Plan, page: str, run: str, method: str, **more: Any) -> str:
+def bon_point(plan: Plan, page: str, run: str, method: str, rules: str = "", **more: Any) -> str:
     """Add the last model of a run of stage two as a point; its name ends with its weight."""
     weight = run.rpartition("-")[2]
-    return plan.point(page, run, f"{method}, lambda {weight}", method, weight, **more)
+    return plan.point(page, run, f"{method}{rules}, lambda {weight}", method, weight, **more)
 
 
 def sequential(plan: Plan, page: str, baseline: str) -> None:
@@ -113,11 +122,9 @@ def rivals(plan: Plan, seed: int) -> None:
         plan.point(page, trained, f"{method}-SFT", method, "SFT", strategy=strategy)
         (name,) = plan.weighted(f"{own}/{run}", f"{run}-4", seed, trained, [FIRST], FIRST)
         bon_point(plan, page, name, f"{method}-BoN", strategy=strategy)
-    sot = plan.sft(f"{own}/sot-noisy", "sot-noisy", seed)
-    router = plan.router(f"{own}/sot-router", sot)
-    both = "sot,sot-router"
-    step = plan.point(page, sot, "SoT-SFT", "SoT", "SFT", strategy=both, needs=(router,))
-    plan.point_of(page, step, "SoT-SFT, routed", "SoT", "routed", strategy="sot-router")
+    points_at_once(plan, page, seed)
+    if not plan.options.is_tiny:
+        own_rules(plan, page, seed)
     golds = (("pasta", "Pasta-SFT", "pasta"), ("apar", "APAR", "apar"), ("sot", "SoT", "sot"))
     for stem, method, strategy in golds:
         trained = plan.sft(f"{own}/{stem}-gold", f"{stem}-gold", seed)
@@ -127,6 +134,31 @@ def rivals(plan: Plan, seed: int) -> None:
         base, names = f"{own}/{recipe}", f"{own}/{run}"
         for name in plan.weighted(names, f"{run}-4", seed, base, WEIGHTS[1:], FIRST):
             bon_point(plan, page, name, f"{method}-BoN", strategy=strategy)
+
+
+def points_at_once(plan: Plan, page: str, seed: int) -> None:
+    """SoT: finetuned, with its router, and prompted, which needs no training."""
+    own = f"seed-{seed}"
+    sot = plan.sft(f"{own}/sot-noisy", "sot-noisy", seed)
+    router = plan.router(f"{own}/sot-router", sot)
+    both = "sot,sot-router"
+    step = plan.point(page, sot, "SoT-SFT", "SoT", "SFT", strategy=both, needs=(router,))
+    plan.point_of(page, step, "SoT-SFT, routed", "SoT", "routed", strategy="sot-router")
+    baseline = f"{own}/baseline"
+    plan.point(page, baseline, "SoT, prompted", "SoT", "prompted", strategy="sot", suffix="-sot")
+
+
+def own_rules(plan: Plan, page: str, seed: int) -> None:
+    """The rivals taught by their own data rules: what they have where no annotator is asked."""
+    own, rules = f"seed-{seed}", ", own rules"
+    for recipe, run, method, strategy in OWN_RULES:
+        trained = plan.sft(f"{own}/{recipe}", recipe, seed)
+        plan.point(page, trained, f"{method}-SFT{rules}", method, "rules", strategy=strategy)
+        stage_two = next(two for _, two, of, _ in RIVALS if of == method)
+        (name,) = plan.weighted(f"{own}/{run}", f"{stage_two}-4", seed, trained, [FIRST], FIRST)
+        bon_point(plan, page, name, f"{method}-BoN", rules, strategy=strategy)
+    trained = plan.sft(f"{own}/sot", "sot", seed)
+    plan.point(page, trained, f"SoT-SFT{rules}", "SoT", "rules", strategy="sot")
 
 
 def hard_split(plan: Plan, seed: int) -> None:
@@ -146,13 +178,15 @@ def hard_split(plan: Plan, seed: int) -> None:
 def yardsticks(plan: Plan) -> None:
     """What a step costs, and the strategies' programs at another shape."""
     results, is_tiny = plan.options.out / "results", plan.options.is_tiny
-    shapes = [TOY_SHAPE] if is_tiny else ["runs/recipes/llama-2m.json", SHAPE_125M]
-    for shape in shapes:
-        name = Path(shape).stem
+    shapes = {Path(shape).stem: shape for shape in (TOY_SHAPE if is_tiny else SHAPE_125M,)}
+    if not is_tiny:
+        shapes = {"base": f"{plan.base}/config.json", **shapes}
+    for name, shape in shapes.items():
         file = results / f"step-cost-{name}.json"
         words = ("benchmarks/step_cost.py", shape, str(part_of(file)))
         words += ("--rounds", "1", "--widths", "1,2") if is_tiny else ()
-        step = plan.add(f"step-cost/{name}", words, file, (), (file,))
+        needs = (plan.base_name,) if name == "base" else ()
+        step = plan.add(f"step-cost/{name}", words, file, needs, (file,))
         told = {"name": name, "file": str(file), "command": plan.command_of(step)}
         plan.pages["seed-0"].step_costs.append(told)
     programs = (

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from steps import Options, Page, Step, part_of
 
@@ -13,6 +14,8 @@ LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
 """What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
 BASES = ("base-last", "base-long", "base-all", "base-more", "base")
 """What it may have left as base model, the best first."""
+GRADED = {"test": "pasta-gold-test", "hard": "pasta-gold-hard"}
+"""Records of ``runs/laptop.sh`` that have the baseline's answers to a split."""
 
 # A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
 # because a sample that a limit cut is not learned from.
@@ -42,14 +45,14 @@ class Plan:
         self.group = "seed-0"
         self.steps: dict[str, Step] = {}
         self.pages: dict[str, Page] = {}
-        self.shared: dict[tuple[str, str], str] = {}
-        """By baseline and split, the step that keeps its sequential answers for all points."""
+        self.shared: dict[tuple[str, str], Path] = {}
+        """By baseline and split, the records of its sequential answers, for all points."""
         self.folders: dict[str, str] = {}
         """By the name of a training, the model folder that it makes."""
         self.tokenizer = ""
         self.base_name = "base"
-        found = () if options.is_tiny else (options.laptop / name / "model" for name in BASES)
-        for folder in (options.base, *found):
+        made = (options.laptop / name / "model" for name in BASES)
+        for folder in (options.base, *(() if options.is_tiny else (*made, options.kept))):
             if folder is not None and (folder / "model.safetensors").exists():
                 self.folders["base"] = self.tokenizer = str(folder)
                 return
@@ -85,8 +88,8 @@ class Plan:
 
     def command_of(self, step: str) -> str:
         """Return what is typed to carry out one step with all that it needs."""
-        flags = f" {self.options.flags}" if self.options.flags else ""
-        return f"runs/paper-small.sh{flags} --only {step}"
+        words = (self.options.folders, "runs/paper-small.sh", self.options.flags)
+        return " ".join((*filter(None, words), "--only", step))
 
     # --- trainings
 
@@ -121,10 +124,14 @@ class Plan:
         if self.options.is_tiny or not (made / recipe / "model" / "model.safetensors").exists():
             return False
         file = made / f"{recipe}.toml"
-        if not file.exists():
-            return Path(self.base).parent.parent == made
-        base = tomllib.loads(file.read_text(encoding="utf-8"))["model"]["base"]
-        return Path(base).resolve() == Path(self.base).resolve()
+        ours = _recipe(Path(f"runs/recipes/{recipe}.toml"))
+        if not file.exists():  # trained by the recipe as it stands, where it stands
+            is_its_base = Path(self.base).parent.parent == made
+            return is_its_base and _num_steps(made / recipe) == ours["train"]["steps"]
+        theirs = _recipe(file)
+        has_base = Path(theirs["model"].pop("base")).resolve() == Path(self.base).resolve()
+        ours["model"].pop("base")
+        return has_base and ours == theirs
 
     def draft(self) -> str:
         """Return the small model that guesses for the baselines of all seeds."""
@@ -225,11 +232,28 @@ class Plan:
         folder = self.folders[baseline]
         page = Page(name, title, "Pasta-BoN", folder, split, num, timed)
         self.pages[name] = page
-        if (folder, split) not in self.shared:
+        if (folder, split) in self.shared:
+            return
+        known = self._graded(folder, split, num)
+        if known is None:
             words = (*self._asked(page, folder, "sequential"), "--num-timed", "0")
-            self.shared[folder, split] = self._measure(
-                f"{name}/measure/sequential", words, baseline
-            )
+            step = self._measure(f"{name}/measure/sequential", words, baseline)
+            known = self.steps[step].parts[0]
+        self.shared[folder, split] = known
+
+    def _graded(self, folder: str, split: str, num: int) -> Path | None:
+        """Return the records that have a baseline's answers to so many prompts, if there are any.
+
+        Test prompts are answered once by each model, and ``runs/laptop.sh`` may have asked them.
+        """
+        laptop = self.options.laptop
+        said = laptop / "results" / f"{GRADED[split]}.json"
+        records = said.with_suffix(".jsonl")
+        is_theirs = Path(folder) == laptop / "baseline" / "model"
+        if self.options.is_tiny or not (is_theirs and said.exists() and records.exists()):
+            return None
+        found = json.loads(said.read_text(encoding="utf-8"))["num_prompts"]
+        return records if found >= num else None
 
     def _asked(self, page: Page, model: str, strategies: str) -> tuple[str, ...]:
         """Return the words that let a model answer what a page asks."""
@@ -279,9 +303,10 @@ class Plan:
         words = self._asked(asked, folder or self.folders[trained], ",".join(strategies))
         known = self.shared[asked.baseline, asked.split]
         words += ("--num-timed", str(asked.num_timed), *flags)
-        words += ("--baseline-records", str(self.steps[known].parts[0]))
+        words += ("--baseline-records", str(known))
         step = f"{page}/measure/{trained.split('/')[-1]}{suffix}"
-        self._measure(step, words, trained, known, *needs)
+        before = [one.name for one in self.steps.values() if known in one.parts]
+        self._measure(step, words, trained, *before, *needs)
         return self.point_of(page, step, name, method, label, strategy=strategy.split(",")[0])
 
     def point_of(
@@ -307,3 +332,17 @@ class Plan:
         }
         self.pages[page].points.append(point)
         return step
+
+
+def _recipe(file: Path) -> dict[str, Any]:
+    """Read a recipe but for where it puts what it makes."""
+    found = tomllib.loads(file.read_text(encoding="utf-8"))
+    found["train"].pop("out")
+    return found
+
+
+def _num_steps(training: Path) -> int:
+    """Return how many steps a training has made."""
+    log = training / "log.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return max((json.loads(line).get("step", 0) for line in lines), default=0)

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from headline import OURS, Answers, answers_of, headline
 from order import FIRST, SEEDS
 from plan import Plan
+from stages import stages
+from table import cell, table
 
+from pasta_lm.evaluate.frontier import over_prompts
+from pasta_lm.evaluate.provenance import commit, processor
 from pasta_lm.tasks import make
 from pasta_lm.tasks.annotators import gold
 from pasta_lm.tasks.registry import training_families
 
 Figures = dict[str, Any]
-RIVALS = ("APAR-BoN", "rule-pasta-BoN", "SoT")
-"""Methods that the headline is against, each in its best form."""
-VERDICTS = ("better", "not separated", "a trade", "worse")
-STAGES = (
-    ("Pasta-SFT, noisy", "after SFT"),
-    (f"Pasta-BoN, lambda {FIRST}, tenth", "a tenth of round one"),
-    (f"Pasta-BoN, lambda {FIRST}, round 1", "round one"),
-    (f"Pasta-BoN, lambda {FIRST}", "round two"),
-)
-STAGE_FIGURES = (
-    *("fork_precision", "fork_recall", "sync_precision", "sync_recall"),
-    *("quality", "theoretical_speedup", "realised_speedup"),
-)
 SPEEDS = ("theoretical", "realised")
 OF_PERFECT = tuple(f"of perfect forks, {speed}" for speed in SPEEDS)
 LOWEST_QUALITY, LOWEST_SHARE = -0.02, 0.90
 LOWEST_SPEED, MOST_FORKS = 0.98, 0.02
 """Of families that cannot gain."""
+LEFT_OUT = (
+    ("positions: oracle", "its lengths are known only once an answer is there"),
+    ("positions: rotate, trained", "until a sync it is trained as predict; decoded, it is a point"),
+    ("length in digits", "the vocabulary spells a length as one piece"),
+    ("tuning of rates and beta", "no method had a trial: all have the rates of their recipe"),
+)
+"""What no command here runs, and why."""
 
 
 def write_report(path: Path, plan: Plan) -> None:
@@ -42,13 +44,18 @@ def write_report(path: Path, plan: Plan) -> None:
     if plan.options.is_tiny:
         lines += ["A toy: its figures mean nothing.", ""]
     seeds = {seed: pages[f"seed-{seed}"] for seed in _seeds(plan)}
+    answers = {seed: answers_of(plan, f"seed-{seed}") for seed in seeds}
+    points = {seed: _by_name(page) for seed, page in seeds.items()}
+    unusual = {n for by in points.values() for n, one in by.items() if one["is_length_unusual"]}
     for part in (
-        _headline(plan, seeds),
-        _stages(seeds),
+        _budget(plan),
+        headline(plan, answers, unusual),
+        stages(points, answers),
         _quality(pages),
-        _yardsticks(seeds[0]),
-        _no_gain(seeds[0]),
+        _yardsticks(seeds),
+        _no_gain(answers),
         _ablations(pages["ablations"]),
+        _shapes(pages),
         _rounds(plan, pages["ablations"]),
         _pages(plan, pages),
         _not_run(plan, pages),
@@ -68,62 +75,30 @@ def _read(plan: Plan, name: str) -> Figures | None:
     return found or None
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Yield a table of Markdown."""
-    names = list(header)
-    yield f"| {' | '.join(names)} |"
-    yield "|---" * len(names) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
-def _headline(plan: Plan, seeds: dict[int, Figures | None]) -> Iterator[str]:
-    yield "## Headline, from the noisy set: Pasta-BoN against each rival's points"
+def _budget(plan: Plan) -> Iterator[str]:
+    """Say what every variant had, from the recipes themselves."""
+    yield "## Budget, the same for all"
     yield ""
-    yield "Paired by prompt, 95 % intervals; a verdict over all seeds is the least of theirs."
-    yield ""
-    points = plan.pages["seed-0"].points
-    noisy = [one for one in points if one.get("label") != "gold"]
-    rivals = [one["name"] for one in noisy if one["method"] in RIVALS]
-    found = {
-        (name, speed): [_verdict(page, name, speed) for page in seeds.values()]
-        for name in rivals
-        for speed in SPEEDS
-    }
-    header = ("rival's point", "speed", *(f"seed {seed}" for seed in seeds), "all seeds")
-    yield from _table(header, ((*key, *each, _least(each)) for key, each in found.items()))
+    options = plan.options
+    if not options.is_tiny:
+        sft, bon = (_toml(f"runs/recipes/{name}.toml") for name in ("pasta-noisy", "pasta-bon-4"))
+        one, two = sft["train"], bon["train"]
+        sampled = options.num_sampled or bon["data"]["tasks"]["num_prompts"]
+        yield f"- Finetuning of the base: {one['steps']} steps of at most"
+        yield f"  {sft['data']['max_tokens']} tokens, {one['optimizer']} at"
+        yield f"  {one['learning_rate']:g}."
+        yield f"- Stage two: {two['rounds']} rounds of {sampled} prompts with"
+        yield f"  {bon['rollouts']['samples']} samples each, {two['epochs']} epoch,"
+        yield f"  {two['optimizer']} at {two['learning_rate']:g}; round one's samples are shared by"
+        yield "  all weights of a method. Tuning trials: none, of any method."
+    yield f"- {options.num_prompts} test prompts, {options.num_timed} of each family timed; what is"
+    yield "  `generated` and what `replayed` stands on each page."
+    yield f"- Commit {commit() or 'of a release'}, torch {version('torch')}, {processor()},"
+    yield f"  {os.cpu_count()} cores."
 
 
-def _verdict(page: Figures | None, rival: str, speed: str) -> str:
-    rows = page["comparisons"] if page else []
-    for row in rows:
-        if (row["rival"], row["speed"]) == (rival, speed):
-            return str(row["verdict"])
-    is_there = page is not None and any(one["name"] == rival for one in page["points"])
-    return "not timed" if is_there else "not run"
-
-
-def _least(verdicts: list[str]) -> str:
-    known = [VERDICTS.index(one) for one in verdicts if one in VERDICTS]
-    lacks = [one for one in verdicts if one not in VERDICTS]
-    least = VERDICTS[max(known)] if known else lacks[0]
-    return f"{least} ({len(known)} of {len(verdicts)} seeds)" if lacks else least
-
-
-def _stages(seeds: dict[int, Figures | None]) -> Iterator[str]:
-    yield "## What each stage bought, without gold labels"
-    yield ""
-    names = (key.replace("_", " ") for key in STAGE_FIGURES)
-    points = (
-        (str(seed), stage, _point(page, name))
-        for seed, page in seeds.items()
-        for name, stage in STAGES
-    )
-    rows = (
-        (seed, stage, *(_cell(one[key]) if one else "not run" for key in STAGE_FIGURES))
-        for seed, stage, one in points
-    )
-    yield from _table(("seed", "stage", *names), rows)
+def _toml(path: str) -> Figures:
+    return tomllib.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:
@@ -132,63 +107,80 @@ def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:
     header = ("page", "point", "minus the baseline's", "won, tied, lost", "length / baseline's", "")
     answered = {n: page for n, page in pages.items() if n.startswith(("seed-", "hard-"))}
     rows = ((name, *_kept(one)) for name, page in answered.items() for one in _ours(page))
-    yield from _table(header, rows)
+    yield from table(header, rows)
 
 
 def _kept(point: Figures) -> Iterator[str]:
     yield point["name"]
-    yield _cell(point["quality_difference"])
+    yield cell(point["quality_difference"])
     yield ", ".join(str(point[key]) for key in ("wins", "ties", "losses"))
-    yield ("! " if point["is_length_unusual"] else "") + _cell(point["length_ratio"])
+    yield ("! " if point["is_length_unusual"] else "") + cell(point["length_ratio"])
     yield "yes" if point["quality_difference"]["low"] > LOWEST_QUALITY else "**no**"
 
 
-def _yardsticks(page: Figures | None) -> Iterator[str]:
-    fastest = page["fastest_sequential"] if page else None
+def _yardsticks(seeds: Mapping[int, Figures | None]) -> Iterator[str]:
     yield "## Speed against perfect forks and against the fastest exact sequential way"
     yield ""
-    yield f"The fastest exact sequential way: {fastest or 'not run'}. Aim: {LOWEST_SHARE} of the"
-    yield "speed of perfect forks. What a step of several rows costs, and the same programs at"
-    yield "another shape (replayed, random weights), stand on the page of seed 0."
+    yield f"Aim: {LOWEST_SHARE} of the speed of perfect forks. On a model this small part of every"
+    yield "gain is overhead that threads share: what a step of several rows costs, and the same"
+    yield "programs at another shape (replayed, random weights), stand on the page of seed 0."
     yield ""
-    header = ("point", "realised", "over the fastest sequential way", *OF_PERFECT, "")
-    timed = [point for point in _ours(page) if point["of_perfect_forks"]]
-    yield from _table(header, map(_shares, timed))
+    header = ("seed", "point", "realised", "fastest sequential way", "over it", *OF_PERFECT, "")
+    rows = (
+        (str(seed), *_shares(point, page["fastest_sequential"] or "not run"))
+        for seed, page in seeds.items()
+        if page
+        for point in _ours(page)
+        if point["of_perfect_forks"]
+    )
+    yield from table(header, rows)
 
 
-def _shares(point: Figures) -> Iterator[str]:
+def _shares(point: Figures, fastest: str) -> Iterator[str]:
     share = point["of_perfect_forks"]
     yield point["name"]
-    for figure in (point["realised_speedup"], point["over_fastest_sequential"]):
-        yield _cell(figure)
-    yield from (_cell(share[speed]) for speed in SPEEDS)
+    yield cell(point["realised_speedup"])
+    yield fastest
+    yield cell(point["over_fastest_sequential"])
+    yield from (cell(share[speed]) for speed in SPEEDS)
     is_reached = share["realised"] and share["realised"]["mean"] >= LOWEST_SHARE
     yield "reached" if is_reached else "**missed**"
 
 
-def _no_gain(page: Figures | None) -> Iterator[str]:
+def _no_gain(seeds: Mapping[int, Answers]) -> Iterator[str]:
     yield "## Families that cannot gain"
     yield ""
-    yield f"Aim: {LOWEST_SPEED}x realised at least, and at most {MOST_FORKS:.0%} forked."
+    yield f"Aim: {LOWEST_SPEED}x realised at least, and at most {MOST_FORKS:.0%} of answers forked."
     yield ""
     names = [
         name
         for name in training_families()
         if not any(gold(make(name, "test", seed)).blocks for seed in range(20))
     ]
-    asked = (
-        (name, point["name"], point["families"][name]) for name in names for point in _ours(page)
-    )
-    rows = ((name, point, *_gained(found)) for name, point, found in asked if found["num_prompts"])
-    yield from _table(("family", "point", "realised", "forked", ""), rows)
+    groups = {"all of them": names} | {name: [name] for name in names}
+    rows = []
+    for seed, answers in seeds.items():
+        for point in (one for one in answers.values() if one.point.method == OURS):
+            for group, families in groups.items():
+                ids = [name for name, one in point.answers.items() if one.family in families]
+                if ids:
+                    gained = _gained(over_prompts(point, ids))
+                    rows.append((str(seed), point.point.name, group, *gained))
+    header = ("seed", "point", "family", "realised", "timed", "forked", "of", "")
+    yield from table(header, rows)
 
 
 def _gained(found: Figures) -> Iterator[str]:
-    speed, rate = found["realised_speedup"], found["fork_rate"]
-    yield _cell(speed)
+    speed, rate = found["realised_speedup"], found["answers_forked"]
+    yield cell(speed)
+    yield str(found["num_timed"])
     yield f"{rate:.3f}"
-    is_kept = rate <= MOST_FORKS and (speed is None or speed["mean"] >= LOWEST_SPEED)
-    yield "reached" if is_kept else "**missed**"
+    yield str(found["num_prompts"])
+    if speed is None:
+        yield "not timed"
+    else:
+        is_kept = rate <= MOST_FORKS and speed["mean"] >= LOWEST_SPEED
+        yield "reached" if is_kept else "**missed**"
 
 
 def _ablations(page: Figures | None) -> Iterator[str]:
@@ -197,13 +189,35 @@ def _ablations(page: Figures | None) -> Iterator[str]:
     yield "Ours less or over theirs, paired by prompt: above 0 and 1 the change has cost something."
     yield ""
     found = page["comparisons"] if page else ()
+    unusual = {n for n, one in _by_name(page).items() if one["is_length_unusual"]}
     rows = (
-        (row["rival"], _cell(row["quality_difference"]), _cell(row["speed_ratio"]), row["verdict"])
+        (
+            f"! {row['rival']}" if row["rival"] in unusual else row["rival"],
+            *(cell(row[key]) for key in ("quality_difference", "speed_ratio")),
+            row["verdict"],
+        )
         for row in found
         if row["speed"] == "theoretical"
     )
     header = ("change", "grade less theirs", "theoretical speedup / theirs", "verdict")
-    yield from _table(header, rows)
+    yield from table(header, rows)
+    yield ""
+    for name, reason in LEFT_OUT:
+        yield f"- {name}: not run: {reason}."
+
+
+def _shapes(pages: Mapping[str, Figures | None]) -> Iterator[str]:
+    """Yield the headline's models on bases of other shapes; what was not run is listed below."""
+    yield "## Shapes from nothing"
+    yield ""
+    keys = ("quality", "quality_difference", "theoretical_speedup", "fork_precision", "fork_recall")
+    rows = (
+        (name.removeprefix("shape-"), point["name"], *(cell(point[key]) for key in keys))
+        for name, page in pages.items()
+        if name.startswith("shape-")
+        for point in _by_name(page).values()
+    )
+    yield from table(("shape", "point", *(key.replace("_", " ") for key in keys)), rows)
 
 
 def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
@@ -217,7 +231,7 @@ def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
     num_steps = 0
     rows = []
     for number in (1, 2, 3, 4):
-        point = _point(page, f"rounds: {number}")
+        point = _by_name(page).get(f"rounds: {number}")
         log = run / f"round-{number}" / "log.jsonl"
         if point is None or not log.exists():
             rows.append([str(number), *["not run"] * 4])
@@ -227,8 +241,8 @@ def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
         lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
         num_steps += max((row.get("step", 0) for row in lines), default=0)
         area = f"{hypervolume(places):.4f}"
-        rows.append([str(number), str(num_steps), _cell(good), _cell(fast), area])
-    yield from _table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
+        rows.append([str(number), str(num_steps), cell(good), cell(fast), area])
+    yield from table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
 
 
 def hypervolume(places: Iterable[tuple[float, float]]) -> float:
@@ -267,15 +281,9 @@ def _not_run(plan: Plan, pages: dict[str, Figures | None]) -> Iterator[str]:
 
 def _ours(page: Figures | None) -> Iterable[Figures]:
     points: list[Figures] = page["points"] if page else []
-    return [point for point in points if point["method"] == "Pasta-BoN"]
+    return [point for point in points if point["method"] == OURS]
 
 
-def _point(page: Figures | None, name: str) -> Figures | None:
+def _by_name(page: Figures | None) -> dict[str, Figures]:
     points: list[Figures] = page["points"] if page else []
-    return next((point for point in points if point["name"] == name), None)
-
-
-def _cell(figure: Figures | None) -> str:
-    if figure is None:
-        return "-"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return {point["name"]: point for point in points}

@@ -6,6 +6,7 @@ Called by ``runs/paper-small.sh``, which says what its flags mean.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -31,6 +32,7 @@ def _write_page(options: Options, page: Page, run: Run) -> bool:
     if not any(Path(point["records"]).exists() for point in page.points):
         return True
     said = results / f"{page.name}.json"
+    said.unlink(missing_ok=True)  # a page that cannot be made again must not look as if it were
     words = ["evaluate", "frontier", str(asked), "--json"]
     words += ["--html", str(said.with_suffix(".html")), "--plot", str(said.with_suffix(".svg"))]
     step = Step(
@@ -47,6 +49,7 @@ def options_of(typed: argparse.Namespace) -> Options:
     flags += ["--timed", str(typed.timed)] if typed.timed is not None else []
     flags += ["--sampled", str(typed.sampled)] if typed.sampled is not None else []
     flags += ["--base", str(typed.base)] if typed.base is not None else []
+    folders = {name: place for name in ("OUT", "LAPTOP") if (place := os.environ.get(name))}
     return Options(
         out=Path(os.environ.get("OUT") or usual),
         laptop=Path(os.environ.get("LAPTOP") or "build/laptop"),
@@ -58,7 +61,24 @@ def options_of(typed: argparse.Namespace) -> Options:
         is_tiny=typed.tiny,
         has_ablations=typed.ablations,
         flags=shlex.join(flags),
+        folders=" ".join(f"{name}={shlex.quote(place)}" for name, place in folders.items()),
     )
+
+
+def keep_options(options: Options) -> None:
+    """Note what a folder is begun with, and refuse to go on with anything else."""
+    file = options.out / "options.json"
+    if not file.exists():
+        options.out.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(options.asked), encoding="utf-8")
+        return
+    begun = json.loads(file.read_text(encoding="utf-8"))
+    for key, value in options.asked.items():
+        if begun.get(key) != value:
+            sys.exit(
+                f"runs/paper-small.sh: {options.out} was begun with {key} = {begun.get(key)}, not "
+                f"{value}: type the same flags, or OUT=... for another folder"
+            )
 
 
 def read_flags() -> argparse.Namespace:
@@ -99,6 +119,7 @@ def main() -> None:
     if typed.list:
         print("\n".join(f"{'done' if step.is_done else '    '}  {step.name}" for step in steps))
         return
+    keep_options(plan.options)
     runner = Runner(plan, run, jobs, processes.interrupt)
     if not typed.report:
         for step in steps:

@@ -15,6 +15,7 @@ class Options:
         out: Where all is made.
         laptop: Where ``runs/laptop.sh`` made its models.
         base: The base model, where it is neither there nor to be trained.
+        kept: The one that lies in the repository, for where there is no other.
         seeds: Of training, in order.
         num_prompts: Test prompts of the families that training sees.
         num_timed: Of each family, decoded alone for clocks.
@@ -22,11 +23,13 @@ class Options:
         is_tiny: Whether all of it is a toy.
         has_ablations: Whether they are carried out too; they are listed anyway.
         flags: How these options are typed.
+        folders: What names other folders, as it is typed before the command.
     """
 
     out: Path
     laptop: Path
     base: Path | None = None
+    kept: Path | None = Path("runs/base")
     seeds: tuple[int, ...] = (0,)
     num_prompts: int = 8400
     num_timed: int = 10
@@ -34,6 +37,14 @@ class Options:
     is_tiny: bool = False
     has_ablations: bool = False
     flags: str = ""
+    folders: str = ""
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """Return what must stay the same as long as a folder is gone on with."""
+        kept = ("num_prompts", "num_timed", "num_sampled", "is_tiny")
+        base = None if self.base is None else str(self.base)
+        return {name: getattr(self, name) for name in kept} | {"base": base}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

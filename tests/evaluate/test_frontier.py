@@ -100,7 +100,7 @@ def test_a_model_that_never_forks_is_as_fast_and_as_good_as_the_baseline(
     one = figures(found, "plain")
     assert one["theoretical_speedup"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert one["quality_difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    assert (one["wins"], one["ties"], one["losses"], one["fork_rate"]) == (0, 9, 0, 0.0)
+    assert (one["wins"], one["ties"], one["losses"], one["answers_forked"]) == (0, 9, 0, 0.0)
     assert one["realised_speedup"] is None
 
 
@@ -224,6 +224,22 @@ def test_each_rival_gets_the_best_that_we_have_and_clocks_only_where_there_are_s
     plain = rows["plain", "theoretical"]
     assert (plain["verdict"], plain["by"]) == ("better", "perfect")
     assert plain["speed_ratio"]["low"] > 1
+
+
+def test_of_several_that_are_better_the_surest_one_is_named(folder: Path, tmp_path: Path) -> None:
+    graded = {"worse": 0.9, "rival": 0.5}
+    for name, grade in graded.items():
+        rows = read_answers(folder / "perfect.jsonl")
+        own = [replace(one, grade=grade) if one.strategy == "pasta" else one for one in rows]
+        write_answers(tmp_path / f"{name}.jsonl", own)
+    points = (
+        point(tmp_path, "worse"),
+        point(folder, "perfect"),
+        point(tmp_path, "rival", "other"),
+    )
+    asked = Comparison(points=points, ours="PASTA", baseline="b")
+    rows = report(asked, measure(asked))["comparisons"]
+    assert {(row["verdict"], row["by"]) for row in rows} == {("better", "perfect")}
 
 
 def test_a_point_against_itself_is_not_separated(folder: Path) -> None:

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.evaluate.intervals import Interval, geometric_mean, mean, ratio
+from pasta_lm.evaluate.intervals import (
+    Interval,
+    geometric_mean,
+    mean,
+    ratio,
+    ratio_difference,
+)
 
 NUM_DRAWS = 4000
 Pairs = Sequence[tuple[float, float]]
@@ -208,3 +214,25 @@ def test_an_interval_grows_and_moves_as_its_values_do(
 def test_json_has_five_digits() -> None:
     told = Interval(1 / 3, 0.123456789, 2.0).to_dict()
     assert told == {"mean": 0.33333, "low": 0.12346, "high": 2.0}
+
+
+@given(counts, counts)
+def test_a_difference_of_ratios_is_what_it_says_and_turns_round(ours: Pairs, other: Pairs) -> None:
+    num = min(len(ours), len(other))
+    sides = [list(zip(*side[:num], strict=True)) or [(), ()] for side in (ours, other)]
+    found = ratio_difference(*sides[0], *sides[1])
+    sums = [[sum(column) for column in side] for side in sides]
+    if not (sums[0][1] and sums[1][1]):
+        assert found is None
+    elif found is not None:  # None where a draw may have nothing to divide by
+        (part, whole), (other_part, other_whole) = sums
+        assert found.mean == pytest.approx(part / whole - other_part / other_whole, abs=1e-9)
+        back = ratio_difference(*sides[1], *sides[0])
+        assert back is not None
+        assert (back.low, back.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+
+
+def test_a_difference_of_ratios_is_paired_by_prompt() -> None:
+    parts, wholes = [1, 0, 3, 2] * 10, [2, 1, 4, 2] * 10
+    same = ratio_difference(parts, wholes, parts, wholes)
+    assert same == Interval(0, 0, 0)  # drawn apart, the two would differ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -25,6 +26,8 @@ from pasta_lm.language.document import parse
 from pasta_lm.tasks import make
 from tests.evaluate.records import write_records
 
+SVG = "{http://www.w3.org/2000/svg}"
+SHAPES = ("rect", "path", "circle")
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "br"}
 
@@ -135,6 +138,10 @@ def test_a_plot_of_nothing_is_refused(comparison: Comparison) -> None:
         svg(report(comparison, []))
 
 
+def as_figure(values: Sequence[float]) -> dict[str, float]:
+    return dict(zip(("low", "mean", "high"), values, strict=True))
+
+
 figure = st.lists(st.floats(0.2, 3.0), min_size=3, max_size=3).map(sorted)
 
 
@@ -142,9 +149,6 @@ figure = st.lists(st.floats(0.2, 3.0), min_size=3, max_size=3).map(sorted)
 def test_every_mark_lies_in_the_frame_faster_to_the_right_and_better_above(
     drawn: list[tuple[list[float], list[float]]],
 ) -> None:
-    def as_figure(values: list[float]) -> dict[str, float]:
-        return dict(zip(("low", "mean", "high"), values, strict=True))
-
     points = [
         {
             "name": str(index),
@@ -152,7 +156,7 @@ def test_every_mark_lies_in_the_frame_faster_to_the_right_and_better_above(
             "label": "",
             "theoretical_speedup": as_figure(fast),
             "quality": as_figure(good),
-            "quality_difference": {"mean": 0.0},
+            "quality_difference": as_figure([one - good[1] for one in good]),
             "on_frontier": {"theoretical": True},
             "is_length_unusual": False,
             "is_bound": False,
@@ -173,6 +177,36 @@ def test_every_mark_lies_in_the_frame_faster_to_the_right_and_better_above(
         assert 2 <= len(axis.steps()) <= plot.NUM_STEPS + 2
         for place, number in axis.steps():
             assert place == pytest.approx(axis.place(float(number)), abs=1.5)
+
+
+def test_ten_methods_have_ten_marks_that_are_drawn_differently() -> None:
+    point = {
+        "label": "",
+        "theoretical_speedup": as_figure([1.0, 1.5, 2.0]),
+        "realised_speedup": None,
+        "quality": as_figure([0.4, 0.5, 0.6]),
+        "quality_difference": as_figure([-0.2, 0.1, 0.15]),
+        "on_frontier": {"theoretical": True},
+        "is_length_unusual": False,
+        "is_bound": False,
+    }
+    points = [point | {"name": str(i), "method": f"method {i}"} for i in range(10)]
+    found = plot.plot({"points": points, "kinds": ["simulated"]}, "theoretical")
+    assert found is not None
+    mark = found.lines[0].marks[0]
+    assert mark.y == found.y.place(0.5)
+    assert (mark.bottom, mark.top) == (found.y.place(0.2), found.y.place(0.55))  # of the difference
+    drawn = ElementTree.fromstring(svg({"points": points, "kinds": ["simulated"]}))
+    lines = [group for group in drawn.iter(f"{SVG}g") if group.get("class") == "method"]
+    legend = [[c for c in line if c.tag.removeprefix(SVG) in SHAPES][-1] for line in lines]
+    assert len({_outline(one) for one in legend}) == len(points)
+
+
+def _outline(shape: ElementTree.Element) -> str:
+    """Return what a mark looks like, wherever it stands and whatever its colour."""
+    path = re.sub(r"^M[\d.]+ [\d.]+", "", shape.get("d", ""))
+    sizes = [shape.get(key, "") for key in ("width", "r", "fill", "stroke-width")]
+    return " ".join((shape.tag, path, *sizes))
 
 
 def test_lanes_cover_the_steps_in_which_each_thread_was_fed() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.intervals import Interval
-from pasta_lm.evaluate.quality import as_dict, decisions, quality, share
+from pasta_lm.evaluate.quality import as_dict, decisions, quality, share, smallest_difference
 from pasta_lm.tasks import Task
 from tests.evaluate.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
 
@@ -37,6 +37,14 @@ def test_grades_are_averaged_and_held_against_the_baseline_s() -> None:
     found = quality(graded(1.0, 0.5, 0.25, 0.0), graded(0.5, 0.5, 0.75, 0.0))
     assert means(found, "quality", "quality_difference", "win_rate") == [0.4375, 0.0, 0.5]
     assert [found[name] for name in ("wins", "ties", "losses")] == [1, 2, 1]
+
+
+def test_what_so_many_prompts_would_show_is_2_8_standard_errors() -> None:
+    ours, theirs = graded(1.0, 0.5, 0.5, 1.0) * 25, graded(0.5, 0.5, 1.0, 1.0) * 25
+    spread = (50 * 0.25 / 99) ** 0.5  # half a grade either way in half of a hundred prompts
+    found = smallest_difference(ours, theirs)
+    assert found == pytest.approx(2.80159 * spread / 10, abs=1e-5)
+    assert smallest_difference(ours[:1], theirs[:1]) is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pasta_lm.train.preference_config import PreferenceConfig, read_preference_c
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "runs" / "paper-small.sh")
-MODULES = ("order", "plan", "report", "run", "runner", "steps")
+MODULES = ("headline", "order", "plan", "report", "run", "runner", "stages", "steps", "table")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of(paper: dict[str, Any], folder: Path, **changes: Any) -> Any:
-    options = paper["steps"].Options(out=folder / "out", laptop=folder / "laptop", **changes)
+    folders = {"out": folder / "out", "laptop": folder / "laptop", "kept": None}
+    options = paper["steps"].Options(**{**folders, **changes})
     return paper["order"].comparison(options)
 
 
@@ -191,6 +192,8 @@ def test_models_that_are_there_are_taken_and_not_trained(
         folder = tmp_path / "laptop" / name / "model"
         folder.mkdir(parents=True)
         (folder / "model.safetensors").touch()
+        steps = 800 if name in ("baseline", "pasta-noisy") else 1
+        (folder.parent / "log.jsonl").write_text(f'{{"step": {steps}}}\n', "utf-8")
     plan = plan_of(paper, tmp_path)
     assert not {"base", "seed-0/baseline", "seed-0/pasta-noisy"} & {*plan.steps}
     assert {"seed-0/pasta-gold", "seed-1/baseline", "shape-llama/baseline"} < {*plan.steps}
@@ -199,17 +202,62 @@ def test_models_that_are_there_are_taken_and_not_trained(
     assert found["seed-0/pasta-bon-4"].model.base == str(tmp_path / "laptop/pasta-noisy/model")
     assert "base" not in {need for step in plan.steps.values() for need in step.needs}
     recipe = tmp_path / "laptop" / "baseline.toml"
-    for base, is_taken in (("base-last", True), ("base", False)):
-        folder = tmp_path / "laptop" / base / "model"
-        recipe.write_text(f'[model]\nbase = "{folder}"\n', "utf-8")
+    ours = (ROOT / "runs" / "recipes" / "baseline.toml").read_text("utf-8")
+    for base, rate, is_taken in (
+        ("base-last", "8e-4", True),
+        ("base", "8e-4", False),
+        ("base-last", "7e-4", False),
+    ):
+        theirs = ours.replace("build/laptop/base-last", f"{tmp_path}/laptop/{base}")
+        recipe.write_text(
+            theirs.replace("learning_rate = 8e-4", f"learning_rate = {rate}"), "utf-8"
+        )
         assert ("seed-0/baseline" not in plan_of(paper, tmp_path).steps) is is_taken
     recipe.unlink()
+    log = tmp_path / "laptop" / "baseline" / "log.jsonl"
+    log.write_text('{"step": 600}\n', "utf-8")  # by another budget
+    assert "seed-0/baseline" in plan_of(paper, tmp_path).steps
+    log.unlink()
+    assert "seed-0/baseline" in plan_of(paper, tmp_path).steps
     other = tmp_path / "other"
     other.mkdir()
     (other / "model.safetensors").touch()
     plan = plan_of(paper, tmp_path, base=other)
     assert "seed-0/baseline" in plan.steps  # that of the laptop is of another base
     assert trainings(plan)["seed-0/baseline"].model.base == str(other)
+
+
+def test_without_models_of_ones_own_the_base_of_the_repository_is_taken(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(paper, tmp_path, kept=Path("runs/base"))
+    assert "base" not in plan.steps
+    assert trainings(plan)["seed-0/baseline"].model.base == "runs/base"
+    assert "base" in plan_of(paper, tmp_path, kept=Path("runs/base"), is_tiny=True).steps
+
+
+def test_answers_to_test_prompts_that_a_model_has_given_are_not_asked_again(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "laptop" / "baseline"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "model.safetensors").touch()
+    (folder / "log.jsonl").write_text('{"step": 800}\n', "utf-8")
+    recipe = (ROOT / "runs" / "recipes" / "baseline.toml").read_text("utf-8")
+    (tmp_path / "laptop" / "baseline.toml").write_text(
+        recipe.replace("build/laptop/base-last/model", "runs/base"), "utf-8"
+    )
+    results = tmp_path / "laptop" / "results"
+    results.mkdir()
+    records = results / "pasta-gold-test.jsonl"
+    records.touch()
+    for num_there, is_asked in ((840, False), (839, True)):
+        records.with_suffix(".json").write_text(f'{{"num_prompts": {num_there}}}', "utf-8")
+        plan = plan_of(paper, tmp_path, kept=Path("runs/base"), num_prompts=840)
+        assert ("seed-0/measure/sequential" in plan.steps) is is_asked
+        command = plan.steps["seed-0/measure/pasta-noisy"].command
+        assert (str(records) in command) is not is_asked
+    assert "hard-0/measure/sequential" in plan.steps  # of another split
 
 
 @pytest.mark.parametrize("shape", ["llama", "gemma", "qwen"])
@@ -262,7 +310,9 @@ def test_every_point_has_a_step_that_measures_it_and_a_command_that_runs_it(
             step = plan.steps[name]
             assert one.get("records", one.get("file")) in map(str, step.parts)
             assert all(need in plan.steps for need in step.needs)
-            if "strategy" in one and one["strategy"] != "perfect forks":
+            if one.get("method") == "bound":
+                assert "--bounds" in step.command
+            elif "strategy" in one:
                 asked = step.command[step.command.index("--strategies") + 1]
                 assert one["strategy"] in asked.split(",")
 
@@ -409,10 +459,10 @@ def test_files_appear_when_a_step_has_ended_well_and_not_before(
 
 
 def test_a_verdict_over_seeds_is_the_least_and_says_what_lacks(paper: dict[str, Any]) -> None:
-    least = paper["report"]._least
+    least = paper["headline"].least
     assert least(["better", "better", "better"]) == "better"
     assert least(["better", "not separated", "better"]) == "not separated"
-    assert least(["better", "worse", "a trade"]) == "worse"
+    assert least(["better", "worse", "not separated (a trade)"]) == "worse"
     assert least(["better", "not run", "not run"]) == "better (1 of 3 seeds)"
     assert least(["not run", "not run", "not run"]) == "not run (0 of 3 seeds)"
 
@@ -477,7 +527,8 @@ def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> N
 def test_a_page_shows_bounds_step_costs_and_replays_beside_the_points(made: Path) -> None:
     found = page(made)
     by_name = {point["name"]: point for point in found["points"]}
-    assert by_name.keys() == {"Pasta-BoN, lambda 4", "Perfect forks"}
+    bounds = {"Perfect forks", "Always fork", "Random fork"}
+    assert by_name.keys() == {"Pasta-BoN, lambda 4", *bounds}
     assert by_name["Perfect forks"]["is_bound"]
     assert by_name["Pasta-BoN, lambda 4"]["of_perfect_forks"]["realised"]["mean"] > 0
     (steps,), (replay,) = found["step_costs"], found["replays"]
@@ -496,15 +547,21 @@ def test_the_report_lists_what_was_not_run_with_its_command(
     assert "| 0 | round two | " in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]
     assert rows
-    assert all(row[2:5] == ["not run"] * 3 for row in rows)
+    assert all(row[3:6] == ["not run"] * 3 for row in rows)
     options = {"is_tiny": True, "flags": "--tiny", "out": made, "laptop": made}
     plan = paper["order"].comparison(paper["steps"].Options(**options))
-    lacking = re.findall(r"not run: `runs/paper-small.sh --tiny --only (\S+)`", text)
+    lacking = re.findall(rf"not run: `OUT={made} runs/paper-small.sh --tiny --only (\S+)`", text)
     there = {step.name for step in plan.steps.values() if step.is_done}
     asked = [point for one in plan.pages.values() for point in one.points]
     commands = {point["command"].rpartition(" ")[2] for point in asked}
     assert {*lacking} == commands - there
     assert "ablations/measure/samples-20" in lacking
+
+
+def test_a_folder_is_not_gone_on_with_by_other_flags(made: Path) -> None:
+    done = toy(made, "--timed", "3", *PART)
+    assert done.returncode == 1
+    assert "was begun with num_timed = 10, not 3: type the same flags" in done.stderr
 
 
 def test_a_second_run_repeats_nothing(made: Path) -> None:
@@ -542,7 +599,8 @@ def test_the_whole_toy_has_a_point_of_every_kind_and_a_verdict_on_each_rival(
     assert all(line.startswith("done ") for line in toy(tmp_path, "--list").stdout.splitlines())
     found = page(tmp_path)
     assert {point["method"] for point in found["points"]} == {
-        *("sequential", "bound", "Pasta-SFT", "Pasta-BoN", "APAR", "APAR-BoN"),
+        *("sequential", "bound", "Pasta-SFT", "Pasta-BoN", "Pasta-BoN, on the way"),
+        *("APAR", "APAR-BoN"),
         *("rule-pasta", "rule-pasta-BoN", "SoT"),
     }
     assert found["fastest_sequential"].startswith("Baseline-SFT")
@@ -556,8 +614,14 @@ def test_the_whole_toy_has_a_point_of_every_kind_and_a_verdict_on_each_rival(
     assert (other / "round-2" / "rollouts.jsonl").is_file()
     text = (tmp_path / "report.md").read_text("utf-8")
     for row in [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]:
-        assert row[2] in {"better", "not separated", "a trade", "worse", "not timed"}
-        assert "(1 of 3 seeds)" in row[5] or row[2] == "not timed"
+        assert row[3] in {
+            "better",
+            "not separated",
+            "not separated (a trade)",
+            "worse",
+            "not timed",
+        }
+        assert "(1 of 3 seeds)" in row[8] or row[3] == "not timed"
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert toy(tmp_path, PASTA="false").returncode == 0
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before

@@ -15,7 +15,7 @@ from typing import Any
 from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.evaluate.measured import Measured, Speed, task_of
 from pasta_lm.evaluate.pairing import Pairing, Verdict, pair
-from pasta_lm.evaluate.quality import as_dict, decisions, quality
+from pasta_lm.evaluate.quality import as_dict, decisions, quality, smallest_difference
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.yardsticks import fastest_sequential, found_beside, of_perfect, over
 from pasta_lm.tasks.registry import training_families
@@ -88,6 +88,7 @@ def compare(comparison: Comparison, measured: Sequence[Measured]) -> Iterator[Fi
     """Yield for each point of another method, and each sense of speed, the best that we have.
 
     The best is a point of ours that is better; where there is none, the verdict says what is left.
+    Of several with the same verdict it is the one whose grade is surest to be higher.
     """
     ours = [one for one in measured if one.point.method == comparison.ours]
     for rival in measured:
@@ -101,7 +102,7 @@ def compare(comparison: Comparison, measured: Sequence[Measured]) -> Iterator[Fi
 
 def _best(rival: Measured, kind: Speed, pairings: Sequence[tuple[Measured, Pairing]]) -> Figures:
     order = list(Verdict)
-    one, found = min(pairings, key=lambda pairing: order.index(pairing[1].verdict))
+    one, found = min(pairings, key=lambda p: (order.index(p[1].verdict), -p[1].quality.low))
     return {
         "rival": rival.point.name,
         "speed": kind.value,
@@ -130,7 +131,7 @@ def _tasks(measured: Sequence[Measured], wordings: str | None) -> dict[str, Task
 def _figures(one: Measured, tasks: Mapping[str, Task]) -> Figures:
     kinds = {answer.kind or "not said" for answer in one.answers.values()}
     ids = list(one.answers)
-    figures = _over(one, ids)
+    figures = over_prompts(one, ids)
     low, high = USUAL_LENGTH
     chosen = decisions([tasks[name] for name in ids], list(one.answers.values()))
     return {
@@ -139,13 +140,13 @@ def _figures(one: Measured, tasks: Mapping[str, Task]) -> Figures:
         **{name: chosen[name] for name in DECISIONS},
         "is_length_unusual": not low <= figures["length_ratio"]["mean"] <= high,
         "families": {
-            family: _over(one, [name for name in ids if one.answers[name].family == family])
+            family: over_prompts(one, [n for n in ids if one.answers[n].family == family])
             for family in training_families()
         },
     }
 
 
-def _over(one: Measured, ids: Sequence[str]) -> Figures:
+def over_prompts(one: Measured, ids: Sequence[str]) -> Figures:
     """Return the figures of a point over some prompts."""
     answers, baseline = ([side[name] for name in ids] for side in (one.answers, one.baseline))
     both = [name for name in ids if name in one.timed and name in one.timed_baseline]
@@ -154,8 +155,9 @@ def _over(one: Measured, ids: Sequence[str]) -> Figures:
     graded = quality(answers, baseline)
     return {
         "num_prompts": len(answers),
-        "fork_rate": sum(forks) / len(forks) if forks else None,
+        "answers_forked": sum(forks) / len(forks) if forks else None,
         **(dict.fromkeys(graded) if one.is_bound else graded),
+        "smallest_difference": None if one.is_bound else smallest_difference(answers, baseline),
         **speed(answers, baseline),
         **realised(*clocks),
     }

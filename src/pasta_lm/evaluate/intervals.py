@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, isnan, log
 from typing import Any
 
+import numpy as np
 from scipy.stats import bootstrap
 
 NUM_DRAWS = 1000
@@ -53,7 +54,33 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     if not kept:
         return None
     pair = tuple(zip(*kept, strict=True))
-    return _bootstrap(pair, lambda p, w, axis: p.sum(axis=axis) / w.sum(axis=axis))
+    return _bootstrap(pair, _share)
+
+
+def ratio_difference(
+    parts: Sequence[float],
+    wholes: Sequence[float],
+    other_parts: Sequence[float],
+    other_wholes: Sequence[float],
+) -> Interval | None:
+    """Return one ratio of sums less another, all four paired by prompt.
+
+    None where the wholes of a side sum to nothing in all, or in a draw.
+    """
+    rows = list(zip(parts, wholes, other_parts, other_wholes, strict=True))
+    kept = [row for row in rows if row[1] or row[3]]
+    if not kept:
+        return None
+    found = _bootstrap(
+        tuple(zip(*kept, strict=True)),
+        lambda p, w, q, v, axis: _share(p, w, axis) - _share(q, v, axis),
+    )
+    return None if found is None or isnan(found.low + found.mean + found.high) else found
+
+
+def _share(parts: Any, wholes: Any, axis: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        return parts.sum(axis=axis) / wholes.sum(axis=axis)
 
 
 def _bootstrap(
@@ -62,8 +89,7 @@ def _bootstrap(
     num = len(samples[0])
     if num == 0:
         return None
-    sums = [sum(map(float, sample)) for sample in samples]
-    value = sums[0] / (sums[1] if len(sums) > 1 else num)
+    value = float(statistic(*(np.asarray(sample, float) for sample in samples), axis=0))
     if num == 1:  # of one prompt nothing can be drawn
         return Interval(value, value, value)
     result = bootstrap(

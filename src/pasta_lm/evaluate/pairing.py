@@ -16,7 +16,7 @@ class Verdict(StrEnum):
     BETTER = "better"
     """At least as good on both axes, and better on one by more than chance explains."""
     NOT_SEPARATED = "not separated"
-    TRADE = "a trade"
+    TRADE = "not separated (a trade)"
     """Better on one axis and worse on the other, both by more than chance explains."""
     WORSE = "worse"
 

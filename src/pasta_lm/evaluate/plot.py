@@ -6,7 +6,7 @@ without colour; its points are joined in the order of their speed. Lengths are i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any
@@ -18,7 +18,10 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 200, 24, 52
 NUM_STEPS = 5
 """About so many numbers stand at an axis."""
 COLOURS = ("#0b6e99", "#b5462a", "#3d7a2e", "#7a4ba0", "#8a6a00", "#555555")
-MARKS = ("circle", "square", "triangle", "diamond", "cross", "ring")
+MARKS = (
+    *("circle", "square", "triangle", "diamond", "cross"),
+    *("ring", "wedge", "plus", "frame", "bar"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One point with its 95 % intervals."""
+    """One point with its 95 % intervals; quality has that of the difference to the baseline."""
 
     name: str
     label: str
@@ -112,11 +115,11 @@ def plot(found: Figures, speed: str) -> Plot | None:
     if not points:
         return None
     speeds = [point[f"{speed}_speedup"] for point in points]
-    grades = [point["quality"] for point in points]
     base = points[0]["quality"]["mean"] - points[0]["quality_difference"]["mean"]
+    grades = {point["name"]: _paired(point) for point in points}
     x = _axis([1.0, *bounds.values(), *_bounds(speeds)], LEFT, WIDTH - RIGHT)
-    y = _axis([base, *_bounds(grades)], HEIGHT - BOTTOM, TOP)
-    marks = {point["name"]: _mark(point, speed, x, y) for point in points}
+    y = _axis([base, *_bounds(grades.values())], HEIGHT - BOTTOM, TOP)
+    marks = {point["name"]: _mark(point, speed, grades[point["name"]], x, y) for point in points}
     methods = list(dict.fromkeys(point["method"] for point in points))
     lines = tuple(
         Line(
@@ -132,8 +135,14 @@ def plot(found: Figures, speed: str) -> Plot | None:
     return Plot(speed, ", ".join(found["kinds"]), x, y, lines, steps, y.place(base), limits)
 
 
-def _mark(point: Figures, speed: str, x: Axis, y: Axis) -> Mark:
-    fast, good = point[f"{speed}_speedup"], point["quality"]
+def _paired(point: Figures) -> Figures:
+    """Return a point's quality with the interval of what it has beside the baseline."""
+    mean, beside = point["quality"]["mean"], point["quality_difference"]
+    return {end: mean + beside[end] - beside["mean"] for end in ("low", "mean", "high")}
+
+
+def _mark(point: Figures, speed: str, good: Figures, x: Axis, y: Axis) -> Mark:
+    fast = point[f"{speed}_speedup"]
     return Mark(
         name=point["name"],
         label=point["label"],
@@ -160,7 +169,7 @@ def _steps(marks: Sequence[Mark]) -> str:
     return " ".join(corners)
 
 
-def _bounds(figures: Sequence[Figures]) -> list[float]:
+def _bounds(figures: Iterable[Figures]) -> list[float]:
     return [figure[end] for figure in figures for end in ("low", "mean", "high")]
 
 

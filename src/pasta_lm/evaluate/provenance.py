@@ -24,7 +24,7 @@ def provenance(model: Pasta, version: str) -> dict[str, str]:
     device = str(loaded.device)
     named = next((name for name in devices() if name.startswith(device)), device)
     return {
-        "hardware": named if "cuda" in device else f"{named}, {_cpu()}",
+        "hardware": named if "cuda" in device else f"{named}, {processor()}",
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "commit": commit() or f"release {version}",
         "version": version,
@@ -50,7 +50,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
-def _cpu() -> str:
+def processor() -> str:
+    """Return the name of this machine's processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

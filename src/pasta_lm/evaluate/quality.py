@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from statistics import NormalDist, stdev
 from typing import Any
 
 from pasta_lm.evaluate.answered import Answered
@@ -21,6 +23,8 @@ from pasta_lm.tasks.task import Task
 Figures = dict[str, Any]
 TIE = 1e-9
 """Grades that differ by less are the same."""
+SHOWN = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+"""Standard errors that a difference must have to be found four times of five."""
 
 
 def quality(answers: Sequence[Answered], baseline: Sequence[Answered]) -> Figures:
@@ -37,6 +41,19 @@ def quality(answers: Sequence[Answered], baseline: Sequence[Answered]) -> Figure
         "well_formed": share([a.is_well_formed for a in answers]),
         "limit_hits": sum(a.finish_reason == "length" for a in answers),
     }
+
+
+def smallest_difference(answers: Sequence[Answered], baseline: Sequence[Answered]) -> float | None:
+    """Return the difference in mean grade that so many prompts would show with a power of 0.8.
+
+    Two-sided at 0.05, from the spread of the paired differences themselves; None of one prompt.
+
+    Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, chapter 2.
+    """
+    differences = [a.grade - b.grade for a, b in zip(answers, baseline, strict=True)]
+    if len(differences) < 2:
+        return None
+    return round(SHOWN * stdev(differences) / sqrt(len(differences)), 5)
 
 
 def _score(ours: float, theirs: float) -> float:

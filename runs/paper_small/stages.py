@@ -1,0 +1,86 @@
+"""What stage two bought: each model on the way held against Pasta-SFT, without gold labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headline import Answers
+from order import FIRST
+from table import cell, table
+
+from pasta_lm.evaluate.intervals import Interval, ratio_difference
+from pasta_lm.evaluate.measured import Measured, Speed, task_of
+from pasta_lm.evaluate.pairing import pair
+from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.structure import fork_counts, true_structure
+
+Figures = dict[str, Any]
+SFT = "Pasta-SFT, noisy"
+STAGES = {
+    SFT: "after SFT",
+    f"Pasta-BoN, lambda {FIRST}, tenth": "a tenth of round one",
+    f"Pasta-BoN, lambda {FIRST}, round 1": "round one",
+    f"Pasta-BoN, lambda {FIRST}": "round two",
+}
+FIGURES = (
+    *("fork_precision", "fork_recall", "sync_precision", "sync_recall"),
+    *("quality", "theoretical_speedup", "realised_speedup", "over_fastest_sequential"),
+)
+
+
+def stages(
+    points: Mapping[int, Mapping[str, Figures]], seeds: Mapping[int, Answers]
+) -> Iterator[str]:
+    """Yield the section: the figures of each stage, and what they are beside Pasta-SFT's.
+
+    Args:
+        points: By seed, what each point's page says of it, by name.
+        seeds: By seed, the answers.
+    """
+    yield "## What each stage bought, without gold labels"
+    yield ""
+    names = (key.replace("_", " ") for key in FIGURES)
+    rows = ((str(seed), *_figures(points[seed], name)) for seed in seeds for name in STAGES)
+    yield from table(("seed", "stage", *names), rows)
+    yield ""
+    yield "Held against Pasta-SFT, paired by prompt: precision less its, speedup over its."
+    yield ""
+    header = ("seed", "stage", "fork precision", "theoretical", "realised", "both raised")
+    later = [name for name in STAGES if name != SFT]
+    gains = ((str(seed), *_gains(seeds[seed], name)) for seed in seeds for name in later)
+    yield from table(header, gains)
+
+
+def _figures(points: Mapping[str, Figures], name: str) -> Iterator[str]:
+    yield STAGES[name]
+    for key in FIGURES:
+        yield cell(points[name][key]) if name in points else "not run"
+
+
+def _gains(answers: Answers, name: str) -> Iterator[str]:
+    yield STAGES[name]
+    if name not in answers or SFT not in answers:
+        yield from ("not run",) * 4
+        return
+    after, before = answers[name], answers[SFT]
+    precision = _precision_gain(after, before)
+    paired = [pair(after, before, kind) for kind in Speed]
+    speeds = [one and one.speed for one in paired]
+    for figure in (precision, *speeds):
+        yield cell(figure and as_dict(figure))
+    is_raised = precision is not None and precision.low > 0
+    is_faster = speeds[0] is not None and speeds[0].low > 1
+    yield "yes" if is_raised and is_faster else "**no**"
+
+
+def _precision_gain(after: Measured, before: Measured) -> Interval | None:
+    """Return the fork precision of one point less that of another, over the same prompts."""
+    sides: list[tuple[list[float], list[float]]] = []
+    for one in (after, before):
+        counts = [
+            fork_counts(answered.structure, true_structure(task_of(name, answered.family, None)))
+            for name, answered in one.answers.items()
+        ]
+        sides.append(([c.right for c in counts], [c.given for c in counts]))
+    return ratio_difference(*sides[0], *sides[1])

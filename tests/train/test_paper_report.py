@@ -1,0 +1,154 @@
+"""The report of the comparison: which point stands for us over all seeds, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.evaluate.answered import Answered, read_answers, write_answers
+from pasta_lm.evaluate.comparison import Comparison, Point
+from pasta_lm.evaluate.measured import Measured, Speed, measure
+from pasta_lm.evaluate.pairing import pair
+from tests.evaluate.records import write_records
+
+ROOT = Path(__file__).parents[2]
+MODULES = ("headline", "order", "plan", "report", "stages", "steps", "table")
+RIVAL = "APAR-BoN, lambda 4"
+
+
+@pytest.fixture(scope="module")
+def paper() -> Iterator[dict[str, Any]]:
+    """Return the modules of the run, which are no part of the package."""
+    sys.path.insert(0, str(ROOT / "runs" / "paper_small"))
+    yield {name: __import__(name) for name in MODULES}
+    sys.path.remove(str(ROOT / "runs" / "paper_small"))
+    for name in MODULES:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Answered]:
+    """Return the answers of a model whose forks are the true ones."""
+    path = tmp_path_factory.mktemp("records") / "gold.jsonl"
+    write_records(path)
+    return read_answers(path)
+
+
+def measured(folder: Path, rows: list[Answered], **grades: list[float]) -> dict[str, Measured]:
+    """Return points with these grades, in turn over the prompts, and otherwise the same answers."""
+    points = []
+    for name, values in grades.items():
+        ours = [one for one in rows if one.strategy == "pasta"]
+        graded = {
+            (one.task_id, one.wall_s is None): replace(one, grade=values[i % len(values)])
+            for i, one in enumerate(ours)
+        }
+        changed = [
+            graded[one.task_id, one.wall_s is None] if one.strategy == "pasta" else one
+            for one in rows
+        ]
+        write_answers(folder / f"{name}.jsonl", changed)
+        points.append(
+            Point(name=name, method=name, model=name, records=str(folder / f"{name}.jsonl"))
+        )
+    found = measure(Comparison(points=tuple(points), ours=points[0].name, baseline="b"))
+    return {one.point.name: one for one in found}
+
+
+def test_the_same_seed_twice_is_that_seed(
+    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+) -> None:
+    points = measured(tmp_path, rows, ours=[1.0, 0.5], rival=[0.5, 0.75, 0.0])
+    both = points["ours"], points["rival"]
+    for kind in Speed:
+        assert paper["headline"].pooled([both, both], kind) == pair(*both, kind)
+    assert paper["headline"].pooled([], Speed.THEORETICAL) is None
+
+
+def test_seeds_that_disagree_are_averaged_by_prompt(
+    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+) -> None:
+    points = measured(tmp_path, rows, up=[1.0], middle=[0.5], down=[0.0])
+    up, middle, down = points.values()
+    found = paper["headline"].pooled([(up, middle), (down, middle)], Speed.THEORETICAL)
+    assert (found.quality.mean, found.quality.low, found.quality.high) == (0, 0, 0)
+
+
+def test_one_point_of_ours_has_to_do_for_all_seeds(
+    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+) -> None:
+    seeds = {}
+    for seed, grades in enumerate(({"a": 1.0, "b": 0.8}, {"a": 0.2, "b": 0.8})):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        one = {name: [grade] for name, grade in grades.items()}
+        seeds[seed] = measured(folder, rows, **one, rival=[0.5])
+    best = paper["headline"]._best(seeds, ["a", "b"], "rival", Speed.THEORETICAL)
+    name, found = best
+    assert name == "b"  # a wins by more, once
+    assert {pairing.verdict.value for _, pairing in found.values()} == {"better"}
+    row = [*paper["headline"]._row(seeds, ["a", "b"], "rival", Speed.THEORETICAL, {"b"})]
+    assert row[:5] == ["rival", "theoretical", "! b", "better", "better"]
+    assert row[5].startswith("0.300 [")
+    assert row[-1] == "better"
+
+
+def test_what_a_seed_lacks_is_said(
+    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+) -> None:
+    untimed = [one for one in rows if one.wall_s is None]
+    seeds = {0: measured(tmp_path, untimed, ours=[1.0], rival=[0.5]), 1: {}}
+    rows_of = {
+        kind: [*paper["headline"]._row(seeds, ["ours"], "rival", kind, set())] for kind in Speed
+    }
+    assert rows_of[Speed.THEORETICAL][3:5] == ["better", "not run"]
+    assert rows_of[Speed.THEORETICAL][-1] == "better (1 of 2 seeds)"
+    assert rows_of[Speed.REALISED][2:5] == ["-", "not timed", "not run"]
+    assert rows_of[Speed.REALISED][-1] == "not timed (0 of 2 seeds)"
+
+
+def test_a_stage_is_held_against_the_finetuning_by_prompt(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    points = []
+    last = list(paper["stages"].STAGES)[-1]
+    for name, annotator in ((paper["stages"].SFT, "always_fork"), (last, "gold")):
+        path = tmp_path / f"{annotator}.jsonl"
+        write_records(path, annotator)
+        points.append(Point(name=name, method=name, model="m", records=str(path)))
+    found = measure(Comparison(points=tuple(points), ours=last, baseline="b"))
+    answers = {one.point.name: one for one in found}
+    stage, precision, speed, *_, both = paper["stages"]._gains(answers, last)
+    assert stage == "round two"
+    assert float(precision.split()[0]) > 0  # a chain was forked before, and is not now
+    assert float(speed.split()[0]) < 1
+    assert both == "**no**"
+    assert [*paper["stages"]._gains({}, last)][1:] == ["not run"] * 4
+
+
+def test_a_report_of_nothing_says_the_budget_and_how_to_run_all(
+    paper: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    options = paper["steps"].Options(
+        out=tmp_path, laptop=tmp_path, num_prompts=840, num_sampled=300
+    )
+    plan = paper["order"].comparison(options)
+    paper["report"].write_report(tmp_path / "report.md", plan)
+    text = (tmp_path / "report.md").read_text("utf-8")
+    for said in (
+        "- Finetuning of the base: 800 steps",
+        "2 rounds of 300 prompts",
+        "840 test prompts",
+        "Tuning trials: none",
+        f"| {RIVAL} | theoretical | - | not run | not run | not run | - | - | not run (0 of 3",
+        "- length in digits: not run: ",
+        "APAR-SFT, own rules: not run: `runs/paper-small.sh --only seed-0/measure/apar`",
+        "SoT, prompted: not run: `runs/paper-small.sh --only seed-0/measure/baseline-sot`",
+    ):
+        assert said in text
