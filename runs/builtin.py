@@ -1,7 +1,8 @@
 """Put the built-in model and its twin into the package, and their base beside the recipes.
 
 ``python runs/builtin.py build/laptop`` after ``runs/laptop.sh``; results are read from there, and
-stand on the cards.
+stand on the cards. A model of stage two is named with its recipe and its results: ``--pasta
+build/paper/seed-0/pasta-bon-4/round-2/model --recipe pasta-bon-4 --results FILE``.
 """
 
 from __future__ import annotations
@@ -85,16 +86,17 @@ WHAT = {
 }
 
 
-def install(source: Path, target: Path, measured: str, remark: str) -> None:
+def install(source: Path, recipe: str, target: Path, measured: str, remark: str) -> None:
     """Copy a model folder to another and write its card.
 
     Args:
-        source: Of the model that a recipe made, in the folder of that recipe.
+        source: Of the model that a recipe made.
+        recipe: Its name.
         target: Its last part is the model's name.
         measured: What the card says of figures.
         remark: What a reader should know of the commit.
     """
-    name, recipe = target.name, source.parent.name
+    name = target.name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in FILES:
@@ -153,17 +155,22 @@ def main() -> None:
     """Install the models of a folder that ``runs/laptop.sh`` made."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("made", type=Path, help="where runs/laptop.sh made them")
-    parser.add_argument("--results", default="pasta-gold-test.json", help="of its results")
+    parser.add_argument("--pasta", type=Path, help="the built-in model; that of pasta-gold")
+    parser.add_argument("--recipe", default="pasta-gold", help="that made it")
+    parser.add_argument("--results", default="pasta-gold-test.json", help="of it, or a path")
     parser.add_argument("--remark", default="", help="about the commit, for the cards")
     typed = parser.parse_args()
-    report = json.loads((typed.made / "results" / typed.results).read_text(encoding="utf-8"))
-    for name, recipe, strategy in (
-        ("builtin", "pasta-gold", "pasta"),
-        ("builtin-sequential", "baseline", "sequential"),
+    file = typed.made / "results" / typed.results  # a path with a root is itself
+    report = json.loads((file if file.exists() else Path(typed.results)).read_text("utf-8"))
+    ours = typed.pasta or typed.made / typed.recipe / "model"
+    for name, recipe, folder, strategy in (
+        ("builtin", typed.recipe, ours, "pasta"),
+        ("builtin-sequential", "baseline", typed.made / "baseline" / "model", "sequential"),
     ):
         measured = MEASURED.format(table=table(report, strategy))
-        install(typed.made / recipe / "model", MODELS / name, measured, typed.remark)
-    install(typed.made / BASE / "model", ROOT / "runs" / "base", NOT_MEASURED, typed.remark)
+        install(folder, recipe, MODELS / name, measured, typed.remark)
+    base = typed.made / BASE / "model"
+    install(base, BASE, ROOT / "runs" / "base", NOT_MEASURED, typed.remark)
 
 
 if __name__ == "__main__":
