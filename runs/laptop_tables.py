@@ -12,7 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pasta_lm.evaluate.answered import read_answers
+from pasta_lm.evaluate.intervals import mean
+from pasta_lm.evaluate.measured import task_of
+from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.structure import structure
 from pasta_lm.tasks import Dependence, make
+from pasta_lm.tasks.annotators import always_fork
 from pasta_lm.tasks.registry import FAMILIES
 
 ROWS = (
@@ -62,6 +68,9 @@ def main() -> None:
         print_families(gold["strategies"], noisy and noisy["strategies"])
     if "audit-always-fork-dev" in found:
         print_audit(found)
+        records = typed.results / "audit-always-fork-dev.jsonl"
+        if records.exists():
+            print_free(records)
 
 
 def print_headline(gold: Figures, noisy: Figures | None) -> None:
@@ -141,6 +150,28 @@ def print_audit(found: dict[str, Figures]) -> None:
         ]
         shown = [f"`{name}`", str(dependence), short(baseline), *map(cell, costs)]
         print_row([*shown, verdict(dependence, *costs)])
+    print()
+
+
+def print_free(records: Path) -> None:
+    """Print what forking costs where all is free, and where each block is where it was taught.
+
+    A model that leaves a block out loses what the block would have said, and that says nothing of
+    the family: so the cost is given for the answers whose structure is the taught one, too.
+    """
+    rows = [row for row in read_answers(records) if row.wall_s is None]
+    given = {row.task_id: row for row in rows if row.strategy == "pasta"}
+    never = {row.task_id: row for row in rows if row.strategy == "sequential"}
+    free, taught = [], []
+    for name, row in given.items():
+        task = task_of(name, row.family, None)
+        if task.dependence is Dependence.FREE and not FAMILIES[row.family].held_out:
+            cost = row.grade - never[name].grade
+            free.append(cost)
+            if row.structure == structure(task, always_fork(task)):
+                taught.append(cost)
+    print(f"Always fork, free families together, {len(free)} prompts: {cell(as_dict(mean(free)))};")
+    print(f"where all blocks are as taught, {len(taught)} of them: {cell(as_dict(mean(taught)))}.")
 
 
 def verdict(dependence: Dependence, always: Figures | None, never: Figures | None) -> str:

@@ -4,19 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pasta_lm.evaluate.answered import read_answers, write_answers
 from pasta_lm.strategies.model import Pasta, builtin_folder
 from pasta_lm.tasks import Dependence
 from pasta_lm.tasks.registry import FAMILIES
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.learner import load_learner
+from tests.evaluate.records import write_records
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "runs"))
-from laptop_tables import verdict  # noqa: E402
+from laptop_tables import print_free, verdict  # noqa: E402
 
 sys.path.remove(str(ROOT / "runs"))
 VARIANTS = ("base", "base-more", "base-all", "baseline", "pasta-gold", "pasta-noisy")
@@ -88,6 +91,24 @@ def test_a_family_has_earned_its_name_where_breaking_it_costs_what_it_should(
 ) -> None:
     costs = [None if cost is None else {"mean": cost} for cost in (always, never)]
     assert verdict(dependence, *costs) == expected
+
+
+def test_what_forking_costs_is_told_for_answers_that_kept_to_what_was_taught_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "records.jsonl"
+    write_records(path, "always_fork")
+    rows = read_answers(path)
+    place = next(
+        i for i, row in enumerate(rows) if row.strategy == "pasta" and row.family == "takings"
+    )
+    left_out = replace(rows[place].structure, forked=rows[place].structure.forked - {0})
+    rows[place] = replace(rows[place], grade=0.4, structure=left_out)
+    write_answers(path, rows)
+    print_free(path)
+    whole, taught = capsys.readouterr().out.splitlines()
+    assert "free families together, 6 prompts: -0.100 (" in whole  # the chain is none of them
+    assert "as taught, 5 of them: 0.000 (0.000 to 0.000)" in taught
 
 
 def test_finetunings_can_begin_at_the_base_of_the_repository(tmp_path: Path) -> None:
