@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from pasta_lm.evaluate.answered import read_answers
+from pasta_lm.evaluate.answered import Answered, read_answers
 from pasta_lm.evaluate.intervals import mean
 from pasta_lm.evaluate.measured import task_of
 from pasta_lm.evaluate.quality import as_dict
-from pasta_lm.evaluate.structure import structure
-from pasta_lm.tasks import Dependence, make
+from pasta_lm.evaluate.structure import structure, true_structure
+from pasta_lm.tasks import Dependence, Task, make
 from pasta_lm.tasks.annotators import always_fork
 from pasta_lm.tasks.registry import FAMILIES
 
@@ -66,6 +67,9 @@ def main() -> None:
         print_splits(found)
     if gold is not None:
         print_families(gold["strategies"], noisy and noisy["strategies"])
+    records = typed.results / f"pasta-gold-{typed.split}.jsonl"
+    if records.exists():
+        print_exact(records)
     if "audit-always-fork-dev" in found:
         print_audit(found)
         records = typed.results / "audit-always-fork-dev.jsonl"
@@ -153,23 +157,42 @@ def print_audit(found: dict[str, Figures]) -> None:
     print()
 
 
+def answered(records: Path) -> Iterator[tuple[Task, Answered, Answered]]:
+    """Yield each prompt of a trained family with PASTA's answer and the sequential one."""
+    rows = [row for row in read_answers(records) if row.wall_s is None]
+    theirs = {row.task_id: row for row in rows if row.strategy == "sequential"}
+    for row in rows:
+        if row.strategy == "pasta" and not FAMILIES[row.family].held_out:
+            yield task_of(row.task_id, row.family, None), row, theirs[row.task_id]
+
+
+def print_exact(records: Path) -> None:
+    """Print grades where the structure is exactly the true one, and where it is not."""
+    groups: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for task, ours, theirs in answered(records):
+        groups[ours.structure == true_structure(task)].append((ours.grade, theirs.grade))
+    for is_exact, grades in groups.items():
+        if grades:
+            means = ", ".join(f"{fmean(side):.3f}" for side in zip(*grades, strict=True))
+            label = "exact" if is_exact else "not exact"
+            print(f"Structure {label}, {len(grades)} prompts: PASTA and sequential {means}.")
+    whole = [one for grades in groups.values() for one in grades]
+    right = ", ".join(f"{fmean(g == 1 for g in side):.3f}" for side in zip(*whole, strict=True))
+    print(f"Grade of 1, all prompts: PASTA and sequential {right}.\n")
+
+
 def print_free(records: Path) -> None:
     """Print what forking costs where all is free, and where each block is where it was taught.
 
     A model that leaves a block out loses what the block would have said, and that says nothing of
     the family: so the cost is given for the answers whose structure is the taught one, too.
     """
-    rows = [row for row in read_answers(records) if row.wall_s is None]
-    given = {row.task_id: row for row in rows if row.strategy == "pasta"}
-    never = {row.task_id: row for row in rows if row.strategy == "sequential"}
     free, taught = [], []
-    for name, row in given.items():
-        task = task_of(name, row.family, None)
-        if task.dependence is Dependence.FREE and not FAMILIES[row.family].held_out:
-            cost = row.grade - never[name].grade
-            free.append(cost)
-            if row.structure == structure(task, always_fork(task)):
-                taught.append(cost)
+    for task, ours, never in answered(records):
+        if task.dependence is Dependence.FREE:
+            free.append(ours.grade - never.grade)
+            if ours.structure == structure(task, always_fork(task)):
+                taught.append(free[-1])
     print(f"Always fork, free families together, {len(free)} prompts: {cell(as_dict(mean(free)))};")
     print(f"where all blocks are as taught, {len(taught)} of them: {cell(as_dict(mean(taught)))}.")
 

@@ -7,16 +7,14 @@ point of ours has to do for all seeds, and a verdict over seeds is the least of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp
-from statistics import fmean
+from dataclasses import dataclass
 
 from plan import Plan
 from table import cell, table
 
 from pasta_lm.evaluate.comparison import read_comparison
-from pasta_lm.evaluate.intervals import Interval, mean
 from pasta_lm.evaluate.measured import Measured, Speed, measure
-from pasta_lm.evaluate.pairing import Pairing, Verdict, pair
+from pasta_lm.evaluate.pairing import Pairing, Verdict, pair, pair_over
 from pasta_lm.evaluate.quality import as_dict
 
 RIVALS = ("APAR-BoN", "rule-pasta-BoN", "SoT")
@@ -56,19 +54,19 @@ def headline(plan: Plan, seeds: Mapping[int, Answers], flagged: set[str]) -> Ite
 def _row(
     seeds: Mapping[int, Answers], ours: Sequence[str], rival: str, kind: Speed, flagged: set[str]
 ) -> Iterator[str]:
-    chosen = _best(seeds, ours, rival, kind)
-    by, found = chosen or ("-", {})
+    chance = _best(seeds, ours, rival, kind)
     yield f"! {rival}" if rival in flagged else rival
     yield kind.value
+    by = chance.name if chance else "-"
     yield f"! {by}" if by in flagged else by
+    found = chance.by_seed if chance else {}
     each = [
-        found[seed][1].verdict.value if seed in found else _lack(answers, ours, rival)
+        found[seed].verdict.value if seed in found else _lack(answers, ours, rival)
         for seed, answers in seeds.items()
     ]
     yield from each
-    whole = pooled([both for both, _ in found.values()], kind)
-    yield cell(whole and as_dict(whole.quality))
-    yield cell(whole and as_dict(whole.speed))
+    yield cell(chance and as_dict(chance.whole.quality))
+    yield cell(chance and as_dict(chance.whole.speed))
     yield least(each)
 
 
@@ -77,55 +75,36 @@ def _lack(answers: Answers, ours: Sequence[str], rival: str) -> str:
     return "not timed" if is_there else "not run"
 
 
-Found = dict[int, tuple[tuple[Measured, Measured], Pairing]]
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """One point of ours against a rival's: by seed, and over the seeds that have both."""
+
+    name: str
+    by_seed: Mapping[int, Pairing]
+    whole: Pairing
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Return what is smallest for the best: most seeds, best verdict, surest grade."""
+        worst = max(ORDER.index(pairing.verdict) for pairing in self.by_seed.values())
+        return -len(self.by_seed), worst, -self.whole.quality.low
 
 
 def _best(
     seeds: Mapping[int, Answers], ours: Sequence[str], rival: str, kind: Speed
-) -> tuple[str, Found] | None:
-    """Return the point of ours with the best verdict over most seeds, and its pairings."""
-    chances: list[tuple[tuple[float, ...], str, Found]] = []
+) -> Chance | None:
+    """Return the point of ours with the best verdict over most seeds."""
+    chances = []
     for name in ours:
-        found: Found = {}
-        for seed, answers in seeds.items():
-            if name in answers and rival in answers:
-                both = answers[name], answers[rival]
-                if pairing := pair(*both, kind):
-                    found[seed] = both, pairing
-        whole = pooled([both for both, _ in found.values()], kind)
-        if whole is not None:
-            worst = max(ORDER.index(pairing.verdict) for _, pairing in found.values())
-            chances.append(((-len(found), worst, -whole.quality.low), name, found))
-    if not chances:
-        return None
-    _, name, found = min(chances, key=lambda chance: chance[0])
-    return name, found
-
-
-def pooled(pairs: Sequence[tuple[Measured, Measured]], kind: Speed) -> Pairing | None:
-    """Return how ours and a rival compare over seeds: each prompt counts by its mean over them."""
-    grades = [
-        {name: one.answers[name].grade - rival.answers[name].grade for name in one.answers}
-        for one, rival in pairs
-    ]
-    speeds = [_gains(one, rival, kind) for one, rival in pairs]
-    quality, gain = _mean_of(grades), _mean_of(speeds)
-    if quality is None or gain is None:
-        return None
-    return Pairing(quality, Interval(exp(gain.mean), exp(gain.low), exp(gain.high)))
-
-
-def _gains(one: Measured, rival: Measured, kind: Speed) -> dict[str, float]:
-    fast, slow = one.log_speed(kind), rival.log_speed(kind)
-    return {name: fast[name] - slow[name] for name in fast if name in slow}
-
-
-def _mean_of(by_seed: Sequence[Mapping[str, float]]) -> Interval | None:
-    """Return the mean over prompts, each averaged over the seeds first."""
-    if not by_seed:
-        return None
-    names = [name for name in by_seed[0] if all(name in one for one in by_seed)]
-    return mean([fmean(one[name] for one in by_seed) for name in names])
+        both = {
+            seed: (answers[name], answers[rival])
+            for seed, answers in seeds.items()
+            if name in answers and rival in answers
+        }
+        by_seed = {seed: found for seed, one in both.items() if (found := pair(*one, kind))}
+        if whole := pair_over([both[seed] for seed in by_seed], kind):
+            chances.append(Chance(name, by_seed, whole))
+    return min(chances, key=lambda chance: chance.rank, default=None)
 
 
 def least(verdicts: Sequence[str]) -> str:

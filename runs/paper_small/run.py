@@ -29,10 +29,10 @@ def _write_page(options: Options, page: Page, run: Run) -> bool:
     results.mkdir(parents=True, exist_ok=True)
     asked = results / f"{page.name}.toml"
     asked.write_text(page.toml(), encoding="utf-8")
-    if not any(Path(point["records"]).exists() for point in page.points):
-        return True
     said = results / f"{page.name}.json"
     said.unlink(missing_ok=True)  # a page that cannot be made again must not look as if it were
+    if not any(Path(point["records"]).exists() for point in page.points):
+        return True
     words = ["evaluate", "frontier", str(asked), "--json"]
     words += ["--html", str(said.with_suffix(".html")), "--plot", str(said.with_suffix(".svg"))]
     step = Step(
@@ -65,18 +65,20 @@ def options_of(typed: argparse.Namespace) -> Options:
     )
 
 
-def keep_options(options: Options) -> None:
-    """Note what a folder is begun with, and refuse to go on with anything else."""
-    file = options.out / "options.json"
+def keep_options(plan: Plan) -> None:
+    """Note with what a folder is begun, its base too, and refuse to go on with anything else."""
+    out = plan.options.out
+    asked = plan.options.asked | {"base": plan.base}
+    file = out / "options.json"
     if not file.exists():
-        options.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(options.asked), encoding="utf-8")
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asked), encoding="utf-8")
         return
     begun = json.loads(file.read_text(encoding="utf-8"))
-    for key, value in options.asked.items():
+    for key, value in asked.items():
         if begun.get(key) != value:
             sys.exit(
-                f"runs/paper-small.sh: {options.out} was begun with {key} = {begun.get(key)}, not "
+                f"runs/paper-small.sh: {out} was begun with {key} = {begun.get(key)}, not "
                 f"{value}: type the same flags, or OUT=... for another folder"
             )
 
@@ -119,7 +121,7 @@ def main() -> None:
     if typed.list:
         print("\n".join(f"{'done' if step.is_done else '    '}  {step.name}" for step in steps))
         return
-    keep_options(plan.options)
+    keep_options(plan)
     runner = Runner(plan, run, jobs, processes.interrupt)
     if not typed.report:
         for step in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from headline import Answers
@@ -13,7 +14,7 @@ from pasta_lm.evaluate.intervals import Interval, ratio_difference
 from pasta_lm.evaluate.measured import Measured, Speed, task_of
 from pasta_lm.evaluate.pairing import pair
 from pasta_lm.evaluate.quality import as_dict
-from pasta_lm.evaluate.structure import fork_counts, true_structure
+from pasta_lm.evaluate.structure import Structure, fork_counts, true_structure
 
 Figures = dict[str, Any]
 SFT = "Pasta-SFT, noisy"
@@ -76,11 +77,14 @@ def _gains(answers: Answers, name: str) -> Iterator[str]:
 
 def _precision_gain(after: Measured, before: Measured) -> Interval | None:
     """Return the fork precision of one point less that of another, over the same prompts."""
-    sides: list[tuple[list[float], list[float]]] = []
+    columns: list[list[float]] = []
     for one in (after, before):
-        counts = [
-            fork_counts(answered.structure, true_structure(task_of(name, answered.family, None)))
-            for name, answered in one.answers.items()
-        ]
-        sides.append(([c.right for c in counts], [c.given for c in counts]))
-    return ratio_difference(*sides[0], *sides[1])
+        found = [one.answers[name] for name in after.answers]
+        counts = [fork_counts(a.structure, _true(a.task_id, a.family)) for a in found]
+        columns += [[c.right for c in counts], [c.given for c in counts]]
+    return ratio_difference(*columns)
+
+
+@cache
+def _true(task_id: str, family: str) -> Structure:
+    return true_structure(task_of(task_id, family, None))

@@ -41,10 +41,9 @@ class Options:
 
     @property
     def asked(self) -> dict[str, object]:
-        """Return what must stay the same as long as a folder is gone on with."""
+        """Return what of this must stay the same as long as a folder is gone on with."""
         kept = ("num_prompts", "num_timed", "num_sampled", "is_tiny")
-        base = None if self.base is None else str(self.base)
-        return {name: getattr(self, name) for name in kept} | {"base": base}
+        return {name: getattr(self, name) for name in kept}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

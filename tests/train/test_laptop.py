@@ -19,7 +19,7 @@ from tests.evaluate.records import write_records
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "runs"))
-from laptop_tables import print_free, verdict  # noqa: E402
+from laptop_tables import print_exact, print_free, verdict  # noqa: E402
 
 sys.path.remove(str(ROOT / "runs"))
 VARIANTS = ("base", "base-more", "base-all", "baseline", "pasta-gold", "pasta-noisy")
@@ -109,6 +109,27 @@ def test_what_forking_costs_is_told_for_answers_that_kept_to_what_was_taught_too
     whole, taught = capsys.readouterr().out.splitlines()
     assert "free families together, 6 prompts: -0.100 (" in whole  # the chain is none of them
     assert "as taught, 5 of them: 0.000 (0.000 to 0.000)" in taught
+
+
+def test_grades_are_told_by_whether_the_structure_is_the_true_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "records.jsonl"
+    write_records(path, "always_fork")  # right for six prompts, wrong for the three chains
+    rows = [
+        replace(row, grade=0.25)
+        if row.strategy == "pasta" and row.family == "running_takings"
+        else row
+        for row in read_answers(path)
+    ]
+    write_answers(path, rows)
+    print_exact(path)
+    assert capsys.readouterr().out.splitlines() == [
+        "Structure exact, 6 prompts: PASTA and sequential 1.000, 1.000.",
+        "Structure not exact, 3 prompts: PASTA and sequential 0.250, 1.000.",
+        "Grade of 1, all prompts: PASTA and sequential 0.667, 1.000.",
+        "",
+    ]
 
 
 def test_finetunings_can_begin_at_the_base_of_the_repository(tmp_path: Path) -> None:

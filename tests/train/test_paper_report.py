@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +11,11 @@ import pytest
 from pasta_lm.evaluate.answered import Answered, read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.evaluate.measured import Measured, Speed, measure
-from pasta_lm.evaluate.pairing import pair
+from pasta_lm.evaluate.pairing import pair, pair_over
 from tests.evaluate.records import write_records
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("headline", "order", "plan", "report", "stages", "steps", "table")
 RIVAL = "APAR-BoN, lambda 4"
-
-
-@pytest.fixture(scope="module")
-def paper() -> Iterator[dict[str, Any]]:
-    """Return the modules of the run, which are no part of the package."""
-    sys.path.insert(0, str(ROOT / "runs" / "paper_small"))
-    yield {name: __import__(name) for name in MODULES}
-    sys.path.remove(str(ROOT / "runs" / "paper_small"))
-    for name in MODULES:
-        del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +47,19 @@ def measured(folder: Path, rows: list[Answered], **grades: list[float]) -> dict[
     return {one.point.name: one for one in found}
 
 
-def test_the_same_seed_twice_is_that_seed(
-    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
-) -> None:
+def test_the_same_seed_twice_is_that_seed(tmp_path: Path, rows: list[Answered]) -> None:
     points = measured(tmp_path, rows, ours=[1.0, 0.5], rival=[0.5, 0.75, 0.0])
     both = points["ours"], points["rival"]
     for kind in Speed:
-        assert paper["headline"].pooled([both, both], kind) == pair(*both, kind)
-    assert paper["headline"].pooled([], Speed.THEORETICAL) is None
+        assert pair_over([both, both], kind) == pair(*both, kind)
+    assert pair_over([], Speed.THEORETICAL) is None
 
 
-def test_seeds_that_disagree_are_averaged_by_prompt(
-    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
-) -> None:
+def test_seeds_that_disagree_are_averaged_by_prompt(tmp_path: Path, rows: list[Answered]) -> None:
     points = measured(tmp_path, rows, up=[1.0], middle=[0.5], down=[0.0])
     up, middle, down = points.values()
-    found = paper["headline"].pooled([(up, middle), (down, middle)], Speed.THEORETICAL)
+    found = pair_over([(up, middle), (down, middle)], Speed.THEORETICAL)
+    assert found is not None
     assert (found.quality.mean, found.quality.low, found.quality.high) == (0, 0, 0)
 
 
@@ -89,9 +73,8 @@ def test_one_point_of_ours_has_to_do_for_all_seeds(
         one = {name: [grade] for name, grade in grades.items()}
         seeds[seed] = measured(folder, rows, **one, rival=[0.5])
     best = paper["headline"]._best(seeds, ["a", "b"], "rival", Speed.THEORETICAL)
-    name, found = best
-    assert name == "b"  # a wins by more, once
-    assert {pairing.verdict.value for _, pairing in found.values()} == {"better"}
+    assert best.name == "b"  # a wins by more, once
+    assert {pairing.verdict.value for pairing in best.by_seed.values()} == {"better"}
     row = [*paper["headline"]._row(seeds, ["a", "b"], "rival", Speed.THEORETICAL, {"b"})]
     assert row[:5] == ["rival", "theoretical", "! b", "better", "better"]
     assert row[5].startswith("0.300 [")

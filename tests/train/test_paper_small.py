@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -25,17 +25,6 @@ from pasta_lm.train.preference_config import PreferenceConfig, read_preference_c
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "runs" / "paper-small.sh")
-MODULES = ("headline", "order", "plan", "report", "run", "runner", "stages", "steps", "table")
-
-
-@pytest.fixture(scope="module")
-def paper() -> Iterator[dict[str, Any]]:
-    """Return the modules of the run, which are no part of the package."""
-    sys.path.insert(0, str(ROOT / "runs" / "paper_small"))
-    yield {name: __import__(name) for name in MODULES}
-    sys.path.remove(str(ROOT / "runs" / "paper_small"))
-    for name in MODULES:
-        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
