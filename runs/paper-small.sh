@@ -4,6 +4,7 @@
 #
 #   runs/paper-small.sh                  the headline and the rivals, training seed 0
 #   runs/paper-small.sh --seeds 0,1,2    three training seeds
+#   runs/paper-small.sh --trials         how the rates of stage two were chosen, too
 #   runs/paper-small.sh --ablations      the ablations too, last
 #   runs/paper-small.sh --tiny           all of it as a toy, in about a minute: what the tests run
 #   runs/paper-small.sh --jobs 2         two steps at the same time, each with its share of the cores

@@ -11,6 +11,7 @@ from typing import Any
 
 from plan import Plan
 from steps import Options, Step, part_of
+from trials import trials
 
 WEIGHTS = ("4", "1", "2", "8", "inf")
 """The paper's lambda; the first one samples for all others in round one, and is the headline."""
@@ -43,6 +44,8 @@ def comparison(options: Options) -> Plan:
         hard_split(plan, seed)
         if not seed:
             yardsticks(plan)
+    plan.group = "trials"
+    trials(plan)
     plan.group = "ablations"
     ablations(plan)
     return plan
@@ -51,6 +54,7 @@ def comparison(options: Options) -> Plan:
 def wanted(plan: Plan) -> Iterator[Step]:
     """Yield the steps that the options ask for, in order."""
     groups = {f"seed-{seed}" for seed in plan.options.seeds}
+    groups |= {"trials"} if plan.options.has_trials else set()
     groups |= {"ablations"} if plan.options.has_ablations else set()
     for step in plan.steps.values():
         if step.group in groups:

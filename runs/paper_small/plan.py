@@ -10,6 +10,8 @@ from typing import Any
 
 from steps import Options, Page, Step, part_of
 
+SHARES = {"test": 1, "dev": 2, "hard": 4}
+"""One of how many: a split other than the test split has fewer prompts."""
 LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
 """What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
 BASES = ("base-last", "base-long", "base-all", "base-more", "base")
@@ -227,7 +229,7 @@ class Plan:
         """Add a comparison without points; clocks are those of the test split."""
         options = self.options
         is_test = split == "test"
-        num = options.num_prompts if is_test else max(1, options.num_prompts // 4)
+        num = max(1, options.num_prompts // SHARES[split])
         timed = options.num_timed if is_test and not options.is_tiny else 0
         folder = self.folders[baseline]
         page = Page(name, title, "Pasta-BoN", folder, split, num, timed)
@@ -247,7 +249,7 @@ class Plan:
         Test prompts are answered once by each model, and ``runs/laptop.sh`` may have asked them.
         """
         laptop = self.options.laptop
-        said = laptop / "results" / f"{GRADED[split]}.json"
+        said = laptop / "results" / f"{GRADED.get(split)}.json"
         records = said.with_suffix(".jsonl")
         is_theirs = Path(folder) == laptop / "baseline" / "model"
         if self.options.is_tiny or not (is_theirs and said.exists() and records.exists()):

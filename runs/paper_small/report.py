@@ -15,6 +15,7 @@ from order import FIRST, SEEDS
 from plan import Plan
 from stages import stages
 from table import cell, table
+from trials import PAGE, TRIED, chosen
 
 from pasta_lm.evaluate.frontier import over_prompts
 from pasta_lm.evaluate.provenance import commit, processor
@@ -32,7 +33,7 @@ LEFT_OUT = (
     ("positions: oracle", "its lengths are known only once an answer is there"),
     ("positions: rotate, trained", "until a sync it is trained as predict; decoded, it is a point"),
     ("length in digits", "the vocabulary spells a length as one piece"),
-    ("tuning of rates and beta", "no method had a trial: all have the rates of their recipe"),
+    ("tuning of alpha and beta", "they are BoNBoN's; of rates see the trials"),
 )
 """What no command here runs, and why."""
 
@@ -47,8 +48,10 @@ def write_report(path: Path, plan: Plan) -> None:
     answers = {seed: answers_of(plan, f"seed-{seed}") for seed in seeds}
     points = {seed: _by_name(page) for seed, page in seeds.items()}
     unusual = {n for by in points.values() for n, one in by.items() if one["is_length_unusual"]}
+    rates = {one.recipe: _rate(one.recipe) for one in TRIED}
     for part in (
         _budget(plan),
+        chosen(_by_name(pages[PAGE]), rates),
         headline(plan, answers, unusual),
         stages(points, answers),
         _quality(pages),
@@ -81,7 +84,7 @@ def _budget(plan: Plan) -> Iterator[str]:
     yield ""
     options = plan.options
     if not options.is_tiny:
-        sft, bon = (_toml(f"runs/recipes/{name}.toml") for name in ("pasta-noisy", "pasta-bon-4"))
+        sft, bon = _toml("pasta-noisy"), _toml("pasta-bon-4")
         one, two = sft["train"], bon["train"]
         sampled = options.num_sampled or bon["data"]["tasks"]["num_prompts"]
         yield f"- Finetuning of the base: {one['steps']} steps of at most"
@@ -89,16 +92,21 @@ def _budget(plan: Plan) -> Iterator[str]:
         yield f"  {one['learning_rate']:g}."
         yield f"- Stage two: {two['rounds']} rounds of {sampled} prompts with"
         yield f"  {bon['rollouts']['samples']} samples each, {two['epochs']} epoch,"
-        yield f"  {two['optimizer']} at {two['learning_rate']:g}; round one's samples are shared by"
-        yield "  all weights of a method. Tuning trials: none, of any method."
+        yield f"  {two['optimizer']} at the rate that its trials chose, the same number of trials for"
+        yield "  every method; round one's samples are shared by all weights of a method."
     yield f"- {options.num_prompts} test prompts, {options.num_timed} of each family timed; what is"
     yield "  `generated` and what `replayed` stands on each page."
     yield f"- Commit {commit() or 'of a release'}, torch {version('torch')}, {processor()},"
     yield f"  {os.cpu_count()} cores."
 
 
-def _toml(path: str) -> Figures:
-    return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+def _toml(recipe: str) -> Figures:
+    return tomllib.loads(Path(f"runs/recipes/{recipe}.toml").read_text(encoding="utf-8"))
+
+
+def _rate(recipe: str) -> float:
+    rate: float = _toml(recipe)["train"]["learning_rate"]
+    return rate
 
 
 def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:

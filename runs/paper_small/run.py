@@ -59,6 +59,7 @@ def options_of(typed: argparse.Namespace) -> Options:
         num_timed=10 if typed.timed is None else typed.timed,
         num_sampled=typed.sampled,
         is_tiny=typed.tiny,
+        has_trials=typed.trials,
         has_ablations=typed.ablations,
         flags=shlex.join(flags),
         folders=" ".join(f"{name}={shlex.quote(place)}" for name, place in folders.items()),
@@ -88,6 +89,7 @@ def read_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="runs/paper-small.sh", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="all of it as a toy")
     parser.add_argument("--seeds", default="0", help="of training, by comma: 0,1,2")
+    parser.add_argument("--trials", action="store_true", help="how the rates were chosen, too")
     parser.add_argument("--ablations", action="store_true", help="the ablations too, last")
     parser.add_argument("--only", action="append", default=[], metavar="STEP", help="and its needs")
     parser.add_argument("--prompts", type=int, help="test prompts; 8400 is 400 of each family")

@@ -21,7 +21,8 @@ class Options:
         num_timed: Of each family, decoded alone for clocks.
         num_sampled: Prompts of a round of stage two; None: as many as its recipe has.
         is_tiny: Whether all of it is a toy.
-        has_ablations: Whether they are carried out too; they are listed anyway.
+        has_trials: Whether those of the rates are carried out too; they are listed anyway.
+        has_ablations: The same of the ablations.
         flags: How these options are typed.
         folders: What names other folders, as it is typed before the command.
     """
@@ -35,6 +36,7 @@ class Options:
     num_timed: int = 10
     num_sampled: int | None = None
     is_tiny: bool = False
+    has_trials: bool = False
     has_ablations: bool = False
     flags: str = ""
     folders: str = ""
