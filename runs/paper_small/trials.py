@@ -1,7 +1,7 @@
 """Trials of stage two: the same rates for every method, after one round, on development prompts.
 
-The rate of a method's recipe is the best of its trials by what stage two is to raise; no test prompt
-has a say. They borrow the samples of round one, so they are carried out after it.
+The rate of a method's recipe is the best of its trials by what stage two is to raise; no test
+prompt has a say. They borrow the samples of round one, so they are carried out after it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ WEIGHT = 4.0
 class Tried(NamedTuple):
     """A method whose rate is chosen."""
 
+    method: str
     recipe: str
     run: str
     base: str
@@ -29,10 +30,10 @@ class Tried(NamedTuple):
 
 
 TRIED = (
-    Tried("pasta-bon-4", "pasta-bon-4", "pasta-noisy", "pasta"),
-    Tried("apar-bon-4", "apar-bon-4", "apar-noisy", "apar"),
-    Tried("rule-pasta-bon-4", "rule-pasta-bon-4", "rule-pasta", "pasta"),
-    Tried("baseline-bon", "baseline-bon", "baseline", "sequential"),
+    Tried("Pasta-BoN", "pasta-bon-4", "pasta-bon-4", "pasta-noisy", "pasta"),
+    Tried("APAR-BoN", "apar-bon-4", "apar-bon-4", "apar-noisy", "apar"),
+    Tried("rule-pasta-BoN", "rule-pasta-bon-4", "rule-pasta-bon-4", "rule-pasta", "pasta"),
+    Tried("Baseline-BoN", "baseline-bon", "baseline-bon", "baseline", "sequential"),
 )
 
 
@@ -48,7 +49,7 @@ def trials(plan: Plan) -> None:
             trained = plan.bon(
                 f"{PAGE}/{name}", tried.recipe, 0, base, change, shares=run, rounds=1
             )
-            plan.point(PAGE, trained, name, "trial", rate, strategy=tried.strategy)
+            plan.point(PAGE, trained, name, tried.method, rate, strategy=tried.strategy)
 
 
 def name_of(tried: Tried, rate: str) -> str:

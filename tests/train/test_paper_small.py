@@ -78,6 +78,7 @@ def test_what_is_asked_for_is_a_part_of_what_is_listed(
 
     assert wanted() == {"seed-0"}
     assert wanted(seeds=(0, 2), has_ablations=True) == {"seed-0", "seed-2", "ablations"}
+    assert wanted(has_trials=True) == {"seed-0", "trials"}
     assert "seed-7/pasta-bon-4" in plan_of(paper, tmp_path, seeds=(7,)).steps
 
 
@@ -87,14 +88,18 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
     found = trainings(plan_of(paper, tmp_path))
     tuned = [name for name in found if not name.endswith("base") and name != "draft"]
     budgets, sampled = set(), set()
+    rates: dict[str, set[float]] = {}
     for name in tuned:
         config = found[name]
         train = config.train
-        budget = (train.steps, train.epochs, train.optimizer, train.learning_rate)
+        budget = (train.steps, train.epochs, train.optimizer, train.accumulate, train.warmup)
         if isinstance(config, SftConfig):
-            budgets.add(("sft", config.data.max_tokens, train.accumulate, train.warmup, *budget))
+            budgets.add(("sft", config.data.max_tokens, *budget, train.learning_rate))
         else:
-            budgets.add(("bon", config.data.max_tokens, train.accumulate, train.warmup, *budget))
+            budgets.add(("bon", config.data.max_tokens, *budget))
+            tried, _, _ = name.removeprefix("trials/").partition("-at-")
+            group = tried if name.startswith("trials/") else config.rollouts.strategy
+            rates.setdefault(group, set()).add(train.learning_rate)
             tasks, rollouts = config.data.tasks, config.rollouts
             assert tasks is not None
             one = (tasks.num_prompts, rollouts.samples, rollouts.temperature, rollouts.max_tokens)
@@ -102,6 +107,9 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
                 sampled.add((*one, config.loss.kind, config.loss.alpha, config.loss.beta))
     assert len(budgets) == 2
     assert len(sampled) == 1
+    trials = {float(rate) for rate in paper["trials"].RATES}
+    assert [rates.pop(tried.run) for tried in paper["trials"].TRIED] == [trials] * 4
+    assert set().union(*rates.values()) <= trials
     seeds = {name: config.train.seed for name, config in found.items() if name.startswith("seed-")}
     assert all(name.startswith(f"seed-{seed}/") for name, seed in seeds.items())
 
