@@ -15,7 +15,7 @@ from order import FIRST, SEEDS
 from plan import Plan
 from stages import stages
 from table import cell, table
-from trials import PAGE, TRIED, chosen
+from trials import PAGE, TRIED, Setting, chosen
 
 from pasta_lm.evaluate.frontier import over_prompts
 from pasta_lm.evaluate.provenance import commit, processor
@@ -48,10 +48,10 @@ def write_report(path: Path, plan: Plan) -> None:
     answers = {seed: answers_of(plan, f"seed-{seed}") for seed in seeds}
     points = {seed: _by_name(page) for seed, page in seeds.items()}
     unusual = {n for by in points.values() for n, one in by.items() if one["is_length_unusual"]}
-    rates = {one.recipe: _rate(one.recipe) for one in TRIED}
+    taken = {one.recipe: _setting(one.recipe) for one in TRIED}
     for part in (
         _budget(plan),
-        chosen(_by_name(pages[PAGE]), rates),
+        chosen(_by_name(pages[PAGE]), taken),
         headline(plan, answers, unusual),
         stages(points, answers),
         _quality(pages),
@@ -92,8 +92,8 @@ def _budget(plan: Plan) -> Iterator[str]:
         yield f"  {one['learning_rate']:g}."
         yield f"- Stage two: {two['rounds']} rounds of {sampled} prompts with"
         yield f"  {bon['rollouts']['samples']} samples each, {two['epochs']} epoch,"
-        yield f"  {two['optimizer']} at the rate that trials chose, as many for every method; round"
-        yield "  one's samples are shared by all weights of a method."
+        yield f"  {two['optimizer']} as trials chose, as many for every method; round one's"
+        yield "  samples are shared by all weights of a method."
     yield f"- {options.num_prompts} test prompts, {options.num_timed} of each family timed; what is"
     yield "  `generated` and what `replayed` stands on each page."
     yield f"- Commit {commit() or 'of a release'}, torch {version('torch')}, {processor()},"
@@ -104,9 +104,9 @@ def _toml(recipe: str) -> Figures:
     return tomllib.loads(Path(f"runs/recipes/{recipe}.toml").read_text(encoding="utf-8"))
 
 
-def _rate(recipe: str) -> float:
-    rate: float = _toml(recipe)["train"]["learning_rate"]
-    return rate
+def _setting(recipe: str) -> Setting:
+    found = _toml(recipe)
+    return Setting(found["loss"]["alpha"], found["train"]["learning_rate"])
 
 
 def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:

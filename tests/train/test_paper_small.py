@@ -88,7 +88,7 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
     found = trainings(plan_of(paper, tmp_path))
     tuned = [name for name in found if not name.endswith("base") and name != "draft"]
     budgets, sampled = set(), set()
-    rates: dict[str, set[float]] = {}
+    settings: dict[str, set[Any]] = {}
     for name in tuned:
         config = found[name]
         train = config.train
@@ -97,19 +97,20 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
             budgets.add(("sft", config.data.max_tokens, *budget, train.learning_rate))
         else:
             budgets.add(("bon", config.data.max_tokens, *budget))
-            tried, _, _ = name.removeprefix("trials/").partition("-at-")
-            group = tried if name.startswith("trials/") else config.rollouts.strategy
-            rates.setdefault(group, set()).add(train.learning_rate)
+            setting = paper["trials"].Setting(config.loss.alpha, train.learning_rate)
+            tried, _, _ = name.removeprefix("trials/").rpartition("-")
+            settings.setdefault(tried if "trials/" in name else "", set()).add(setting)
             tasks, rollouts = config.data.tasks, config.rollouts
             assert tasks is not None
             one = (tasks.num_prompts, rollouts.samples, rollouts.temperature, rollouts.max_tokens)
             if "samples" not in name:
-                sampled.add((*one, config.loss.kind, config.loss.alpha, config.loss.beta))
+                sampled.add((*one, config.loss.kind, config.loss.beta))
     assert len(budgets) == 2
     assert len(sampled) == 1
-    trials = {float(rate) for rate in paper["trials"].RATES}
-    assert [rates.pop(tried.run) for tried in paper["trials"].TRIED] == [trials] * 4
-    assert set().union(*rates.values()) <= trials
+    trials = set(paper["trials"].SETTINGS.values())
+    assert [settings.pop(tried.run) for tried in paper["trials"].TRIED] == [trials] * 4
+    assert settings.pop("") <= trials
+    assert not settings
     seeds = {name: config.train.seed for name, config in found.items() if name.startswith("seed-")}
     assert all(name.startswith(f"seed-{seed}/") for name, seed in seeds.items())
 
