@@ -91,8 +91,8 @@ def chosen(points: Mapping[str, Mapping[str, Any]], taken: Mapping[str, Setting]
     yield "## Trials: the setting of stage two"
     yield ""
     yield f"One round by each of {len(SETTINGS)} settings, lambda {WEIGHT:g}, on development"
-    yield f"prompts. Score: parallelism + {WEIGHT:g} x grade; of sequential answers the grade alone."
-    yield "A recipe has the setting with the best score."
+    yield f"prompts. Score: parallelism + {WEIGHT:g} x grade; of sequential answers the grade"
+    yield "alone. A recipe has the setting with the best score."
     yield ""
     header = ("run", "setting", "alpha", "rate", "grade", "parallelism", "score", "")
     rows = (
