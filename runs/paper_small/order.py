@@ -229,7 +229,7 @@ def ablations(plan: Plan) -> None:
     plan.page(page, f"One change at a time: Pasta-BoN, lambda {FIRST}, seed 0", "seed-0/baseline")
     measured = f"seed-0/measure/pasta-bon-{FIRST}"
     plan.point_of(page, measured, f"Pasta-BoN, lambda {FIRST}", "Pasta-BoN", FIRST)
-    for term in ("harmonic", "parallelism"):
+    for term in ("speedup", "harmonic"):
         change = f"score.efficiency={term}"
         run = plan.bon(f"{page}/efficiency-{term}", recipe, 0, noisy, change, shares=main)
         plan.point(page, run, f"efficiency term: {term}", "efficiency term", term)

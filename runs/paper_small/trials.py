@@ -13,8 +13,8 @@ from plan import Plan
 from table import cell, table
 
 PAGE = "trials"
-WEIGHT = 4.0
-"""The paper's lambda in all trials; sequential answers are told apart by grade alone."""
+BEFORE = "before"
+"""The finetuning itself, beside its trials."""
 
 
 class Setting(NamedTuple):
@@ -28,10 +28,9 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "pairs": Setting(0.005, 5e-5),
-    "both": Setting(0.98, 1e-4),
     "best": Setting(1.0, 2e-4),
 }
-"""BoNBoN's own alpha; one that lets both terms pull alike at the outset; the best samples alone."""
+"""BoNBoN's own alpha, and the best samples alone."""
 
 
 class Tried(NamedTuple):
@@ -65,20 +64,15 @@ def trials(plan: Plan) -> None:
     few = 1 if plan.options.is_tiny else None
     plan.page(PAGE, "Settings of stage two, on development prompts", "seed-0/baseline", "dev")
     for tried in TRIED[:few]:
+        base, strategy = f"seed-0/{tried.base}", tried.strategy
+        if strategy != "sequential":
+            plan.point(PAGE, base, tried.trial(BEFORE), tried.method, BEFORE, strategy=strategy)
         for name, setting in list(SETTINGS.items())[:few]:
+            trial = tried.trial(name)
             changes = (f"loss.alpha={setting.alpha}", f"train.learning_rate={setting.rate}")
-            trained = plan.bon(
-                f"{PAGE}/{tried.trial(name)}",
-                tried.recipe,
-                0,
-                f"seed-0/{tried.base}",
-                *changes,
-                shares=f"seed-0/{tried.run}",
-                rounds=1,
-            )
-            plan.point(
-                PAGE, trained, tried.trial(name), tried.method, name, strategy=tried.strategy
-            )
+            run, shares = f"{PAGE}/{trial}", f"seed-0/{tried.run}"
+            plan.bon(run, tried.recipe, 0, base, *changes, shares=shares, rounds=1)
+            plan.point(PAGE, run, trial, tried.method, name, strategy=strategy)
 
 
 def chosen(points: Mapping[str, Mapping[str, Any]], taken: Mapping[str, Setting]) -> Iterator[str]:
@@ -90,33 +84,20 @@ def chosen(points: Mapping[str, Mapping[str, Any]], taken: Mapping[str, Setting]
     """
     yield "## Trials: the setting of stage two"
     yield ""
-    yield f"One round by each of {len(SETTINGS)} settings, lambda {WEIGHT:g}, on development"
-    yield f"prompts. Score: parallelism + {WEIGHT:g} x grade; of sequential answers the grade"
-    yield "alone. A recipe has the setting with the best score."
+    yield "One round, lambda 4, on development prompts. A recipe has the setting with the highest"
+    yield "grade of those that raise parallelism."
     yield ""
-    header = ("run", "setting", "alpha", "rate", "grade", "parallelism", "score", "")
     rows = (
-        _row(tried, name, points[trial], taken[tried.recipe])
+        (tried.run, name, *_figures(points[trial], SETTINGS.get(name), taken[tried.recipe]))
         for tried in TRIED
-        for name in SETTINGS
+        for name in (BEFORE, *SETTINGS)
         if (trial := tried.trial(name)) in points
     )
-    yield from table(header, rows)
+    yield from table(("run", "setting", "alpha", "rate", "grade", "parallelism", ""), rows)
 
 
-def _row(tried: Tried, name: str, point: Mapping[str, Any], taken: Setting) -> Iterator[str]:
-    setting = SETTINGS[name]
-    yield from (tried.run, name, f"{setting.alpha:g}", f"{setting.rate:g}")
+def _figures(point: Mapping[str, Any], setting: Setting | None, taken: Setting) -> Iterator[str]:
+    yield from (f"{number:g}" for number in setting) if setting else ("-", "-")
     yield cell(point["quality"])
     yield cell(point["parallelism"])
-    yield f"{score(tried, point):.3f}"
     yield "taken" if setting == taken else ""
-
-
-def score(tried: Tried, point: Mapping[str, Any]) -> float:
-    """Return what a trial is worth."""
-    grade: float = point["quality"]["mean"]
-    if tried.strategy == "sequential":
-        return grade
-    beside: float = point["parallelism"]["mean"]
-    return beside + WEIGHT * grade

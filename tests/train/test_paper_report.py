@@ -141,7 +141,7 @@ def test_the_trials_say_what_each_setting_gave_and_which_one_the_recipe_has(
     paper: dict[str, Any],
 ) -> None:
     trials = paper["trials"]
-    grades = {"pairs": 0.70, "both": 0.75, "best": 0.60}
+    grades = {"before": 0.80, "pairs": 0.70, "best": 0.75}
     points = {
         tried.trial(name): {
             "quality": {"mean": grade, "low": grade, "high": grade},
@@ -150,10 +150,10 @@ def test_the_trials_say_what_each_setting_gave_and_which_one_the_recipe_has(
         for tried in trials.TRIED
         for name, grade in grades.items()
     }
-    taken = {tried.recipe: trials.SETTINGS["both"] for tried in trials.TRIED}
+    taken = {tried.recipe: trials.SETTINGS["best"] for tried in trials.TRIED}
     rows = [line for line in trials.chosen(points, taken) if line.startswith("|")][2:]
     assert len(rows) == 12
-    assert [row for row in rows if "taken" in row] == [row for row in rows if "| both |" in row]
-    assert rows[1].split(" | ")[6] == "4.500"  # 1.5 + 4 x 0.75
-    assert rows[-2].split(" | ")[6] == "0.750"  # sequential answers have the grade alone
+    assert [row for row in rows if "taken" in row] == [row for row in rows if "| best |" in row]
+    assert rows[0].startswith("| pasta-bon-4 | before | - | - | 0.800")
+    assert rows[2].startswith("| pasta-bon-4 | best | 1 | 0.0002 | 0.750")
     assert len([line for line in trials.chosen({}, taken) if line.startswith("|")]) == 2
