@@ -111,6 +111,27 @@ def test_of_equals_the_first_drawn_is_taken() -> None:
     assert chosen(1, later, first, sample("bad")) == ("same", "bad")
 
 
+@pytest.mark.parametrize(
+    ("asked", "pairs"),
+    [
+        (1, [("good", "bad")]),
+        (2, [("good", "bad"), ("fair", "poor")]),
+        (9, [("good", "bad"), ("fair", "poor")]),
+    ],
+)
+def test_more_pairs_of_a_prompt_go_inwards_while_one_side_is_better(
+    asked: int, pairs: list[tuple[str, str]]
+) -> None:
+    grades = GRADES | {"poor": 0.2}
+    samples = [sample(text) for text in ("poor", "good", "bad", "good", "fair", "fair")]
+    scoring = Scoring(1.0, pairs=asked)
+    selection = select_pairs([rollout(*samples)], {}, GradeBook(grades), scoring)
+    found = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
+    assert found == pairs
+    assert [one.id for one in selection.pairs] == ["task", "task/2"][: len(found)]
+    assert all(one.score_chosen > one.score_rejected for one in selection.pairs)
+
+
 def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
     rollouts = [
         rollout(sample("good"), sample("same"), name="equal"),

@@ -1,11 +1,13 @@
 """From rollouts to pairs: every sample gets a score, the best and the worst are a pair.
 
-Source: PASTA, section 4: score = theoretical speedup + lambda * quality.
+If more pairs of a prompt are asked for, the next best and the next worst are the next one.
+
+Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -41,11 +43,13 @@ class Scoring:
         quality_weight: The paper's lambda; infinity: quality alone.
         efficiency: What stands for speed.
         smoothing: See ``smoothed_ratio``.
+        pairs: The most of one prompt, from 1 on.
     """
 
     quality_weight: float
     efficiency: Efficiency = Efficiency.SPEEDUP
     smoothing: float = 1.0
+    pairs: int = 1
 
     def score(self, efficiency: float, quality: float) -> float:
         """Return what a sample is worth."""
@@ -68,7 +72,8 @@ class Selection:
     """The pairs of some rollouts, and what gave none.
 
     Attributes:
-        pairs: In the order of the rollouts.
+        pairs: In the order of the rollouts; the first of a prompt has its id, the next ones have a
+            number behind it.
         scored: By id, all usable samples of each rollout.
         num_equal: Prompts whose best and worst sample are worth the same.
         num_lacking: Prompts with fewer than two usable samples.
@@ -135,9 +140,10 @@ def is_usable(sample: Sample) -> bool:
 def select_pairs(
     rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, scoring: Scoring
 ) -> Selection:
-    """Score all samples; return the best and the worst of each prompt.
+    """Score all samples; return the best and the worst of each prompt, and so on inwards.
 
-    Among equals the one that was drawn first is taken, which favours nothing. A sample on which a
+    Among equals the one that was drawn first is taken, which favours nothing. No answer is in two
+    pairs of a prompt. A sample on which a
     verdict is missing has no quality that could be held against another's, so it is left out.
 
     Args:
@@ -154,11 +160,9 @@ def select_pairs(
         if len(group) < 2:
             num_lacking += 1
             continue
-        best, worst = max(group, key=_worth), min(group, key=_worth)
-        if best.score - worst.score < TIE:
-            num_equal += 1
-        else:
-            pairs.append(_pair(rollout, best, worst))
+        found = list(islice(_pairs(rollout, group), scoring.pairs))
+        num_equal += not found
+        pairs += found
     num_drawn = sum(len(rollout.samples) for rollout in rollouts)
     num_usable = sum(map(len, scored.values())) + num_unjudged
     num_unusable = num_drawn - num_usable
@@ -219,17 +223,27 @@ def _scored(
     return Scored(sample, speed, quality, scoring.score(speed, quality))
 
 
-def _worth(scored: Scored) -> float:
-    return scored.score
+def _pairs(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
+    """Yield the best with the worst, the next best with the next worst, while one is better."""
+    distinct: dict[str, Scored] = {}
+    for one in group:
+        distinct.setdefault(one.sample.program, one)
+    downwards = sorted(distinct.values(), key=lambda one: -one.score)
+    upwards = sorted(distinct.values(), key=lambda one: one.score)
+    for number, (best, worst) in enumerate(zip(downwards, upwards, strict=True), start=1):
+        if best.score - worst.score < TIE:
+            return
+        name = rollout.id if number == 1 else f"{rollout.id}/{number}"
+        yield _pair(name, rollout.prompt, best, worst)
 
 
-def _pair(rollout: Rollout, best: Scored, worst: Scored) -> PreferencePair:
+def _pair(name: str, prompt: str, best: Scored, worst: Scored) -> PreferencePair:
     sides = (("chosen", best), ("rejected", worst))
     parts = {f"efficiency_{side}": one.efficiency for side, one in sides}
     parts |= {f"quality_{side}": one.quality for side, one in sides}
     return PreferencePair(
-        id=rollout.id,
-        prompt=rollout.prompt,
+        id=name,
+        prompt=prompt,
         chosen=parse_program(best.sample.program),
         rejected=parse_program(worst.sample.program),
         score_chosen=best.score,

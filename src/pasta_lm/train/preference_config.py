@@ -94,6 +94,8 @@ class ScoreConfig:
     efficiency: str = "speedup"
     smoothing: float = 1.0
     """Added to the wins and to the losses."""
+    pairs: int = 1
+    """The most of one prompt: best and worst, next best and next worst, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,7 @@ class PreferenceConfig:
         if not self.score.quality_weight >= 0:  # a NaN neither
             raise UsageError("score.quality_weight must be at least 0")
         above_0("score.smoothing", self.score.smoothing)
+        above_0("score.pairs", self.score.pairs)
         choice("score.efficiency", self.score.efficiency, [str(one) for one in Efficiency])
         if self.model.baseline is None and len(self.rollouts.files) < self.train.rounds:
             raise UsageError(

@@ -188,7 +188,9 @@ def select(
     """Return the pairs of some rollouts."""
     score = round.config.score
     assert score is not None
-    scoring = Scoring(score.quality_weight, Efficiency(score.efficiency), score.smoothing)
+    scoring = Scoring(
+        score.quality_weight, Efficiency(score.efficiency), score.smoothing, score.pairs
+    )
     return select_pairs(rollouts, originals(asked), judge, scoring)
 
 
