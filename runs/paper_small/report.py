@@ -106,7 +106,8 @@ def _toml(recipe: str) -> Figures:
 
 def _setting(recipe: str) -> Setting:
     found = _toml(recipe)
-    return Setting(found["loss"]["alpha"], found["train"]["learning_rate"])
+    rate = found["train"]["learning_rate"]
+    return Setting(found["loss"]["alpha"], rate, found["score"].get("pairs", 1))
 
 
 def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:

@@ -24,13 +24,16 @@ class Setting(NamedTuple):
     """Weight of the likelihood of the best sample; 1 is nothing else."""
     rate: float
     """Learning rate."""
+    pairs: int
+    """The most of one prompt."""
 
 
 SETTINGS = {
-    "pairs": Setting(0.005, 5e-5),
-    "best": Setting(1.0, 2e-4),
+    "pair": Setting(0.005, 5e-5, 1),
+    "best": Setting(1.0, 2e-4, 1),
+    "best four": Setting(1.0, 4e-4, 4),
 }
-"""BoNBoN's own alpha, and the best samples alone."""
+"""BoNBoN's own alpha; the best sample of a prompt alone; the four best of it."""
 
 
 class Tried(NamedTuple):
@@ -48,7 +51,7 @@ class Tried(NamedTuple):
 
     def trial(self, setting: str) -> str:
         """Return what a trial is called."""
-        return f"{self.recipe}-{setting}"
+        return f"{self.recipe}-{setting.replace(' ', '-')}"
 
 
 TRIED = (
@@ -69,7 +72,11 @@ def trials(plan: Plan) -> None:
             plan.point(PAGE, base, tried.trial(BEFORE), tried.method, BEFORE, strategy=strategy)
         for name, setting in list(SETTINGS.items())[:few]:
             trial = tried.trial(name)
-            changes = (f"loss.alpha={setting.alpha}", f"train.learning_rate={setting.rate}")
+            changes = (
+                f"loss.alpha={setting.alpha}",
+                f"train.learning_rate={setting.rate}",
+                f"score.pairs={setting.pairs}",
+            )
             run, shares = f"{PAGE}/{trial}", f"seed-0/{tried.run}"
             plan.bon(run, tried.recipe, 0, base, *changes, shares=shares, rounds=1)
             plan.point(PAGE, run, trial, tried.method, name, strategy=strategy)
@@ -93,11 +100,11 @@ def chosen(points: Mapping[str, Mapping[str, Any]], taken: Mapping[str, Setting]
         for name in (BEFORE, *SETTINGS)
         if (trial := tried.trial(name)) in points
     )
-    yield from table(("run", "setting", "alpha", "rate", "grade", "parallelism", ""), rows)
+    yield from table(("run", "setting", "alpha", "rate", "pairs", "grade", "parallelism", ""), rows)
 
 
 def _figures(point: Mapping[str, Any], setting: Setting | None, taken: Setting) -> Iterator[str]:
-    yield from (f"{number:g}" for number in setting) if setting else ("-", "-")
+    yield from (f"{number:g}" for number in setting) if setting else "---"
     yield cell(point["quality"])
     yield cell(point["parallelism"])
     yield "taken" if setting == taken else ""

@@ -97,9 +97,12 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
             budgets.add(("sft", config.data.max_tokens, *budget, train.learning_rate))
         else:
             budgets.add(("bon", config.data.max_tokens, *budget))
-            setting = paper["trials"].Setting(config.loss.alpha, train.learning_rate)
-            tried, _, _ = name.removeprefix("trials/").rpartition("-")
-            settings.setdefault(tried if "trials/" in name else "", set()).add(setting)
+            assert config.score is not None
+            rate, pairs = train.learning_rate, config.score.pairs
+            setting = paper["trials"].Setting(config.loss.alpha, rate, pairs)
+            run = name.removeprefix("trials/") if name.startswith("trials/") else ""
+            tried = next((one.run for one in paper["trials"].TRIED if one.run in run), "")
+            settings.setdefault(tried, set()).add(setting)
             tasks, rollouts = config.data.tasks, config.rollouts
             assert tasks is not None
             one = (tasks.num_prompts, rollouts.samples, rollouts.temperature, rollouts.max_tokens)
@@ -592,9 +595,11 @@ def test_a_number_that_means_nothing_is_refused(tmp_path: Path, flag: str, least
 def test_the_whole_toy_has_a_point_of_every_kind_and_a_verdict_on_each_rival(
     tmp_path: Path,
 ) -> None:
-    done = toy(tmp_path)
+    done = toy(tmp_path, "--trials")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert all(line.startswith("done ") for line in toy(tmp_path, "--list").stdout.splitlines())
+    assert all(
+        line.startswith("done ") for line in toy(tmp_path, "--trials", "--list").stdout.splitlines()
+    )
     found = page(tmp_path)
     assert {point["method"] for point in found["points"]} == {
         *("sequential", "bound", "Pasta-SFT", "Pasta-BoN", "Pasta-BoN, on the way"),
@@ -611,6 +616,7 @@ def test_the_whole_toy_has_a_point_of_every_kind_and_a_verdict_on_each_rival(
     assert not (other / "round-1" / "rollouts.jsonl").exists()
     assert (other / "round-2" / "rollouts.jsonl").is_file()
     text = (tmp_path / "report.md").read_text("utf-8")
+    assert "| pasta-bon-4 | pair | 0.005 | 5e-05 | 1 | " in text
     for row in [line.split(" | ") for line in text.splitlines() if line.startswith("| APAR-BoN")]:
         assert row[3] in {
             "better",
