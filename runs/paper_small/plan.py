@@ -20,7 +20,8 @@ GRADED = {"test": "pasta-gold-test", "hard": "pasta-gold-hard"}
 """Records of ``runs/laptop.sh`` that have the baseline's answers to a split."""
 
 # A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
-# because a sample that a limit cut is not learned from.
+# because a sample that a limit cut is not learned from. It forks nothing, so that by parallelism no
+# sample would be better than another.
 SFT_ON_A_TOY = (
     "train.steps=3",
     "train.learning_rate=1e-4",
@@ -35,6 +36,7 @@ BASE_ON_A_TOY = (
 BON_ON_A_TOY = (
     *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=48"),
     *("data.max_tokens=2048", "train.epochs=", "train.steps=2", "train.log_steps=1"),
+    "score.efficiency=speedup",
 )
 
 

@@ -100,8 +100,8 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
             assert config.score is not None
             rate, pairs = train.learning_rate, config.score.pairs
             setting = paper["trials"].Setting(config.loss.alpha, rate, pairs)
-            run = name.removeprefix("trials/") if name.startswith("trials/") else ""
-            tried = next((one.run for one in paper["trials"].TRIED if one.run in run), "")
+            runs = [f"trials/{one.run}-" for one in paper["trials"].TRIED]
+            tried = next((one[7:-1] for one in runs if name.startswith(one)), "")
             settings.setdefault(tried, set()).add(setting)
             tasks, rollouts = config.data.tasks, config.rollouts
             assert tasks is not None
@@ -278,7 +278,7 @@ def test_less_of_everything_is_less_for_all_alike(paper: dict[str, Any], tmp_pat
         for step in plan.steps.values()
         if step.command[:2] == ("evaluate", "tasks") and not step.name.endswith("/sequential")
     }
-    assert asked == {(False, "210", "2"), (True, "52", "0")}
+    assert asked == {(False, "210", "2"), (False, "105", "0"), (True, "52", "0")}
 
 
 def test_the_baseline_answers_once_and_all_points_share_it(
