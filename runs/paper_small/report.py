@@ -33,7 +33,7 @@ LEFT_OUT = (
     ("positions: oracle", "its lengths are known only once an answer is there"),
     ("positions: rotate, trained", "until a sync it is trained as predict; decoded, it is a point"),
     ("length in digits", "the vocabulary spells a length as one piece"),
-    ("tuning of alpha and beta", "they are BoNBoN's; of rates see the trials"),
+    ("tuning of beta", "it is BoNBoN's; of alpha, rates and pairs see the trials"),
 )
 """What no command here runs, and why."""
 

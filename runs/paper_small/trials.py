@@ -41,13 +41,9 @@ class Tried(NamedTuple):
 
     method: str
     recipe: str
+    """Its run has the same name, and lends its samples."""
     base: str
     strategy: str
-
-    @property
-    def run(self) -> str:
-        """Return the run of stage two whose samples are borrowed, and whose setting it is."""
-        return self.recipe
 
     def trial(self, setting: str) -> str:
         """Return what a trial is called."""
@@ -77,7 +73,7 @@ def trials(plan: Plan) -> None:
                 f"train.learning_rate={setting.rate}",
                 f"score.pairs={setting.pairs}",
             )
-            run, shares = f"{PAGE}/{trial}", f"seed-0/{tried.run}"
+            run, shares = f"{PAGE}/{trial}", f"seed-0/{tried.recipe}"
             plan.bon(run, tried.recipe, 0, base, *changes, shares=shares, rounds=1)
             plan.point(PAGE, run, trial, tried.method, name, strategy=strategy)
 
@@ -95,7 +91,7 @@ def chosen(points: Mapping[str, Mapping[str, Any]], taken: Mapping[str, Setting]
     yield "grade of those that raise parallelism."
     yield ""
     rows = (
-        (tried.run, name, *_figures(points[trial], SETTINGS.get(name), taken[tried.recipe]))
+        (tried.recipe, name, *_figures(points[trial], SETTINGS.get(name), taken[tried.recipe]))
         for tried in TRIED
         for name in (BEFORE, *SETTINGS)
         if (trial := tried.trial(name)) in points

@@ -100,7 +100,7 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
             assert config.score is not None
             rate, pairs = train.learning_rate, config.score.pairs
             setting = paper["trials"].Setting(config.loss.alpha, rate, pairs)
-            runs = [f"trials/{one.run}-" for one in paper["trials"].TRIED]
+            runs = [f"trials/{one.recipe}-" for one in paper["trials"].TRIED]
             tried = next((one[7:-1] for one in runs if name.startswith(one)), "")
             settings.setdefault(tried, set()).add(setting)
             tasks, rollouts = config.data.tasks, config.rollouts
@@ -111,7 +111,7 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
     assert len(budgets) == 2
     assert len(sampled) == 1
     trials = set(paper["trials"].SETTINGS.values())
-    assert [settings.pop(tried.run) for tried in paper["trials"].TRIED] == [trials] * 4
+    assert [settings.pop(tried.recipe) for tried in paper["trials"].TRIED] == [trials] * 4
     assert settings.pop("") <= trials
     assert not settings
     seeds = {name: config.train.seed for name, config in found.items() if name.startswith("seed-")}
