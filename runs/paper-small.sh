@@ -7,7 +7,7 @@
 #   runs/paper-small.sh --trials         how the rates of stage two were chosen, too
 #   runs/paper-small.sh --ablations      the ablations too, last
 #   runs/paper-small.sh --tiny           all of it as a toy, in about a minute: what the tests run
-#   runs/paper-small.sh --jobs 2         two steps at the same time, each with its share of the cores
+#   runs/paper-small.sh --jobs 2         two steps at the same time, what has clocks by itself
 #   runs/paper-small.sh --prompts 2100 --timed 4 --sampled 500    less of everything, for all alike
 #   runs/paper-small.sh --list           name the steps; --only STEP carries one out with its needs
 #   runs/paper-small.sh --report         the report again, from what is there

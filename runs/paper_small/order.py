@@ -190,7 +190,7 @@ def yardsticks(plan: Plan) -> None:
         words = ("benchmarks/step_cost.py", shape, str(part_of(file)))
         words += ("--rounds", "1", "--widths", "1,2") if is_tiny else ()
         needs = (plan.base_name,) if name == "base" else ()
-        step = plan.add(f"step-cost/{name}", words, file, needs, (file,))
+        step = plan.add(f"step-cost/{name}", words, file, needs, (file,), is_alone=True)
         told = {"name": name, "file": str(file), "command": plan.command_of(step)}
         plan.pages["seed-0"].step_costs.append(told)
     programs = (
@@ -217,7 +217,7 @@ def replay(plan: Plan, model: str, strategy: str, table: str, shape: str) -> Non
     few = "3" if plan.options.is_tiny else "63"  # three of each family
     words = ("replay", str(file), "--random", shape, "--tokenizer", plan.base)
     words += ("--strategy", table, "--limit", few, "--threads", "1", "--json")
-    step = plan.add(f"replay/{name}", words, said, (taken, "base"), (said,), said)
+    step = plan.add(f"replay/{name}", words, said, (taken, "base"), (said,), said, is_alone=True)
     told = {"name": f"{name}, {Path(shape).stem}", "file": str(said)}
     plan.pages[page].replays.append(told | {"command": plan.command_of(step)})
 

@@ -76,6 +76,8 @@ class Plan:
         needs: Sequence[str] = (),
         parts: Sequence[Path] = (),
         prints_to: Path | None = None,
+        *,
+        is_alone: bool = False,
     ) -> str:
         """Add a step of the present group, and return its name; see ``Step``."""
         assert name not in self.steps, name
@@ -87,6 +89,7 @@ class Plan:
             needs=tuple(need for need in needs if need in self.steps),
             parts=tuple(parts),
             prints_to=prints_to,
+            is_alone=is_alone,
         )
         return name
 
@@ -272,7 +275,11 @@ class Plan:
         records = self.options.out / "results" / page / f"{name}.jsonl"
         said = records.with_suffix(".json")
         command = (*words, "--records", str(part_of(records)), "--json")
-        return self.add(step, command, said, needs, (records, said), said)
+        timed = [words[place + 1] for place, word in enumerate(words) if word == "--num-timed"]
+        is_alone = timed[-1] != "0"  # of two the last one counts
+        if is_alone and self.options.jobs > 1:  # cores that would idle beside it answer for grades
+            command += ("--workers", str(self.options.jobs))
+        return self.add(step, command, said, needs, (records, said), said, is_alone=is_alone)
 
     def point(
         self,

@@ -61,6 +61,7 @@ def options_of(typed: argparse.Namespace) -> Options:
         is_tiny=typed.tiny,
         has_trials=typed.trials,
         has_ablations=typed.ablations,
+        jobs=typed.jobs,
         flags=shlex.join(flags),
         folders=" ".join(f"{name}={shlex.quote(place)}" for name, place in folders.items()),
     )
@@ -95,7 +96,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, help="test prompts; 8400 is 400 of each family")
     parser.add_argument("--timed", type=int, help="of each family decoded alone, for clocks; 10")
     parser.add_argument("--sampled", type=int, help="prompts of a round of stage two; 2000")
-    parser.add_argument("--jobs", type=int, default=1, help="steps at the same time, clocks too")
+    parser.add_argument("--jobs", type=int, default=1, help="steps at the same time; clocks alone")
     parser.add_argument("--base", type=Path, help="the base model; else that of runs/laptop.sh")
     parser.add_argument("--list", action="store_true", help="name the steps, and stop")
     parser.add_argument("--report", action="store_true", help="make the report again, and no step")

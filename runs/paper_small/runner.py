@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -120,8 +120,8 @@ class Runner:
                         sorter.done(*left)
                         ready = [name for name in ready if name not in left]
                         continue
-                    while ready and len(running) < self._jobs:
-                        step = self._plan.steps[ready.pop(0)]
+                    while step := self._next(ready, running.values()):
+                        ready.remove(step.name)
                         say(f"{step.name}: begins")
                         running[pool.submit(carry_out, step, self._run)] = step
                     for ended in wait(running, return_when=FIRST_COMPLETED).done:
@@ -132,6 +132,13 @@ class Runner:
                 self._interrupt()
                 raise
         return not any(step.name in self.failed for step in steps)
+
+    def _next(self, ready: Sequence[str], running: Collection[Step]) -> Step | None:
+        """Return the first one if it may begin now; what has clocks waits until nothing runs."""
+        if not ready or len(running) == self._jobs or any(one.is_alone for one in running):
+            return None
+        first = self._plan.steps[ready[0]]
+        return None if first.is_alone and running else first
 
     def _needs(self, steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
         """Return what is to be made, each step with those before it; what is done needs nothing."""

@@ -23,6 +23,7 @@ class Options:
         is_tiny: Whether all of it is a toy.
         has_trials: Whether those of the rates are carried out too; they are listed anyway.
         has_ablations: The same of the ablations.
+        jobs: How many steps at the same time; what has clocks runs alone.
         flags: How these options are typed.
         folders: What names other folders, as it is typed before the command.
     """
@@ -38,6 +39,7 @@ class Options:
     is_tiny: bool = False
     has_trials: bool = False
     has_ablations: bool = False
+    jobs: int = 1
     flags: str = ""
     folders: str = ""
 
@@ -60,6 +62,7 @@ class Step:
         needs: Names of steps before it; what was found on the disk is no step.
         parts: Files that it writes under another name until they are whole.
         prints_to: Where its standard output goes; it is one of ``parts``.
+        is_alone: Whether nothing may run beside it, because it has clocks.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Step:
     needs: tuple[str, ...] = ()
     parts: tuple[Path, ...] = ()
     prints_to: Path | None = None
+    is_alone: bool = False
 
     @property
     def is_done(self) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Barrier, Event
 from time import sleep
@@ -373,6 +373,46 @@ def test_steps_that_need_nothing_of_each_other_run_at_the_same_time(
     asked.clear()
     assert paper["runner"].Runner(plan, run, 2).make(*plan.steps.values())
     assert not asked  # all of it is done
+
+
+def test_nothing_runs_beside_a_step_that_has_clocks(paper: dict[str, Any], tmp_path: Path) -> None:
+    plan = small_plan(paper, tmp_path, {"a": (), "clock": (), "b": (), "other-clock": ("b",)})
+    for name in ("clock", "other-clock"):
+        plan.steps[name] = replace(plan.steps[name], is_alone=True)
+    begun: list[str] = []
+    beside: dict[str, list[str]] = {}
+    running: set[str] = set()
+
+    def run(words: Sequence[str], out: IO[str]) -> int:
+        (name,) = words
+        begun.append(name)
+        running.add(name)
+        sleep(0.05)  # another one has time to begin
+        beside[name] = sorted(running - {name})
+        running.discard(name)
+        (tmp_path / name).touch()
+        return 0
+
+    assert paper["runner"].Runner(plan, run, 2).make(*plan.steps.values())
+    assert begun == ["a", "clock", "b", "other-clock"]
+    assert beside["clock"] == beside["other-clock"] == []
+
+
+def test_what_has_clocks_runs_alone_and_lets_the_other_cores_grade(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = plan_of(paper, tmp_path, jobs=3)
+    alone = {name for name, step in plan.steps.items() if step.is_alone}
+    assert {name.partition("/")[0] for name in alone} == {
+        *("seed-0", "seed-1", "seed-2", "ablations", "step-cost", "replay"),
+        *("shape-llama", "shape-gemma", "shape-qwen"),
+    }
+    for name, step in plan.steps.items():
+        timed = step.command[:2] == ("evaluate", "tasks") and "0" not in step.command
+        assert timed == (name in alone and "/measure/" in name)
+        assert timed == ("--workers" in step.command)
+    one = plan_of(paper, tmp_path, jobs=1)
+    assert not any("--workers" in step.command for step in one.steps.values())
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
