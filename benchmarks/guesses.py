@@ -1,0 +1,112 @@
+"""Measure how many guessed tokens at a time make the exact sequential ways fastest.
+
+    python benchmarks/guesses.py MODEL OUT.json [--draft DIR] [--num-prompts 63]
+
+Development prompts, decoded alone and greedily, each by plain decoding and by every number of
+guesses in turn (kind: generated). Figures are ratios of clocks of the same prompt, with 95 %
+intervals. What they choose is ``NUM_GUESSES`` of prompt lookup and of the draft model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from machine import describe_machine
+
+from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.torch.drafting import DraftModel
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.engines.torch.loading import load
+from pasta_lm.evaluate.intervals import geometric_mean
+from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.strategies import sequential, speculation
+from pasta_lm.strategies.model import Pasta
+from pasta_lm.tasks import make
+from pasta_lm.tasks.registry import training_families
+from pasta_lm.tasks.task import Task
+
+NUMBERS = (1, 2, 3, 4, 6, 8, 12)
+PARAMS = SamplingParams(max_tokens=1024)
+
+
+def requests_of(
+    prompt: list[int], drafts: dict[int, DraftModel], numbers: list[int]
+) -> dict[str, Request]:
+    """Return by name each way to answer one prompt with the sequential tokens."""
+    asked = {sequential.NAME: sequential.request(prompt, PARAMS)}
+    for number in numbers:
+        guess = speculation.PromptLookup(num_guesses=number)
+        name = f"{speculation.LOOKUP} {number}"
+        asked[name] = speculation.request(prompt, PARAMS, guess, speculation.LOOKUP)
+        if number in drafts:
+            name = f"{speculation.DRAFT} {number}"
+            asked[name] = speculation.request(prompt, PARAMS, drafts[number], speculation.DRAFT)
+    return asked
+
+
+def answer(engine: TorchEngine, request: Request) -> Answer:
+    """Decode one request alone."""
+    return engine.generate([request])[0][0]
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="who answers: a folder, or builtin-sequential")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--draft", help="folder of the smaller model")
+    parser.add_argument("--num-prompts", type=int, default=63)
+    parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)), help="by comma")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    numbers = [int(number) for number in args.numbers.split(",")]
+    model = Pasta.from_pretrained(args.model)
+    loaded = model.engine.loaded
+    drafts = {}
+    if args.draft is not None:
+        draft = load(args.draft)
+        drafts = {number: DraftModel(draft, loaded, num_guesses=number) for number in numbers}
+    tasks = _tasks(args.num_prompts)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    num_different = 0
+    for index, task in enumerate([tasks[0], *tasks]):  # the first one twice: it warms up
+        asked = requests_of(model.request(task.prompt).prompt, drafts, numbers)
+        given = {name: answer(model.engine, request) for name, request in asked.items()}
+        plain = given[sequential.NAME]
+        num_different += sum(one.text != plain.text for one in given.values())
+        for name, one in given.items():
+            if index:
+                ratios[name].append(plain.trace.wall_s / one.trace.wall_s)
+    result = {
+        "kind": "generated",
+        "split": "dev",
+        "num_prompts": len(tasks),
+        "model": loaded.name,
+        "draft": args.draft,
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "num_different": num_different,
+        "speed_over_sequential": {
+            name: as_dict(geometric_mean(found))
+            for name, found in ratios.items()
+            if name != sequential.NAME
+        },
+        "machine": describe_machine(),
+    }
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def _tasks(num_prompts: int) -> list[Task]:
+    """Return development prompts, families in turn."""
+    names = training_families()
+    return [
+        make(names[index % len(names)], "dev", index // len(names)) for index in range(num_prompts)
+    ]
+
+
+if __name__ == "__main__":
+    main()
