@@ -13,6 +13,7 @@ from typing import Any
 from headline import OURS, Answers, answers_of, headline
 from order import FIRST, SEEDS
 from plan import Plan
+from rounds import rounds
 from stages import stages
 from table import cell, table
 from trials import PAGE, TRIED, Setting, chosen
@@ -59,7 +60,7 @@ def write_report(path: Path, plan: Plan) -> None:
         _no_gain(answers),
         _ablations(pages["ablations"]),
         _shapes(pages),
-        _rounds(plan, pages["ablations"]),
+        rounds(plan, _by_name(pages["ablations"]), answers_of(plan, "ablations")),
         _pages(plan, pages),
         _not_run(plan, pages),
     ):
@@ -227,40 +228,6 @@ def _shapes(pages: Mapping[str, Figures | None]) -> Iterator[str]:
         for point in _by_name(page).values()
     )
     yield from table(("shape", "point", *(key.replace("_", " ") for key in keys)), rows)
-
-
-def _rounds(plan: Plan, page: Figures | None) -> Iterator[str]:
-    yield "## Rounds: hypervolume over training compute"
-    yield ""
-    yield "The area of quality above 0 and theoretical speedup above 1 that the rounds cover;"
-    yield "compute as optimiser steps, all rounds being sampled alike."
-    yield ""
-    run = plan.options.out / f"seed-0/pasta-bon-{FIRST}"
-    places: list[tuple[float, float]] = []
-    num_steps = 0
-    rows = []
-    for number in (1, 2, 3, 4):
-        point = _by_name(page).get(f"rounds: {number}")
-        log = run / f"round-{number}" / "log.jsonl"
-        if point is None or not log.exists():
-            rows.append([str(number), *["not run"] * 4])
-            continue
-        fast, good = point["theoretical_speedup"], point["quality"]
-        places.append((fast["mean"], good["mean"]))
-        lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-        num_steps += max((row.get("step", 0) for row in lines), default=0)
-        area = f"{hypervolume(places):.4f}"
-        rows.append([str(number), str(num_steps), cell(good), cell(fast), area])
-    yield from table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
-
-
-def hypervolume(places: Iterable[tuple[float, float]]) -> float:
-    """Return the area that points of speedup and quality cover, from speedup 1 and quality 0 on."""
-    area = covered = 0.0
-    for fast, good in sorted(places, reverse=True):
-        area += max(good - covered, 0) * max(fast - 1, 0)
-        covered = max(covered, good)
-    return area
 
 
 def _pages(plan: Plan, pages: dict[str, Figures | None]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from math import exp, log, sqrt
+from operator import truediv
 from random import Random
 from statistics import fmean, quantiles
 
@@ -16,6 +17,7 @@ from pasta_lm.evaluate.intervals import (
     Interval,
     geometric_mean,
     mean,
+    of_means,
     ratio,
     ratio_difference,
 )
@@ -92,6 +94,20 @@ def test_a_ratio_is_that_of_the_sums(
     parts: list[float], wholes: list[float], expected: float
 ) -> None:
     assert found(ratio(parts, wholes)).mean == pytest.approx(expected)
+
+
+def test_a_function_of_means_is_the_function_and_draws_its_samples_together() -> None:
+    fast, good = [1.0, 2.0, 4.0, 1.5], [0.25, 1.0, 0.5, 0.5]
+    assert of_means([fast], lambda one: one) == mean(fast)
+    share, same = (found(one) for one in (of_means([fast, good], truediv), ratio(fast, good)))
+    assert share.to_dict() == same.to_dict()
+    apart = [[a - b for a, b in zip(fast, good, strict=True)]]
+    both, one = (
+        found(of_means(samples, lambda *of: max(of[0] - sum(of[1:]), 0.0)))
+        for samples in ([fast, good], apart)
+    )
+    assert (both.mean, both.low, both.high) == pytest.approx((one.mean, one.low, one.high))
+    assert of_means([[], []], lambda one, other: one + other) is None
 
 
 def test_of_nothing_there_is_no_estimate() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -112,6 +114,36 @@ def test_a_stage_is_held_against_the_finetuning_by_prompt(
     assert float(speed.split()[0]) < 1
     assert both == "**no**"
     assert [*paper["stages"]._gains({}, last)][1:] == ["not run"] * 4
+
+
+def test_rounds_cover_an_area_that_grows_and_has_an_interval(
+    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+) -> None:
+    plan = paper["order"].comparison(paper["steps"].Options(out=tmp_path, laptop=tmp_path))
+    names = {"rounds: 1": [0.4, 0.2, 0.0], "rounds: 2": [0.6, 0.5, 0.4], "rounds: 4": [0.3]}
+    answers = measured(tmp_path, rows, **names)
+    figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    points = {name: {"quality": figure, "theoretical_speedup": figure} for name in names}
+    for number, steps in ((1, 30), (2, 32), (3, 34)):
+        log = tmp_path / "seed-0" / "pasta-bon-4" / f"round-{number}" / "log.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_text(f'{{"step": 5}}\n{{"step": {steps}}}\n{{"loss": 1.0}}\n', "utf-8")
+    section = [*paper["rounds"].rounds(plan, points, answers)]
+    table = [line.strip("| ").split(" | ") for line in section if line.startswith("| ")][1:]
+    table = [row for row in table if not row[0].startswith("-")]
+    assert [row[:2] for row in table] == [
+        ["1", "30"],
+        ["2", "62"],
+        ["3", "not run"],
+        ["4", "not run"],
+    ]
+    for name, row in (("rounds: 1", table[0]), ("rounds: 2", table[1])):
+        one = answers[name]
+        logs, grades = one.log_speed(Speed.THEORETICAL).values(), one.answers.values()
+        fast, good = exp(fmean(logs)), fmean(answer.grade for answer in grades)
+        area, low, high = (float(word.strip("[],")) for word in row[-1].split())
+        assert area == pytest.approx((fast - 1) * good, abs=6e-4)
+        assert low < area < high
 
 
 def test_a_report_of_nothing_says_the_budget_and_how_to_run_all(

@@ -521,7 +521,7 @@ def test_a_verdict_over_seeds_is_the_least_and_says_what_lacks(paper: dict[str, 
 def test_a_hypervolume_is_what_the_points_cover_together(
     paper: dict[str, Any], places: list[tuple[float, float]], area: float
 ) -> None:
-    assert paper["report"].hypervolume(places) == pytest.approx(area)
+    assert paper["rounds"].hypervolume(places) == pytest.approx(area)
 
 
 # --- a part of it as a toy

@@ -78,6 +78,17 @@ def ratio_difference(
     return None if found is None or isnan(found.low + found.mean + found.high) else found
 
 
+def of_means(samples: Sequence[Sequence[float]], function: Callable[..., float]) -> Interval | None:
+    """Return a function of the means of several samples, all paired by prompt.
+
+    Args:
+        samples: Each has one value for each prompt, in the same order.
+        function: Takes as many numbers as there are samples.
+    """
+    apply = np.vectorize(function, otypes=[float])
+    return _bootstrap(samples, lambda *of, axis: apply(*(one.mean(axis=axis) for one in of)))
+
+
 def _share(parts: Any, wholes: Any, axis: int) -> Any:
     with np.errstate(invalid="ignore"):
         return parts.sum(axis=axis) / wholes.sum(axis=axis)
