@@ -197,7 +197,7 @@ def test_what_cannot_be_meant_is_named(
 
 
 def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
-    # Alpha, rate and pairs are what trials chose; tests/train/test_paper_small.py holds them to these.
+    # Alpha, rate, pairs are what trials chose; tests/train/test_paper_small.py holds them to these.
     ours = {path.stem: as_if_untried(read_preference_config(path)) for path in OURS}
     pasta, baseline = ours.pop("pasta-bon-4"), ours["baseline-bon"]
     assert {name: (one.rollouts.strategy, one.score) for name, one in ours.items()} == {
