@@ -54,7 +54,7 @@ TRIED = (
     Tried("Pasta-BoN", "pasta-bon-4", "pasta-noisy", "pasta"),
     Tried("APAR-BoN", "apar-bon-4", "apar-noisy", "apar"),
     Tried("rule-pasta-BoN", "rule-pasta-bon-4", "rule-pasta", "pasta"),
-    Tried("Baseline-BoN", "baseline-bon", "baseline", "sequential"),
+    Tried("Baseline-BoN", "baseline-bon", "baseline", "pasta"),  # without tags it forks nothing
 )
 
 
@@ -64,8 +64,7 @@ def trials(plan: Plan) -> None:
     plan.page(PAGE, "Settings of stage two, on development prompts", "seed-0/baseline", "dev")
     for tried in TRIED[:few]:
         base, strategy = f"seed-0/{tried.base}", tried.strategy
-        if strategy != "sequential":
-            plan.point(PAGE, base, tried.trial(BEFORE), tried.method, BEFORE, strategy=strategy)
+        plan.point(PAGE, base, tried.trial(BEFORE), tried.method, BEFORE, strategy=strategy)
         for name, setting in list(SETTINGS.items())[:few]:
             trial = tried.trial(name)
             changes = (

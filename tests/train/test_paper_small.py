@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from pasta_lm.engines.torch.loading import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.train.config import SftConfig, read_config
 from pasta_lm.train.preference_config import PreferenceConfig, read_preference_config
 
@@ -316,6 +317,19 @@ def test_every_point_has_a_step_that_measures_it_and_a_command_that_runs_it(
             elif "strategy" in one:
                 asked = step.command[step.command.index("--strategies") + 1]
                 assert one["strategy"] in asked.split(",")
+
+
+def test_what_is_the_baselines_is_asked_of_the_baseline_and_of_no_other_model(
+    paper: dict[str, Any], tmp_path: Path
+) -> None:
+    """Under a sequential strategy ``evaluate tasks`` lets the baseline answer, whoever is asked."""
+    plan = plan_of(paper, tmp_path)
+    for page in plan.pages.values():
+        for point in page.points:
+            assert point["strategy"] not in EXACT_SEQUENTIAL or point["model"] == page.baseline
+    trials = {point["name"]: point["model"] for point in plan.pages["trials"].points}
+    assert "baseline-bon-best-four" in trials
+    assert len({*trials.values()}) == len(trials)
 
 
 # --- carrying it out
