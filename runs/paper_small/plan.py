@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import found
 from steps import Options, Page, Step, part_of
 
 SHARES = {"test": 1, "dev": 2, "hard": 4}
 """One of how many: a split other than the test split has fewer prompts."""
-LAPTOP_MODELS = ("baseline", "pasta-noisy", "pasta-gold")
-"""What ``runs/laptop.sh`` trains too, from the same base by the same recipes."""
 BASES = ("base-last", "base-long", "base-all", "base-more", "base")
-"""What it may have left as base model, the best first."""
-GRADED = {"test": "pasta-gold-test", "hard": "pasta-gold-hard"}
-"""Records of ``runs/laptop.sh`` that have the baseline's answers to a split."""
+"""What ``runs/laptop.sh`` may have left as base model, the best first."""
 
 # A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
 # because a sample that a limit cut is not learned from. It forks nothing, so that by parallelism no
@@ -118,27 +113,13 @@ class Plan:
 
         What ``runs/laptop.sh`` has trained by the same recipe is taken from there.
         """
-        if name == f"seed-0/{recipe}" and recipe in LAPTOP_MODELS and self._has_laptop(recipe):
-            self.folders[name] = str(self.options.laptop / recipe / "model")
+        is_usual = name == f"seed-0/{recipe}" and not self.options.is_tiny
+        if is_usual and (there := found.model(self.options.laptop, recipe, self.base)):
+            self.folders[name] = str(there)
             return name
         own = (f"model.base={self.base}", f"data.tasks.seed={100 * seed + 1}", f"train.seed={seed}")
         toy = SFT_ON_A_TOY if self.options.is_tiny else ()
         return self._train("sft", name, recipe, (*own, *toy, *changes), (self.base_name,))
-
-    def _has_laptop(self, recipe: str) -> bool:
-        """Tell whether ``runs/laptop.sh`` has finetuned this base by this recipe."""
-        made = self.options.laptop
-        if self.options.is_tiny or not (made / recipe / "model" / "model.safetensors").exists():
-            return False
-        file = made / f"{recipe}.toml"
-        ours = _recipe(Path(f"runs/recipes/{recipe}.toml"))
-        if not file.exists():  # trained by the recipe as it stands, where it stands
-            is_its_base = Path(self.base).parent.parent == made
-            return is_its_base and _num_steps(made / recipe) == ours["train"]["steps"]
-        theirs = _recipe(file)
-        has_base = Path(theirs["model"].pop("base")).resolve() == Path(self.base).resolve()
-        ours["model"].pop("base")
-        return has_base and ours == theirs
 
     def draft(self) -> str:
         """Return the small model that guesses for the baselines of all seeds."""
@@ -241,26 +222,12 @@ class Plan:
         self.pages[name] = page
         if (folder, split) in self.shared:
             return
-        known = self._graded(folder, split, num)
+        known = None if options.is_tiny else found.graded(options.laptop, folder, split, num)
         if known is None:
             words = (*self._asked(page, folder, "sequential"), "--num-timed", "0")
             step = self._measure(f"{name}/measure/sequential", words, baseline)
             known = self.steps[step].parts[0]
         self.shared[folder, split] = known
-
-    def _graded(self, folder: str, split: str, num: int) -> Path | None:
-        """Return the records that have a baseline's answers to so many prompts, if there are any.
-
-        Test prompts are answered once by each model, and ``runs/laptop.sh`` may have asked them.
-        """
-        laptop = self.options.laptop
-        said = laptop / "results" / f"{GRADED.get(split)}.json"
-        records = said.with_suffix(".jsonl")
-        is_theirs = Path(folder) == laptop / "baseline" / "model"
-        if self.options.is_tiny or not (is_theirs and said.exists() and records.exists()):
-            return None
-        found = json.loads(said.read_text(encoding="utf-8"))["num_prompts"]
-        return records if found >= num else None
 
     def _asked(self, page: Page, model: str, strategies: str) -> tuple[str, ...]:
         """Return the words that let a model answer what a page asks."""
@@ -343,17 +310,3 @@ class Plan:
         }
         self.pages[page].points.append(point)
         return step
-
-
-def _recipe(file: Path) -> dict[str, Any]:
-    """Read a recipe but for where it puts what it makes."""
-    found = tomllib.loads(file.read_text(encoding="utf-8"))
-    found["train"].pop("out")
-    return found
-
-
-def _num_steps(training: Path) -> int:
-    """Return how many steps a training has made."""
-    log = training / "log.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    return max((json.loads(line).get("step", 0) for line in lines), default=0)

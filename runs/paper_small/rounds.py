@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
-from pathlib import Path
 from typing import Any
 
+from found import num_steps
 from headline import Answers
 from order import FIRST
 from plan import Plan
@@ -34,25 +33,19 @@ def rounds(plan: Plan, points: Mapping[str, dict[str, Any]], answers: Answers) -
     yield "cover, its interval over prompts; compute as optimiser steps: all are sampled alike."
     yield ""
     run = plan.options.out / f"seed-0/pasta-bon-{FIRST}"
-    num_steps, so_far, rows = 0, [], []
+    steps, so_far, rows = 0, [], []
     for number in range(1, NUM_ROUNDS + 1):
         name = f"rounds: {number}"
         log = run / f"round-{number}" / "log.jsonl"
         if name not in answers or not log.exists():
             rows.append([str(number), *["not run"] * 4])
             continue
-        num_steps += _num_steps(log)
+        steps += num_steps(log)
         so_far.append(answers[name])
         figures = [cell(points[name][key]) for key in ("quality", "theoretical_speedup")]
         area = as_dict(area_covered(so_far))
-        rows.append([str(number), str(num_steps), *figures, cell(area)])
+        rows.append([str(number), str(steps), *figures, cell(area)])
     yield from table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
-
-
-def _num_steps(log: Path) -> int:
-    """Return how many steps of the optimiser a round had."""
-    lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return max((row.get("step", 0) for row in lines), default=0)
 
 
 def area_covered(points: Sequence[Measured]) -> Interval | None:
