@@ -64,7 +64,7 @@ def knowing(
     ],
 )
 def test_a_lookup_finds_what_followed_before(ids: list[int], expected: list[int]) -> None:
-    assert list(PromptLookup()(ids)) == expected
+    assert list(PromptLookup(num_guesses=8)(ids)) == expected
     assert list(PromptLookup(num_guesses=2)(ids)) == expected[:2]
 
 
