@@ -123,6 +123,20 @@ def test_without_clocks_no_way_is_the_fastest(tmp_path: Path) -> None:
     assert {one["over_fastest_sequential"] for one in found["points"]} == {None}
 
 
+def test_guesses_have_a_clock_and_no_theory(comparison: Comparison) -> None:
+    """A pass checks several guesses and a draft's passes are not counted: paths say nothing."""
+    found = report(comparison, measure(comparison))
+    lookup = next(one for one in found["points"] if one["name"] == "lookup")
+    assert lookup["theoretical_speedup"] is None
+    assert lookup["realised_speedup"]["mean"] == pytest.approx(1.5)
+    assert lookup["of_perfect_forks"]["theoretical"] is None
+    assert lookup["of_perfect_forks"]["realised"]["mean"] > 0
+    assert lookup["on_frontier"]["theoretical"] is False
+    assert {row["speed"] for row in found["comparisons"] if row["rival"] == "lookup"} == {
+        "realised"
+    }
+
+
 def test_the_page_shows_bounds_step_costs_and_what_was_not_replayed(
     comparison: Comparison, found: dict[str, Any]
 ) -> None:

@@ -159,5 +159,6 @@ def over_prompts(one: Measured, ids: Sequence[str]) -> Figures:
         **(dict.fromkeys(graded) if one.is_bound else graded),
         "smallest_difference": None if one.is_bound else smallest_difference(answers, baseline),
         **speed(answers, baseline),
+        **({"theoretical_speedup": None} if one.is_guessed else {}),
         **realised(*clocks),
     }

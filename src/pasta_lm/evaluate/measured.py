@@ -16,6 +16,7 @@ from pasta_lm.evaluate.answered import Answered, read_answers
 from pasta_lm.evaluate.answering import BOUNDS, PERFECT
 from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.strategies import sequential
+from pasta_lm.strategies.model import GUESSING
 from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
 
@@ -57,8 +58,15 @@ class Measured:
         """Tell whether its text was forced: it has a speed, and no quality."""
         return self.point.strategy in BOUNDS
 
+    @property
+    def is_guessed(self) -> bool:
+        """Tell whether a pass checks several guesses: passes, drafts apart, are no theory of it."""
+        return self.point.strategy in GUESSING
+
     def log_speed(self, kind: Speed) -> dict[str, float]:
-        """Return by task the logarithm of the speedup over the baseline."""
+        """Return by task the logarithm of the speedup over the baseline, where it has one."""
+        if kind is Speed.THEORETICAL and self.is_guessed:
+            return {}
         if kind is Speed.THEORETICAL:
             return {
                 name: log(max(self.baseline[name].critical_path, 1) / max(one.critical_path, 1))

@@ -49,9 +49,10 @@ def of_perfect(one: Measured) -> Figures | None:
     if not both or one.is_bound:
         return None
     pairs = [(one.timed[name], one.perfect[name]) for name in both]
+    paths = [] if one.is_guessed else [_path(b) / _path(a) for a, b in pairs]
     return {
         "num_prompts": len(both),
-        Speed.THEORETICAL.value: as_dict(geometric_mean([_path(b) / _path(a) for a, b in pairs])),
+        Speed.THEORETICAL.value: as_dict(geometric_mean(paths)),
         Speed.REALISED.value: as_dict(
             geometric_mean([b.wall_s / a.wall_s for a, b in pairs if a.wall_s and b.wall_s])
         ),

@@ -31,9 +31,10 @@ A model with a chat template takes a text as what the user says; one without goe
 
 BUILTIN, TWIN = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, TWIN)
-EXACT_SEQUENTIAL = (sequential.NAME, speculation.LOOKUP, speculation.DRAFT)
+GUESSING = (speculation.LOOKUP, speculation.DRAFT)
+EXACT_SEQUENTIAL = (sequential.NAME, *GUESSING)
 """Strategies whose tokens are those of the sequential one."""
-STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *EXACT_SEQUENTIAL[1:])
+STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *GUESSING)
 NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 NOT_TAUGHT_THIS = "this model was not taught {strategy}: it answers sequentially"
 
