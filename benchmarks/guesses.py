@@ -1,6 +1,6 @@
 """Measure how many guessed tokens at a time make the exact sequential ways fastest.
 
-    python benchmarks/guesses.py MODEL OUT.json [--draft DIR] [--num-prompts 63]
+    python benchmarks/guesses.py MODEL OUT.json [--draft DIR]
 
 Development prompts, decoded alone and greedily, each by plain decoding and by every number of
 guesses in turn (kind: generated). Figures are ratios of clocks of the same prompt, with 95 %
@@ -25,11 +25,10 @@ from pasta_lm.evaluate.intervals import geometric_mean
 from pasta_lm.evaluate.quality import as_dict
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.tasks import make
 from pasta_lm.tasks.registry import training_families
-from pasta_lm.tasks.task import Task
+from pasta_lm.tasks.splits import task_set
 
-NUMBERS = (1, 2, 3, 4, 6, 8, 12)
+NUMBERS = (2, 4, 6, 8, 12)
 PARAMS = SamplingParams(max_tokens=1024)
 
 
@@ -59,7 +58,7 @@ def main() -> None:
     parser.add_argument("model", help="who answers: a folder, or builtin-sequential")
     parser.add_argument("out", type=Path)
     parser.add_argument("--draft", help="folder of the smaller model")
-    parser.add_argument("--num-prompts", type=int, default=63)
+    parser.add_argument("--num-per-family", type=int, default=2, help="prompts")
     parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)), help="by comma")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -70,7 +69,7 @@ def main() -> None:
     if args.draft is not None:
         draft = load(args.draft)
         drafts = {number: DraftModel(draft, loaded, num_guesses=number) for number in numbers}
-    tasks = _tasks(args.num_prompts)
+    tasks = task_set("dev", args.num_per_family, families=training_families())
     ratios: dict[str, list[float]] = defaultdict(list)
     num_different = 0
     for index, task in enumerate([tasks[0], *tasks]):  # the first one twice: it warms up
@@ -98,14 +97,6 @@ def main() -> None:
     }
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))
-
-
-def _tasks(num_prompts: int) -> list[Task]:
-    """Return development prompts, families in turn."""
-    names = training_families()
-    return [
-        make(names[index % len(names)], "dev", index // len(names)) for index in range(num_prompts)
-    ]
 
 
 if __name__ == "__main__":

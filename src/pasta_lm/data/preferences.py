@@ -143,8 +143,8 @@ def select_pairs(
     """Score all samples; return the best and the worst of each prompt, and so on inwards.
 
     Among equals the one that was drawn first is taken, which favours nothing. No answer is in two
-    pairs of a prompt. A sample on which a
-    verdict is missing has no quality that could be held against another's, so it is left out.
+    pairs of a prompt. A sample on which a verdict is missing has no quality that could be held
+    against another's, so it is left out.
 
     Args:
         rollouts: Samples and the baseline's answers.
