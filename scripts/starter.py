@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pasta_lm.data.records import Record, read_records
 from pasta_lm.engines.script import words
 from pasta_lm.evaluate.agreement import agreement
-from pasta_lm.language.speedup import best_speedup
+from pasta_lm.interpreter.speed import document_speedup
 
 FOLDER = Path(__file__).parents[1] / "corpora" / "starter"
 ROWS, SECOND_PASS, CARD = (
@@ -70,7 +70,7 @@ def figures() -> str:
 
 
 def _speedup(record: Record) -> float:
-    return best_speedup(record.document, lambda text: len(words(text)))
+    return document_speedup(record.document, lambda text: len(words(text)))
 
 
 def _statistics(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from pasta_lm.cli.app import app
 from pasta_lm.data.annotate_config import AnnotateConfig
 from pasta_lm.data.scripted_teacher import teacher_by_rule
 from pasta_lm.errors import PastaError
+from pasta_lm.recipe import read_recipe
 from pasta_lm.remote.scripted_server import ScriptedServer
-from pasta_lm.train.recipe import read_recipe
 from tests.data.annotating import write_source
 
 RECIPE = """

@@ -8,9 +8,9 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.journal import Journal
 from pasta_lm.data.judge_template import load_template
 from pasta_lm.data.llm_judge import LLMJudge
+from pasta_lm.journal import Journal
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.retry import RetryPolicy
 from pasta_lm.remote.transport import Response

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pasta_lm.data.asking import ENOUGH_FAILURES
-from pasta_lm.data.journal import Journal, held, read_rows
 from pasta_lm.data.judge import Comparison
 from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
+from pasta_lm.journal import Journal, held, read_rows
 from pasta_lm.remote.budget import CostLimitError, Estimate, Prices, Tokens, dollars, most_tokens
 from pasta_lm.remote.chat import ChatRequest
 from pasta_lm.remote.transport import Response

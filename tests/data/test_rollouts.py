@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from pasta_lm.data import rollouts
-from pasta_lm.data.journal import Row
 from pasta_lm.data.rollouts import (
     Answering,
     Question,
@@ -25,6 +24,7 @@ from pasta_lm.data.rollouts import (
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.journal import Row
 from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
 from tests.evaluate.tiny import tiny

@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 
 from pasta_lm.data import scripted_judge, scripted_teacher
-from pasta_lm.data.journal import Journal
 from pasta_lm.data.judge import Comparison, Winner, both_orders
 from pasta_lm.data.judge_template import load_template
 from pasta_lm.data.llm_judge import LLMJudge
 from pasta_lm.data.scripted_judge import mute_at_times, prefer_more_words
 from pasta_lm.data.verdict_reading import Problem, read_verdict
+from pasta_lm.journal import Journal
 from pasta_lm.remote.chat import read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.scripted_server import ScriptedServer, completion

@@ -97,7 +97,7 @@ def test_no_block_is_short_and_no_answer_has_tags_that_gain_nothing(
             assert len(block.plain_text.split()) >= LEAST_WORDS, row["id"]
             assert block.plain_text == block.plain_text.strip(), row["id"]
         if document.blocks:
-            speedup = SCRIPT["best_speedup"](document, lambda text: len(words(text)))
+            speedup = SCRIPT["document_speedup"](document, lambda text: len(words(text)))
             assert speedup > 1, row["id"]
 
 

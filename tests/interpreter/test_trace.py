@@ -69,7 +69,7 @@ def test_what_is_no_packed_trace_is_refused(packed: str) -> None:
 def test_a_trace_without_tokens_survives_being_written() -> None:
     empty = Trace(kind=Kind.SIMULATED)
     assert Trace.from_json(empty.to_json()) == empty
-    assert (empty.parallelism, empty.theoretical_speedup(9)) == (0.0, 1.0)
+    assert empty.parallelism == 0.0
 
 
 def test_the_derived_figures_are_in_the_file_for_readers_without_this_code(trace: Trace) -> None:
@@ -83,7 +83,7 @@ def test_the_derived_figures_are_in_the_file_for_readers_without_this_code(trace
 def test_content_tokens_are_neither_tags_nor_topics(trace: Trace) -> None:
     assert trace.num_content_tokens == 3
     assert trace.num_tokens == 8
-    assert trace.theoretical_speedup(10) == 2.0
+    assert trace.parallelism == 3 / trace.critical_path
     assert [token.text for token in trace.lane(1)] == ["", "b\u00e9\n\U0001f600", ""]
 
 

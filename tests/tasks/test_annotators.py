@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync
 from pasta_lm.language.parser import Form
-from pasta_lm.language.speedup import best_speedup
 from pasta_lm.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
 from pasta_lm.tasks.annotators import (
     ADDED,
@@ -81,16 +81,16 @@ def test_a_unit_that_needs_a_later_one_is_refused() -> None:
         plan((unit("A", 0), unit("B")))
 
 
-def test_the_best_speedup_counts_tags_and_the_longest_way() -> None:
+def test_the_document_speedup_counts_tags_and_the_longest_way() -> None:
     def count(text: str) -> int:
         return len(text.split())
 
     free = plan((unit("A"), unit("B")))
     # Two topics with two tags each, and the second block's three words.
-    assert best_speedup(free, count) == pytest.approx(6 / 9)
+    assert document_speedup(free, count) == pytest.approx(6 / 9)
     joined = plan((unit("A"), unit("B"), unit("C", 0, fork=False)))
-    assert best_speedup(joined, count) == pytest.approx(9 / 13)
-    assert best_speedup(plan((unit("A", fork=False),)), count) == 1.0
+    assert document_speedup(joined, count) == pytest.approx(9 / 13)
+    assert document_speedup(plan((unit("A", fork=False),)), count) == 1.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.journal import Journal, read_rows, write_rows
 from pasta_lm.data.llm_judge import MissingVerdictsError
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Sample
 from pasta_lm.errors import EndpointError, UsageError
+from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.remote.budget import CostLimitError
 from pasta_lm.remote.chat import Candidate, TokenLogprob
 from pasta_lm.remote.retry import RetryPolicy

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from pasta_lm.data.encode import encode_example
-from pasta_lm.data.journal import line_of, read_rows
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.records import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError
+from pasta_lm.journal import line_of, read_rows
 from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies import apar

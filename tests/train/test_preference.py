@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pasta_lm.data import rollouts
-from pasta_lm.data.journal import read_rows
 from pasta_lm.data.pairs import read_pairs, write_pairs
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
+from pasta_lm.journal import read_rows
 from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.train import preference, preference_trainer, reference

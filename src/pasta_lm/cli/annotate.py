@@ -48,8 +48,8 @@ def annotate(
     from pasta_lm.data.annotate import INTERRUPT
     from pasta_lm.data.annotate import annotate as run_annotation
     from pasta_lm.data.annotate_config import MARKDOWN_RULE, AnnotateConfig
+    from pasta_lm.recipe import read_recipe
     from pasta_lm.tasks.rules import rule_document
-    from pasta_lm.train.recipe import read_recipe
 
     recipe = read_recipe(config, AnnotateConfig)
     num_rows = _show_estimate(recipe, limit)

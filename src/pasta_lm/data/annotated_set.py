@@ -20,11 +20,11 @@ from pasta_lm.data.annotate_config import MARKDOWN_RULE, AnnotateConfig
 from pasta_lm.data.annotation_log import FAILED, OK, PENDING, AnnotationLog, RowLog
 from pasta_lm.data.budget import Tally
 from pasta_lm.data.filters import speedup
-from pasta_lm.data.journal import write_rows
 from pasta_lm.data.records import Record, write_records
 from pasta_lm.data.sources import ROWS_AT_ONCE
 from pasta_lm.engines.script import words
 from pasta_lm.errors import InputError, PastaError
+from pasta_lm.journal import write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pasta_lm.data.journal import Journal, Row, hold
 from pasta_lm.data.sources import SourceRow
 from pasta_lm.data.teacher import Outcome
 from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.journal import Journal, Row, hold
 
 JOURNAL = "journal.jsonl"
 LOCK = "lock"

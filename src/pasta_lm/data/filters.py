@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pasta_lm.engines.script import words
+from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.language.check import Diagnostic, check, render
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
-from pasta_lm.language.speedup import best_speedup
 from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
 
 SHOWN = 40
@@ -95,7 +95,7 @@ def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Docu
 
 def speedup(document: Document) -> float:
     """Return the theoretical speedup of an answer, its tokens counted as words."""
-    return best_speedup(document, lambda text: len(words(text)))
+    return document_speedup(document, lambda text: len(words(text)))
 
 
 def _reject(fault: Diagnostic, text: str, otherwise: Reason) -> Rejection:

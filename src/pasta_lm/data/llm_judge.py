@@ -15,11 +15,11 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pasta_lm.data.asking import INTERRUPT, Asking
-from pasta_lm.data.journal import Journal, Row, held
 from pasta_lm.data.judge import Comparison, Verdict
 from pasta_lm.data.judge_template import JudgeTemplate
 from pasta_lm.data.verdict_reading import Problem, Reading, read_verdict, verdict_of
 from pasta_lm.errors import PastaError
+from pasta_lm.journal import Journal, Row, held
 from pasta_lm.remote.budget import (
     Budget,
     CostLimitError,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pasta_lm.data.journal import Row, read_rows, write_rows
 from pasta_lm.errors import InputError, PastaError
+from pasta_lm.journal import Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse_program
 
 _TEXTS = ("prompt", "chosen", "rejected")

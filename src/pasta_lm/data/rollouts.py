@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pasta_lm.data.journal import Journal, Row, read_rows
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import InputError
+from pasta_lm.journal import Journal, Row, read_rows
 from pasta_lm.strategies import sequential
 
 if TYPE_CHECKING:

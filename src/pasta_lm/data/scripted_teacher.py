@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.data.filters import Bounds
-from pasta_lm.data.journal import read_rows
 from pasta_lm.data.sources import SourceRow
 from pasta_lm.data.teacher import Conversation, asked_answer
+from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.remote.chat import read_reply

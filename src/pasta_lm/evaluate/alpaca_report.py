@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pasta_lm.data.journal import Row
 from pasta_lm.data.llm_judge import LLMJudge, Outcome, named, without_verdict
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.alpaca_run import AlpacaRun, outcomes_of
@@ -29,6 +28,7 @@ from pasta_lm.evaluate.win_rates import (
     refusal,
     win_rate_figures,
 )
+from pasta_lm.journal import Row
 
 Figures = dict[str, Any]
 TIE = 0.5

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.journal import Journal, read_rows, write_rows
 from pasta_lm.data.judge import Comparison, both_orders
 from pasta_lm.data.judge_template import load_template
 from pasta_lm.data.llm_judge import LLMJudge, Outcome
@@ -35,6 +34,7 @@ from pasta_lm.evaluate.instructions import (
 from pasta_lm.evaluate.judgements import read_difficulty, read_gamed
 from pasta_lm.evaluate.timings import ANSWERS
 from pasta_lm.evaluate.win_rates import Calibration
+from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.remote.client import ChatClient
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pasta_lm.data.journal import Journal, Row
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.evaluate.answering import Progress
 from pasta_lm.evaluate.instructions import Instruction
+from pasta_lm.journal import Journal, Row
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pasta_lm.data.journal import Row, write_rows
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.answered import Answered, read_answers
 from pasta_lm.evaluate.measured import task_of
+from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
 from pasta_lm.tasks.registry import training_families
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.journal import Row
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.judgements import json_lines
 from pasta_lm.interpreter.trace import Role, Trace
+from pasta_lm.journal import Row
 
 ANSWERS = "answers.jsonl"
 """The records of answers in the folder of a run."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pasta_lm.errors import UsageError
-from pasta_lm.language.tags import MAX_UNITS
+from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
 
 
 class FinishReason(StrEnum):
@@ -60,4 +60,4 @@ class Limits:
         """Return the largest promise (in units) that keeps main below the last position."""
         if self.max_position is None:
             return MAX_UNITS
-        return max(0, min(MAX_UNITS, (self.max_position - promise_end - 1) // 10))
+        return max(0, min(MAX_UNITS, (self.max_position - promise_end - 1) // TOKENS_PER_UNIT))

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from pasta_lm.errors import InputError
+from pasta_lm.interpreter import speed
 
 TRACE_VERSION = 1
 
@@ -128,18 +129,8 @@ class Trace:
 
     @property
     def parallelism(self) -> float:
-        """Return content tokens / critical path; 1.0 and less mean that nothing was gained.
-
-        Source: PASTA, section 5.1.
-        """
-        return self.num_content_tokens / self.critical_path if self.critical_path else 0.0
-
-    def theoretical_speedup(self, sequential_tokens: int) -> float:
-        """Return fed tokens of the sequential baseline's answer / critical path.
-
-        Source: PASTA, section 5.1.
-        """
-        return sequential_tokens / self.critical_path if self.critical_path else 1.0
+        """Return content tokens / critical path."""
+        return speed.parallelism(self.num_content_tokens, self.critical_path)
 
     def usage(self) -> dict[str, int]:
         """Return token counts under the names that OpenAI's API gives them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.tasks.rivals import (
@@ -18,7 +19,6 @@ from pasta_lm.tasks.rivals import (
 )
 from pasta_lm.tasks.task import Split
 from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
-from pasta_lm.train.recipe import read_recipe
 
 WSD = "warmup_stable_decay"
 SCHEDULES = ("linear", "cosine", "constant", WSD)

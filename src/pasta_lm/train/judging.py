@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.journal import Journal
 from pasta_lm.data.judge import Judge
 from pasta_lm.data.judge_template import load_template
 from pasta_lm.data.llm_judge import LLMJudge, Progress, counted, named
+from pasta_lm.journal import Journal
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import RetryPolicy

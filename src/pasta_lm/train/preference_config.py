@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pasta_lm.data.preferences import Efficiency
 from pasta_lm.errors import UsageError
+from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.tasks.task import Split
 from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
@@ -18,7 +19,6 @@ from pasta_lm.train.config import (
     check_train,
 )
 from pasta_lm.train.judge_config import JudgeConfig
-from pasta_lm.train.recipe import read_recipe
 
 LOSSES = ("bonbon", "ipo", "dpo")
 LEARNED = (pasta.NAME, apar.NAME, sequential.NAME)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.data.journal import Journal, Row
 from pasta_lm.errors import InputError
+from pasta_lm.journal import Journal, Row
 from pasta_lm.train.pair_packs import (
     EncodedPair,
     LogProbs,

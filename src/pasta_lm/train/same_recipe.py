@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.journal import write_rows
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.journal import write_rows
 from pasta_lm.train.judge_config import JudgeConfig
 from pasta_lm.train.preference_config import PreferenceConfig
 

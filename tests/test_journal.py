@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.data.journal import Journal, Row, line_of, read_rows, write_rows
 from pasta_lm.errors import InputError
+from pasta_lm.journal import Journal, Row, line_of, read_rows, write_rows
 
 ROWS: list[Row] = [
     {"id": "one", "text": "first\nline"},

@@ -1,4 +1,4 @@
-"""The speedup that is read off an answer equals what the interpreter's trace says of it."""
+"""The metrics of speed; those read from a document equal those of its trace."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from pasta_lm.engines.script import words
 from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.interpreter.speed import (
+    document_critical_path,
+    document_speedup,
+    efficiency,
+    parallelism,
+    realised_speedup,
+    theoretical_speedup,
+)
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.speedup import best_speedup, critical_path
 
 TEXTS = st.integers(1, 6).map(lambda number: Text(" word" * number))
 BLOCKS = st.builds(lambda text: Block("a topic", 1, (text,)), TEXTS)
@@ -32,6 +39,20 @@ def test_the_critical_path_is_that_of_the_trace(items: list[Text | Block | Sync]
     document = Document(tuple(legal))
     together = ScriptedEngine(document).answer("p").trace
     alone = ScriptedEngine(document.without_tags()).answer("p").trace
-    assert critical_path(document, count) == together.critical_path
-    found = together.theoretical_speedup(alone.critical_path)
-    assert best_speedup(document, count) == pytest.approx(found)
+    assert document_critical_path(document, count) == together.critical_path
+    found = theoretical_speedup(alone.critical_path, together.critical_path)
+    assert document_speedup(document, count) == pytest.approx(found)
+
+
+def test_the_metrics_are_the_ratios_that_the_paper_defines() -> None:
+    assert parallelism(30, 10) == 3.0
+    assert theoretical_speedup(40, 10) == 4.0
+    assert realised_speedup(6.0, 2.0) == 3.0
+    assert efficiency(3.0, 4.0) == 0.75
+
+
+def test_an_answer_that_fed_no_token_counts_as_a_path_of_one() -> None:
+    assert parallelism(0, 0) == 0.0
+    assert parallelism(1, 0) == 1.0
+    assert theoretical_speedup(0, 0) == 1.0
+    assert theoretical_speedup(9, 0) == 9.0

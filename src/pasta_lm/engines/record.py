@@ -1,0 +1,109 @@
+"""One answer as a row of a file: its text, how it ended, and the counts that speed is made of.
+
+Evaluation, rollouts and replay keep this record; each adds what it knows besides (a grade, a
+system, a score). Every figure can be computed again from such rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pasta_lm.engines.request import Answer
+from pasta_lm.errors import InputError
+from pasta_lm.interpreter import speed
+
+_COUNTS = ("num_illegal", "num_content_tokens", "critical_path")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRecord:
+    """One answer, without the request that it answers."""
+
+    text: str
+    """Without tags."""
+    program: str
+    """The written form; the annotator form where blocks promise no length (APAR)."""
+    finish_reason: str
+    """``stop``, or the limit that cut it."""
+    num_illegal: int
+    """Tags where the grammar has none."""
+    num_content_tokens: int
+    """Tokens of all threads, tags and topics excluded."""
+    critical_path: int
+    """Tokens that were decoded one after another, tags included."""
+    kind: str | None = None
+    """How it came about, a value of ``Kind``; None: not recorded."""
+    wall_s: float | None = None
+    """Seconds, if it was decoded alone; None if it was decoded among others."""
+    trace: str | None = None
+    """The packed trace (``Trace.from_packed`` reads it); None: not kept."""
+
+    @classmethod
+    def of(
+        cls, answer: Answer, *, is_timed: bool = False, keeps_trace: bool = False
+    ) -> AnswerRecord:
+        """Return the record of an answer.
+
+        Args:
+            answer: What an engine returned.
+            is_timed: Whether it was decoded alone, so that its clock means something.
+            keeps_trace: Whether the record holds the packed trace.
+        """
+        trace = answer.trace
+        return cls(
+            text=answer.text,
+            program=answer.program,
+            finish_reason=answer.finish_reason,
+            num_illegal=trace.num_illegal,
+            num_content_tokens=trace.num_content_tokens,
+            critical_path=trace.critical_path,
+            kind=trace.kind.value,
+            wall_s=trace.wall_s if is_timed else None,
+            trace=trace.packed() if keeps_trace else None,
+        )
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> AnswerRecord:
+        """Read the record's keys from a row; other keys are left alone.
+
+        Raises:
+            InputError: a key is missing, or its value has another type or is below zero.
+        """
+        names = {field.name for field in fields(cls)}
+        values = {key: value for key, value in row.items() if key in names}
+        for key in ("text", "program", "finish_reason"):
+            if not isinstance(values.get(key), str):
+                raise InputError(f"{key!r} is {values.get(key)!r}, not a text")
+        for key in _COUNTS:
+            if type(values.get(key)) is not int or values[key] < 0:
+                raise InputError(f"{key!r} is {values.get(key)!r}, not a count")
+        wall_s = values.get("wall_s")
+        if wall_s is not None and (type(wall_s) not in (int, float) or wall_s <= 0):
+            raise InputError(f"'wall_s' is {wall_s!r}, not a time in seconds")
+        return cls(**values)
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the record as the keys of a row."""
+        return asdict(self)
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Return whether it ended by itself and every tag stood where the grammar has one."""
+        return self.finish_reason == "stop" and not self.num_illegal
+
+    @property
+    def parallelism(self) -> float:
+        """Return content tokens / critical path."""
+        return speed.parallelism(self.num_content_tokens, self.critical_path)
+
+    def theoretical_speedup(self, baseline: AnswerRecord) -> float:
+        """Return the theoretical speedup over the baseline's answer to the same prompt."""
+        return speed.theoretical_speedup(baseline.critical_path, self.critical_path)
+
+    def realised_speedup(self, baseline: AnswerRecord) -> float | None:
+        """Return the realised speedup over the baseline's answer; None unless both were timed."""
+        if not self.wall_s or not baseline.wall_s:
+            return None
+        return speed.realised_speedup(baseline.wall_s, self.wall_s)

@@ -1,0 +1,74 @@
+"""The metrics of speed, each defined once: critical path, parallelism, speedups, efficiency.
+
+An answer that fed no token (it ended at once) counts as a critical path of one token, so that every
+ratio exists.
+
+Source: PASTA, section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pasta_lm.language.document import Document
+from pasta_lm.language.events import Sync, Text
+
+
+def parallelism(num_content_tokens: int, critical_path: int) -> float:
+    """Return content tokens / critical path; 1.0 and less mean that nothing ran in parallel.
+
+    Args:
+        num_content_tokens: Tokens of all threads, tags and topics excluded.
+        critical_path: Tokens that were decoded one after another, tags and topics included.
+    """
+    return num_content_tokens / max(critical_path, 1)
+
+
+def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
+    """Return critical path of the baseline's answer / critical path of this answer.
+
+    The critical path of a sequential answer is the number of its fed tokens.
+    """
+    return max(baseline_path, 1) / max(critical_path, 1)
+
+
+def realised_speedup(baseline_s: float, wall_s: float) -> float:
+    """Return wall-clock seconds of the baseline's answer / wall-clock seconds of this answer.
+
+    Both must come from the same engine on the same machine in one run.
+    """
+    return baseline_s / wall_s
+
+
+def efficiency(realised: float, theoretical: float) -> float:
+    """Return which share of the theoretical speedup was realised."""
+    return realised / theoretical
+
+
+def document_critical_path(document: Document, count_tokens: Callable[[str], int]) -> int:
+    """Return the critical path of an answer of depth 1, read from its structure.
+
+    Equal to the trace's when the same tokens are decoded with unlimited threads.
+
+    Args:
+        document: The answer.
+        count_tokens: Returns how many tokens a text has.
+    """
+    main, pending, ends = 0, 0, 0
+    for item in document.items:
+        if isinstance(item, Text):
+            main += count_tokens(item.text)
+        elif isinstance(item, Sync):
+            main = max(main, pending) + 1
+            pending = 0
+        else:
+            main += 2 + count_tokens(item.topic)  # a promise has two pieces around its topic
+            pending = max(pending, main + count_tokens(item.plain_text))
+            ends = max(ends, pending)
+    return max(main, ends)
+
+
+def document_speedup(document: Document, count_tokens: Callable[[str], int]) -> float:
+    """Return the theoretical speedup of an answer over its own plain text."""
+    path = document_critical_path(document, count_tokens)
+    return theoretical_speedup(count_tokens(document.plain_text), path)
