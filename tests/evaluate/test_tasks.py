@@ -299,7 +299,7 @@ def test_a_strategy_that_was_not_asked_for_is_the_yardstick_and_no_more() -> Non
 def test_a_model_that_was_not_taught_has_no_forks_to_be_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    untaught = tiny("untaught", is_taught=False)
+    untaught = tiny("untaught", has_tag_pieces=False)
     settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=4)
     answers = answer_tasks(settings, untaught, untaught, lambda *_: None)
     found = report(settings, answers, untaught, untaught)["strategies"]

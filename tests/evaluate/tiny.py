@@ -36,7 +36,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @cache
-def tiny(name: str, *, seed: int = 0, is_taught: bool = True) -> Pasta:
+def tiny(name: str, *, seed: int = 0, has_tag_pieces: bool = True) -> Pasta:
     """Return a random model that has the tag pieces, or of which nobody says that it has."""
     words = tokenizer()
     pieces = tag_pieces(words)
@@ -46,8 +46,8 @@ def tiny(name: str, *, seed: int = 0, is_taught: bool = True) -> Pasta:
         model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         output = model.get_output_embeddings().weight
-        output[sorted(pieces.values())] *= TAG_SCALE if is_taught else 0
+        output[sorted(pieces.values())] *= TAG_SCALE if has_tag_pieces else 0
         output[words.eos_token_id] *= END_SCALE
-    vocabulary = Vocabulary(words, pieces if is_taught else None)
+    vocabulary = Vocabulary(words, pieces if has_tag_pieces else None)
     loaded = LoadedModel(model, vocabulary, name, eos_ids(model, words))
     return Pasta(TorchEngine(loaded, pool_tokens=POOL_TOKENS))

@@ -30,7 +30,7 @@ def test_a_model_of_the_package_is_small_and_has_a_card(name: str) -> None:
 
 
 def test_the_builtin_model_is_taught_and_digits_stand_alone(builtin: Pasta) -> None:
-    assert builtin.is_taught
+    assert builtin.has_tag_pieces
     vocabulary = builtin.engine.loaded.vocabulary
     assert [vocabulary.token_text(one) for one in vocabulary.encode_text("407")] == ["4", "0", "7"]
 

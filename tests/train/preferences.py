@@ -29,7 +29,7 @@ def save_tiny(folder: Path, *, seed: int = 0, taught: str = pasta.NAME) -> str:
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
     positions = apar.POSITIONS if taught == apar.NAME else PositionStrategy.PREDICT
     save_model_folder(
-        model, tokenizer(), folder, positions=positions, limits=Limits(), taught=taught
+        model, tokenizer(), folder, positions=positions, limits=Limits(), trained_strategy=taught
     )
     return str(folder)
 

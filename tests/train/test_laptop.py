@@ -48,7 +48,7 @@ def test_the_whole_path_on_a_toy_ends_with_a_falling_loss(made: Path, name: str)
 
 def test_the_whole_path_on_a_toy_ends_with_models_that_load_and_figures(made: Path) -> None:
     model = Pasta.from_pretrained(made / "pasta-gold" / "model")
-    assert model.is_taught
+    assert model.has_tag_pieces
     for name in ("pasta-gold-test", "pasta-gold-hard", "pasta-noisy-test"):
         report = json.loads((made / "results" / f"{name}.json").read_text(encoding="utf-8"))
         assert report["strategies"]["pasta"]["quality"] is not None

@@ -94,7 +94,7 @@ def test_every_answer_was_annotated_or_failed_and_some_have_blocks(made: Path) -
 def test_the_models_were_taught_what_they_are_called_after(made: Path) -> None:
     for name, taught in (("pasta", "pasta"), ("apar", "apar"), ("bon-4/round-2", "pasta")):
         model = Pasta.from_pretrained(made / name / "model")
-        assert (model.is_taught, model.engine.loaded.taught) == (True, taught)
+        assert (model.has_tag_pieces, model.engine.loaded.trained_strategy) == (True, taught)
 
 
 @pytest.mark.parametrize("name", LAMBDAS)

@@ -130,7 +130,7 @@ def test_after_a_tenth_the_model_is_kept(whole: PreferenceConfig, models: Models
 
 def test_the_last_model_can_be_asked(whole: PreferenceConfig) -> None:
     model = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
-    assert model.is_taught
+    assert model.has_tag_pieces
 
 
 def test_saving_in_another_dtype_leaves_the_weights_that_learn(
@@ -236,7 +236,7 @@ def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_p
 
 
 def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> None:
-    base = save_tiny(tmp_path / "apar", taught="apar")
+    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(
         base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
     )
@@ -252,12 +252,12 @@ def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> No
     steps = [margin for (margin,) in margins(out(config), 1).values()]
     assert fmean(steps[5:]) > fmean(steps[:5]) + 1
     model = Pasta.from_pretrained(folder, pool_tokens=2048)
-    assert model.knows("apar")
-    assert not model.knows("pasta")
+    assert model.supports("apar")
+    assert not model.supports("pasta")
 
 
 def test_a_base_is_asked_as_it_was_taught(models: Models, tmp_path: Path) -> None:
-    base = save_tiny(tmp_path / "apar", taught="apar")
+    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
     with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
         train_preference(config)

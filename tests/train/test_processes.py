@@ -74,7 +74,7 @@ def test_two_processes_that_share_the_weights_learn_what_one_does(
     assert expected.keys() == found.keys()
     for key in expected:
         assert torch.allclose(expected[key], found[key], atol=TOLERANCE)
-    assert load(tmp_path / "out" / "model").taught == "pasta"
+    assert load(tmp_path / "out" / "model").trained_strategy == "pasta"
 
 
 # --- refused

@@ -131,15 +131,15 @@ def answer_tasks(
         answers.by_strategy[name] = given
     timed = answers.timed_tasks
     if timed:
-        forked = answers.by_strategy.get(pasta.NAME) if model.knows(pasta.NAME) else None
+        forked = answers.by_strategy.get(pasta.NAME) if model.supports(pasta.NAME) else None
         rate = None if forked is None else fork_rate(answers.tasks, forked)
-        bounds = Bounds(model, settings.bounds, rate) if model.is_taught else None
+        bounds = Bounds(model, settings.bounds, rate) if model.has_tag_pieces else None
         answers.fork_rate = rate if settings.bounds else None
         who = [(name, sides[side]) for name, side in side_of.items()]
         answers.timed = answer_timed(
             who, bounds, timed, params, progress, positions=settings.positions
         )
-    for name in [name for name in names if timed and name in MASKED and model.knows(name)]:
+    for name in [name for name in names if timed and name in MASKED and model.supports(name)]:
         free = answer_all(
             model, timed, name, unmasked(params), progress, positions=settings.positions
         )

@@ -100,15 +100,15 @@ class Pasta:
         return cls(engine, router=read_router(Path(source)), guess=guess)
 
     @property
-    def is_taught(self) -> bool:
+    def has_tag_pieces(self) -> bool:
         """Tell whether the model has the tag pieces."""
         return self.engine.loaded.vocabulary.has_pieces
 
-    def knows(self, strategy: str) -> bool:
+    def supports(self, strategy: str) -> bool:
         """Tell whether the model was taught a strategy, or needs to be taught nothing for it."""
         if strategy not in (pasta.NAME, apar.NAME):
             return True
-        return self.is_taught and self.engine.loaded.taught == strategy
+        return self.has_tag_pieces and self.engine.loaded.trained_strategy == strategy
 
     def request(
         self,
@@ -139,7 +139,7 @@ class Pasta:
         ids = loaded.vocabulary.encode_prompt(prompt)
         if strategy in EXACT_SEQUENTIAL:
             return self._sequential(ids, params, strategy)
-        if not self.knows(strategy):
+        if not self.supports(strategy):
             self._say_not_taught(strategy)
             return sequential.request(ids, params)
         if strategy == apar.NAME:
@@ -154,7 +154,7 @@ class Pasta:
                 f"strategy {strategy!r} needs a router, and {loaded.name} has none",
                 hint="pasta train router DIR learns one",
             )
-        wording = FINETUNED if loaded.taught == sot.NAME else PROMPTED
+        wording = FINETUNED if loaded.trained_strategy == sot.NAME else PROMPTED
         router = self.router if strategy == sot.ROUTED else None
         asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
         return replace(asked, strategy=strategy)
@@ -168,7 +168,7 @@ class Pasta:
         return speculation.request(ids, params, guess, strategy)
 
     def _say_not_taught(self, strategy: str) -> None:
-        said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.is_taught else NOT_TAUGHT
+        said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.has_tag_pieces else NOT_TAUGHT
         if said not in self._said_not_taught:
             print(f"pasta: {said}", file=sys.stderr)  # noqa: T201
             self._said_not_taught.add(said)

@@ -48,7 +48,7 @@ class Learner:
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
-    taught: str = pasta.NAME
+    trained_strategy: str = pasta.NAME
     """The strategy that it was taught, or is about to be."""
 
     @property
@@ -59,9 +59,9 @@ class Learner:
     def encoder(self, positions: PositionStrategy) -> Encode:
         """Return what encodes records for this model, as its strategy decodes them."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
-        if self.taught == sot.NAME:
+        if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
-        form = Form.FORKED if self.taught == apar.NAME else Form.MAIN
+        form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
         return partial(
             encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form
         )
@@ -102,7 +102,9 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
     model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     taught = None if config.base is None else read_pasta_config(Path(config.base))
-    return Learner(model, tokenizer, vocabulary, eos_id, taught.taught if taught else pasta.NAME)
+    return Learner(
+        model, tokenizer, vocabulary, eos_id, taught.trained_strategy if taught else pasta.NAME
+    )
 
 
 def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -159,7 +161,7 @@ def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Pa
         part,
         positions=PositionStrategy(train.positions),
         limits=Limits(),
-        taught=learner.taught,
+        trained_strategy=learner.trained_strategy,
     )
     shutil.rmtree(folder, ignore_errors=True)
     part.replace(folder)

@@ -209,15 +209,15 @@ def answering(round: Round) -> Answering:
     assert config.model.baseline is not None
     pool_tokens = config.rollouts.pool_tokens
     model = Pasta.from_pretrained(round.newest, pool_tokens=pool_tokens)
-    if not model.is_taught and config.rollouts.strategy == pasta.NAME:
+    if not model.has_tag_pieces and config.rollouts.strategy == pasta.NAME:
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG: it has no tag pieces",
             hint="train it with `pasta train sft` first",
         )
-    if not model.knows(config.rollouts.strategy):
+    if not model.supports(config.rollouts.strategy):
         raise UsageError(
             f"model.base {round.newest} was not taught {config.rollouts.strategy!r}, but "
-            f"{model.engine.loaded.taught!r}",
+            f"{model.engine.loaded.trained_strategy!r}",
             hint="rollouts.strategy must be what its data taught it",
         )
     if config.model.baseline == round.newest:

@@ -92,7 +92,7 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
     set_seed(train.seed)  # before the weights: a model that begins at random begins with it
     learner = load_learner(config.model, frozen_dtype(config.lora, train))
-    learner = replace(learner, taught=taught_by(config.data))
+    learner = replace(learner, trained_strategy=taught_by(config.data))
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
     last = learner.last_position

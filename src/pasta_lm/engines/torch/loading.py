@@ -56,7 +56,7 @@ class LoadedModel:
     kind: Kind = Kind.GENERATED
     positions: PositionStrategy = PositionStrategy.PREDICT
     """The strategy that it was trained with."""
-    taught: str = PASTA
+    trained_strategy: str = PASTA
     """The way to answer that it was taught, if it has tag pieces: 'pasta', 'apar' or 'sot'."""
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ def load(
         Path(source).name if Path(source).is_dir() else str(source),
         eos_ids(model, tokenizer),
         positions=PositionStrategy.PREDICT if config is None else config.positions,
-        taught=PASTA if config is None else config.taught,
+        trained_strategy=PASTA if config is None else config.trained_strategy,
     )
 
 

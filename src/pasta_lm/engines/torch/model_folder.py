@@ -38,7 +38,7 @@ class PastaConfig:
     """The strategy that it was trained with."""
     limits: Limits
     """The limits that its training data keep."""
-    taught: str = PASTA
+    trained_strategy: str = PASTA
     """The strategy that it was taught."""
     language_version: int = LANGUAGE_VERSION
 
@@ -50,7 +50,7 @@ def save_model_folder(
     *,
     positions: PositionStrategy,
     limits: Limits,
-    taught: str = PASTA,
+    trained_strategy: str = PASTA,
 ) -> None:
     """Write all that is needed to decode with a model: weights, tokenizer, what it was taught.
 
@@ -69,8 +69,8 @@ def save_model_folder(
         "limits": asdict(limits),
         "piece_ids": piece_ids,
     }
-    if taught != PASTA:
-        config["taught"] = taught
+    if trained_strategy != PASTA:
+        config["taught"] = trained_strategy
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -100,7 +100,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         piece_ids=piece_ids,
         positions=_read_positions(file, data["positions"]),
         limits=_read_limits(file, data["limits"]),
-        taught=_read_taught(file, data.get("taught", PASTA)),
+        trained_strategy=_read_taught(file, data.get("taught", PASTA)),
     )
 
 
