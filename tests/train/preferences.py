@@ -24,12 +24,17 @@ from pasta_lm.train.preference_config import (
 from tests.evaluate.tiny import tiny, tokenizer
 
 
-def save_tiny(folder: Path, *, seed: int = 0, taught: str = pasta.NAME) -> str:
+def save_tiny(folder: Path, *, seed: int = 0, trained_strategy: str = pasta.NAME) -> str:
     """Write a model folder and return where."""
     model = tiny(f"seed {seed}", seed=seed).engine.loaded.model
-    positions = apar.POSITIONS if taught == apar.NAME else PositionStrategy.PREDICT
+    positions = apar.POSITIONS if trained_strategy == apar.NAME else PositionStrategy.PREDICT
     save_model_folder(
-        model, tokenizer(), folder, positions=positions, limits=Limits(), trained_strategy=taught
+        model,
+        tokenizer(),
+        folder,
+        positions=positions,
+        limits=Limits(),
+        trained_strategy=trained_strategy,
     )
     return str(folder)
 
