@@ -1,13 +1,19 @@
-"""A recipe's file: TOML read into dataclasses, every key checked, each mistake named."""
+"""Read TOML recipes into dataclasses, and compare the settings of a run with those it began with.
+
+A recipe's shape is a frozen dataclass of the standard library. pydantic validates it; only this
+file imports pydantic. Knows nothing of what the keys mean.
+"""
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pasta_lm.errors import UsageError
 
@@ -15,27 +21,89 @@ T = TypeVar("T")
 
 
 def read_recipe(path: Path, kind: type[T], changes: Sequence[str] = ()) -> T:
-    """Read a recipe of some stage.
+    """Read a recipe.
+
+    Types are strict, except that an integer is accepted for a float. A ``Literal`` lists the
+    values of a key. Combinations of keys are validated by the dataclass, in ``__post_init__``.
 
     Args:
         path: A TOML file.
-        kind: The dataclass that says what it may hold.
-        changes: Each ``table.key=value``, in order, before anything is checked. A value is one of
-            TOML, or else a text as it stands; without a value the key is left out.
+        kind: The dataclass of the whole recipe; its fields may be dataclasses, which are tables.
+        changes: Each ``table.key=value``, applied in order before validation. A value is TOML, or
+            else a text as it stands; an empty value removes the key.
 
     Raises:
-        UsageError: it cannot be read, or something in it is unknown or wrong.
+        UsageError: the file cannot be read, or a key is unknown, missing or has a wrong value.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
-        raise UsageError(f"{path} is no recipe: {exc}") from exc
+        reason = exc.strerror if isinstance(exc, OSError) else f"not valid TOML: {exc}"
+        raise UsageError(f"the recipe {path} cannot be read: {reason}") from exc
     for change in changes:
-        _change(data, change)
-    return _build(kind, data, "")
+        _apply(data, change)
+    return _validate(kind, data)
 
 
-def _change(data: dict[str, Any], change: str) -> None:
+def check_same_settings(
+    folder: Path | str,
+    begun: Mapping[str, object],
+    now: Mapping[str, object],
+    *,
+    may_change: Collection[str] = (),
+) -> None:
+    """Refuse to continue a run with other settings than those it was begun with.
+
+    Args:
+        folder: The run's output folder, for the message.
+        begun: The stored settings: nested tables, or flat with dotted keys. Keys that ``now``
+            lacks are not compared.
+        now: The current settings, such as ``asdict(config)``.
+        may_change: Dotted keys that are not compared, such as ``train.workers``.
+
+    Raises:
+        UsageError: a setting differs; it is named with both values.
+    """
+    before = dict(_flat(begun))
+    changed = [
+        f"{key} = {before.get(key)!r}, not {value!r}"
+        for key, value in _flat(now)
+        if key not in may_change and (key not in before or before[key] != value)
+    ]
+    if changed:
+        raise UsageError(
+            f"{folder} was begun with {'; '.join(changed[:3])}",
+            hint="restore the settings, or choose another output folder",
+        )
+
+
+def check_one_of(table: str, **values: object) -> None:
+    """Raise a UsageError unless exactly one of a table's values is not None."""
+    if sum(value is not None for value in values.values()) != 1:
+        raise UsageError(f"[{table}] needs exactly one of {' and '.join(values)}")
+
+
+def check_choice(key: str, value: str, options: Sequence[str]) -> None:
+    """Raise a UsageError that lists the options unless the value is one of them."""
+    if value not in options:
+        raise UsageError(f"{key} is {value!r}", hint=f"one of {', '.join(options)}")
+
+
+def check_positive(table: str, config: object, *keys: str) -> None:
+    """Raise a UsageError unless each of a table's values is above 0 or None."""
+    for key in keys:
+        value = getattr(config, key)
+        if value is not None and not value > 0:
+            raise UsageError(f"{table}.{key} must be above 0")
+
+
+def check_not_ignored(key: str, is_ignored: object, reason: str) -> None:
+    """Raise a UsageError if another key makes this one meaningless."""
+    if is_ignored:
+        raise UsageError(f"{key} would be ignored: {reason}", hint="leave it out")
+
+
+def _apply(data: dict[str, Any], change: str) -> None:
     place, equals, text = change.partition("=")
     *tables, key = place.strip().split(".")
     if not (equals and key and all(tables)):
@@ -44,48 +112,80 @@ def _change(data: dict[str, Any], change: str) -> None:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
             raise UsageError(f"{'.'.join(tables[:depth])} must be a table")
-    if text.strip():
-        data[key] = _toml_value(text.strip())
-    else:
-        data.pop(key, None)
-
-
-def _toml_value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
     except ValueError:
-        return text
-    return found["value"] if len(found) == 1 else text
+        found = {}
+    # A text with a line break can give several keys: then it is no single value.
+    data[key] = found["value"] if len(found) == 1 else text.strip()
+    if not text.strip():
+        del data[key]
 
 
-def _build(kind: type[T], data: Mapping[str, Any], place: str) -> T:
-    hints = get_type_hints(kind)
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise UsageError(f"unknown key {place}{key}", hint=hint)
-    values = {key: _value(hints[key], value, f"{place}{key}") for key, value in data.items()}
-    for name, spec in known.items():
-        if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
-            raise UsageError(f"{place}{name} is missing")
-    return kind(**values)
+def _validate(kind: type[T], data: Mapping[str, Any]) -> T:
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ImportError as exc:
+        hint = "pip install 'pydantic>=2.9'"
+        raise UsageError("recipes need pydantic, which is not installed", hint=hint) from exc
+    _check_keys(kind, data, "")
+    try:
+        # As JSON: from Python objects, strict pydantic makes no dataclass of a mapping.
+        return TypeAdapter(kind).validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as exc:
+        mistake = exc.errors()[0]
+    place, hint = _locate(kind, mistake["loc"])
+    if mistake["type"] == "missing":
+        raise UsageError(f"{place} is missing")
+    if mistake["type"] == "literal_error":
+        check_choice(place, mistake["input"], get_args(_members(hint)[0]))
+    names = " or ".join(
+        "a table" if is_dataclass(one) else "a list" if get_origin(one) is tuple else one.__name__
+        for one in _members(hint)
+    )
+    raise UsageError(f"{place} must be {names}, not {mistake['input']!r}")
 
 
-def _value(hint: Any, value: Any, place: str) -> Any:
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise UsageError(f"{place} must be a list")
-        return tuple(_value(get_args(hint)[0], item, place) for item in value)
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    if isinstance(kinds[0], type) and is_dataclass(kinds[0]):
-        if not isinstance(value, Mapping):
-            raise UsageError(f"{place} must be a table")
-        return _build(kinds[0], value, f"{place}.")
-    if float in kinds and type(value) is int:
-        return float(value)
-    if type(value) not in kinds:
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise UsageError(f"{place} must be {names}, not {value!r}")
-    return value
+def _check_keys(hint: Any, data: Any, place: str) -> None:
+    """Refuse unknown keys, which pydantic ignores in dataclasses of the standard library."""
+    for one in _members(hint):
+        if is_dataclass(one) and isinstance(data, Mapping):
+            known = get_type_hints(one)
+            for key in data:
+                if key not in known:
+                    close = get_close_matches(key, known, n=1)
+                    meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+                    raise UsageError(f"unknown key {place}{key}", hint=meant)
+                _check_keys(known[key], data[key], f"{place}{key}.")
+        elif get_origin(one) is tuple and isinstance(data, list):
+            for item in data:
+                _check_keys(get_args(one)[0], item, place)
+
+
+def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
+    """Return the dotted key of a mistake, and the type that the value should have."""
+    keys: list[str] = []
+    for part in loc:
+        one = _members(hint)[0]
+        if isinstance(part, int):
+            hint = get_args(one)[0]
+        elif is_dataclass(one):  # else it names a member of a union
+            hint = get_type_hints(one)[part]
+            keys.append(part)
+    return ".".join(keys), hint
+
+
+def _members(hint: Any) -> list[Any]:
+    """Return the types that a type hint allows besides None."""
+    found = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return [one for one in found if one is not type(None)]
+
+
+def _flat(settings: Mapping[str, object], place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each dotted key with its value as JSON has it; floats as text, for infinity."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{place}{key}.")
+        else:
+            is_float = isinstance(value, float)
+            yield f"{place}{key}", str(value) if is_float else json.loads(json.dumps(value))

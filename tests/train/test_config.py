@@ -178,9 +178,9 @@ def test_an_unknown_key_is_named_with_the_one_that_may_be_meant(
         ({"train.out": 3}, "train.out must be str, not 3"),
         ({"train.tensorboard": 1}, "train.tensorboard must be bool, not 1"),
         ({"data.plain": "yes"}, "data.plain must be bool, not 'yes'"),
-        ({"data.tasks": "gold"}, "data.tasks must be a table"),
+        ({"data.tasks": "gold"}, "data.tasks must be a table, not 'gold'"),
         ({"data.tasks.seed": [1]}, "data.tasks.seed must be int, not [1]"),
-        ({"model": "some/model"}, "model must be a table"),
+        ({"model": "some/model"}, "model must be a table, not 'some/model'"),
     ],
 )
 def test_a_value_of_another_type_is_named(
@@ -368,7 +368,7 @@ def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[model\n", encoding="utf-8")
     for path in (latin, broken, tmp_path / "absent.toml", tmp_path):
-        with pytest.raises(UsageError, match="is no recipe") as caught:
+        with pytest.raises(UsageError, match="cannot be read: ") as caught:
             read_config(path)
         assert str(path) in caught.value.message
 
