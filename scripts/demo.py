@@ -16,10 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from pasta_lm import Pasta, SamplingParams
-from pasta_lm.cli.lanes import Lanes
-from pasta_lm.cli.picture import picture, summary
-from pasta_lm.cli.quiet import silence_libraries
-from pasta_lm.cli.terminal import can_animate, console, glyphs
+from pasta_lm.cli.terminal import can_animate, console, glyphs, silence_libraries
+from pasta_lm.cli.thread_view import ThreadViews, picture, summary
 from pasta_lm.engines.request import Answer, Finished, StreamEvent
 from pasta_lm.tasks.examples import example
 
@@ -63,7 +61,9 @@ class Race:
     def __init__(self, recordings: list[Recording], stretch: float) -> None:
         """Begin at zero."""
         self._stretch = stretch
-        self._rows = [(recording, Lanes(), iter(recording.events)) for recording in recordings]
+        self._rows = [
+            (recording, ThreadViews(), iter(recording.events)) for recording in recordings
+        ]
         self._next = [next(events) for _, _, events in self._rows]
         self.now_s = 0.0
 

@@ -61,7 +61,7 @@ Pasta = Callable[..., Result]
 def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pasta:
     """Return what types a command line; everything is piped, nothing is a terminal."""
     # What it asks of the libraries would outlive the test, and comes too late for this process.
-    monkeypatch.setattr("pasta_lm.cli.quiet.silence_libraries", lambda: None)
+    monkeypatch.setattr("pasta_lm.cli.terminal.silence_libraries", lambda: None)
     disable_progress_bar()
 
     def typed(*arguments: object, stdin: str | None = "", **environment: str) -> Result:

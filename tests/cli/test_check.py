@@ -64,7 +64,6 @@ def test_the_form_is_heard(pasta: Pasta) -> None:
     text = '<async topic="a">One two three four five.</async>'
     assert pasta("check", "-", stdin=text).code == 3
     assert pasta("check", "-", "--form", "annotator", stdin=text).code == 0
-    assert pasta("check", "-", stdin=text, PASTA_FORM="annotator").code == 0
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from pasta_lm.cli.lanes import Lanes, live_lanes
-from pasta_lm.cli.picture import picture, summary
-from pasta_lm.cli.scenes import SCENES
+from pasta_lm.cli.play import SCENES
 from pasta_lm.cli.terminal import ASCII, Glyphs, console, harmless
+from pasta_lm.cli.thread_view import ThreadViews, live_threads, picture, summary
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
@@ -34,8 +33,8 @@ def drawn(drawing: object, width: int = 80, height: int = 24) -> str:
     return capture.get()
 
 
-def lanes_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: object) -> Lanes:
-    lanes = Lanes()
+def lanes_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: object) -> ThreadViews:
+    lanes = ThreadViews()
     request = engine.request("p", SamplingParams(**params))  # type: ignore[arg-type]
     for _, events in zip(range(num_steps), engine.steps(request), strict=False):
         for event in events:
@@ -128,9 +127,9 @@ def test_many_lanes_fit_the_terminal(width: int, height: int) -> None:
     assert "more" in lines[-1]
 
 
-def test_live_lanes_leave_nothing_behind() -> None:
+def test_live_threads_leave_nothing_behind() -> None:
     where = Console(file=io.StringIO(), force_terminal=True, width=60, height=20)
-    with live_lanes(where) as show:
+    with live_threads(where) as show:
         for events in ENGINE.steps(ENGINE.request("p")):
             show(events)
     assert isinstance(where.file, io.StringIO)

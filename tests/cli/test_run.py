@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -155,8 +156,15 @@ def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder:
 def test_doctor_says_what_is_there_and_what_to_install(pasta: Pasta) -> None:
     result = pasta("doctor")
     assert (result.code, result.err) == (0, "")
-    assert "self-test       exact: " in result.out
-    assert "built-in model  answers its example, grade 1.00" in result.out
+    assert re.search(r"^self-test {2,}exact: ", result.out, re.M)
+    assert re.search(r"^built-in model {2,}answers its example, grade 1.00", result.out, re.M)
+
+
+def test_doctor_aligns_all_values(pasta: Pasta) -> None:
+    lines = [line for line in pasta("doctor").out.splitlines() if line]
+    assert any(line.startswith("prometheus-client ") for line in lines)
+    starts = {re.match(r".*?\S {2,}", line).end() for line in lines}  # type: ignore[union-attr]
+    assert len(starts) == 1
 
 
 def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:

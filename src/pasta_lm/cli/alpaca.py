@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lm.cli.bars import bars
 from pasta_lm.cli.evaluate import INTERRUPTED, POOL_TOKENS
 from pasta_lm.cli.flags import CostLimit, Device, Dtype, Json, Model, option
 from pasta_lm.cli.lc_winrate import AllowMissing
+from pasta_lm.cli.terminal import bars
 
 if TYPE_CHECKING:
     from pasta_lm.evaluate.alpaca_run import AlpacaRun, AlpacaSettings
@@ -140,7 +140,7 @@ def alpaca(
     """
     from json import dumps
 
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.evaluate.alpaca_output import write_outputs
     from pasta_lm.evaluate.alpaca_report import alpaca_report
     from pasta_lm.evaluate.alpaca_run import AlpacaSettings, begin_run, open_run

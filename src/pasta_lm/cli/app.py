@@ -29,6 +29,7 @@ from pasta_lm.cli import (
     view,
 )
 from pasta_lm.cli.flags import option
+from pasta_lm.cli.renamed import translate
 from pasta_lm.errors import MissingExtraError, PastaError
 
 MAX_ERROR_LINES = 4
@@ -77,21 +78,22 @@ def pasta(
     ] = False,
     debug: Annotated[
         bool,
-        option(
-            "--debug",
-            help="Show the traceback of an error; after a verb too.",
-        ),
+        option("--debug", help="Show the traceback of an error; after a verb too."),
     ] = False,
 ) -> None:
     """Language models that mark what is independent in their own answers, decoded in parallel.
 
-    Every flag has an environment twin: --max-tokens is PASTA_MAX_TOKENS.
+    The environment sets --model, --dtype and --device of every verb: PASTA_MODEL, PASTA_DTYPE,
+    PASTA_DEVICE. PASTA_DEBUG=1 is --debug. A flag on the command line wins.
     """
 
 
 def main() -> None:
     """Run the command line that was typed."""
     arguments, is_debug = _find_debug(sys.argv[1:])
+    arguments, hints = translate(arguments)
+    for hint in hints:
+        typer.echo(f"pasta: {hint}", err=True)
     try:
         app(arguments, prog_name="pasta")
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Say what is wrong with an annotated text, where, and what to do; or repair it."""
+"""``pasta check``: find the errors of an annotated text, or repair them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm.cli.exit_codes import INVALID
 from pasta_lm.cli.flags import option, require_one_of
+from pasta_lm.cli.tables import print_json
 
 if TYPE_CHECKING:
     from pasta_lm.language.check import Diagnostic
 
-INVALID = 3
 FORMS = ("written", "main", "annotator")
 
 
@@ -20,24 +21,20 @@ def check(
         str, typer.Argument(metavar="FILE", help="The text to check; - reads standard input.")
     ],
     form: Annotated[
-        str,
-        option("--form", metavar="FORM", help="written, main or annotator."),
+        str, option("--form", metavar="FORM", help="written, main or annotator.")
     ] = "written",
-    output: Annotated[
-        str,
-        option("--format", metavar="FORMAT", help="text or json."),
-    ] = "text",
+    output: Annotated[str, option("--format", metavar="FORMAT", help="text or json.")] = "text",
     fix: Annotated[bool, option("--fix", help="Print the repaired text instead.")] = False,
 ) -> None:
     """Check an annotated text, or repair it.
 
-    Exits with 3 if the text breaks the grammar of PASTA-LANG; every fault has a code, a place and
-    a hint. With --fix the repaired text goes to standard output, what was wrong to standard
-    error, and the exit code is 0.
+    Exits with 3 if the text breaks the grammar of PASTA-LANG. Every error has a code, a position
+    and a hint. With --fix the repaired text goes to standard output and the errors to standard
+    error; the exit code is 0.
     """
-    from pasta_lm.cli.reading import read_text
+    from pasta_lm.cli.terminal import read_text
     from pasta_lm.errors import UsageError
-    from pasta_lm.language import check as find_faults
+    from pasta_lm.language import check as find_errors
     from pasta_lm.language import fix as repair
 
     require_one_of("--form", form, FORMS)
@@ -45,10 +42,10 @@ def check(
     if fix and output == "json":
         raise UsageError("--fix prints a text, not JSON", hint="leave out one of the two flags")
     text = read_text(file)
-    diagnostics = find_faults(text, form)
+    diagnostics = find_errors(text, form)
     is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
     if output == "json":
-        typer.echo(_as_json(diagnostics, is_valid))
+        print_json({"valid": is_valid, "diagnostics": [_row(one) for one in diagnostics]})
     else:
         _report(file, text, diagnostics, to_stderr=fix)
     if fix:
@@ -57,12 +54,9 @@ def check(
         raise typer.Exit(INVALID)
 
 
-def _as_json(diagnostics: list[Diagnostic], is_valid: bool) -> str:
-    import json
-
+def _row(diagnostic: Diagnostic) -> dict[str, object]:
     fields = ("code", "severity", "line", "column", "message", "hint")
-    rows = [{name: getattr(one, name) for name in fields} for one in diagnostics]
-    return json.dumps({"valid": is_valid, "diagnostics": rows}, ensure_ascii=False)
+    return {name: getattr(diagnostic, name) for name in fields}
 
 
 def _report(file: str, text: str, diagnostics: list[Diagnostic], *, to_stderr: bool) -> None:

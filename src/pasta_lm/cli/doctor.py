@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from pasta_lm.cli.flags import Device, Dtype, Json, option
+from pasta_lm.cli.tables import print_facts, print_json
 
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers", "safetensors"),
@@ -36,9 +36,7 @@ def doctor(
     Lists versions, devices and extras, and compares a tiny random model in one flattened pass with
     its own attention.
     """
-    from json import dumps
-
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
 
     silence_libraries()
     facts = _installation() | _machine()
@@ -46,7 +44,7 @@ def doctor(
     if model is not None:
         facts["model"] = _model(model, dtype, device)
     if json:
-        typer.echo(dumps(facts, ensure_ascii=False))
+        print_json(facts)
     else:
         _print(facts)
     if facts["self_test"] is not None and not facts["self_test"]["is_exact"]:
@@ -122,17 +120,10 @@ def _model(source: str, dtype: str | None, device: str | None) -> Facts:
 
 
 def _print(facts: Facts) -> None:
-    from pasta_lm.cli.terminal import console
-
-    out = console(sys.stdout)
     sections = [_versions(facts), _extras(facts), _health(facts)]
     if facts["model"] is not None:
         sections.append(_model_rows(facts["model"]))
-    for index, section in enumerate(sections):
-        if index:
-            out.print()
-        for name, value in section:
-            out.print(f"{name:<16}{value}", soft_wrap=True)
+    print_facts(*sections)
 
 
 Rows = list[tuple[str, str]]

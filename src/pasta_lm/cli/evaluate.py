@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pasta_lm.cli.bars import bars
 from pasta_lm.cli.flags import (
     Device,
     Dtype,
@@ -23,6 +22,7 @@ from pasta_lm.cli.flags import (
     require_one_of,
 )
 from pasta_lm.cli.published_table import NoPublished
+from pasta_lm.cli.terminal import bars
 from pasta_lm.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
@@ -118,7 +118,7 @@ def tasks(
     from json import dumps
 
     from pasta_lm import __version__
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
     from pasta_lm.tasks.task import Split
 
@@ -213,7 +213,7 @@ def frontier(
     from json import dumps
 
     from pasta_lm.cli.frontier_table import print_frontier
-    from pasta_lm.cli.reading import write_text
+    from pasta_lm.cli.terminal import write_text
     from pasta_lm.evaluate.comparison import read_comparison
     from pasta_lm.evaluate.frontier import report
     from pasta_lm.evaluate.measured import measure

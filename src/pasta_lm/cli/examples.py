@@ -1,4 +1,4 @@
-"""Print prompts that the built-in model can answer, each as a command to copy."""
+"""``pasta examples``: print prompts that the built-in model can answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.flags import Json, option, require_one_of
+from pasta_lm.cli.tables import print_json
 
 
 def examples(
@@ -20,10 +21,9 @@ def examples(
 ) -> None:
     """Print prompts that the built-in model can answer.
 
-    One of each task family that it was trained for, as a command to copy. Names, words and numbers
-    are drawn from a share that training never saw.
+    One of each task family that it was trained for, as a command to copy. Their names, words and
+    numbers were held out from training.
     """
-    from json import dumps
     from shlex import quote
 
     from pasta_lm.tasks.examples import example
@@ -34,7 +34,7 @@ def examples(
     drawn = [example(name, seed) for name in names if family in (None, name)]
     if json:
         rows = [{"family": task.family, "prompt": task.prompt} for task in drawn]
-        typer.echo(dumps({"examples": rows}, ensure_ascii=False))
+        print_json({"examples": rows})
         return
     for task in drawn:
         typer.echo(f"# {task.family}\npasta run {quote(task.prompt)}\n")

@@ -1,4 +1,4 @@
-"""Flags that several verbs share; each has its environment twin."""
+"""The flags that several verbs share, and checks of their values."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ import typer
 
 from pasta_lm.errors import UsageError
 
+ENVIRONMENT = {
+    "--model": "PASTA_MODEL",
+    "--device": "PASTA_DEVICE",
+    "--dtype": "PASTA_DTYPE",
+    "--debug": "PASTA_DEBUG",
+}
+"""The flags that environment variables set as well: what the machine decides, not the task."""
+
 
 def option(
     name: str, *more: str, help: str, metavar: str | None = None, min: float | None = None
 ) -> Any:
-    """Return what makes a parameter of a verb a flag, with its environment twin.
+    """Return the annotation that makes a parameter of a verb a flag.
 
     Args:
-        name: The flag; ``--max-tokens`` is ``PASTA_MAX_TOKENS`` in the environment.
+        name: The flag.
         more: Other spellings.
-        help: What it means.
-        metavar: What stands for its value.
-        min: The least that a number may be.
+        help: Its line in the help.
+        metavar: What stands for its value in the help.
+        min: The smallest number allowed.
     """
-    twin = "PASTA_" + name.removeprefix("--").replace("-", "_").upper()
+    variable = ENVIRONMENT.get(name)
     return typer.Option(
-        name, *more, envvar=twin, show_envvar=False, help=help, metavar=metavar, min=min
+        name, *more, envvar=variable, show_envvar=False, help=help, metavar=metavar, min=min
     )
 
 

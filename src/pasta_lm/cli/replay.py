@@ -84,7 +84,7 @@ def replay(
     The text is forced, the work is real: logits and a sampled token for every live thread. Lines
     that cannot be read are named and left out; then the exit code is 3.
     """
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.errors import InputError, UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
     from pasta_lm.strategies.annotated import read_annotated

@@ -94,7 +94,7 @@ def run(
 
     In a terminal the threads fill in as they are decoded; piped, the answer stands alone.
     """
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
@@ -122,7 +122,7 @@ def run(
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)
     if trace is not None:
-        from pasta_lm.cli.reading import write_text
+        from pasta_lm.cli.terminal import write_text
 
         write_text(trace, answers[0].trace.to_json())
     _print(answers, as_json=json)
@@ -146,7 +146,7 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     Raises:
         UsageError: no place has it, or two have.
     """
-    from pasta_lm.cli.reading import STDIN, read_text
+    from pasta_lm.cli.terminal import STDIN, read_text
     from pasta_lm.errors import UsageError
 
     if prompt is not None and file is not None:
@@ -170,14 +170,14 @@ def _answer(
     is_shown: bool,
 ) -> list[Answer]:
     """Return the answers; a single one is shown while it is decoded, if someone watches."""
-    from pasta_lm.cli.lanes import live_lanes
     from pasta_lm.cli.terminal import can_animate, console
+    from pasta_lm.cli.thread_view import live_threads
     from pasta_lm.engines.request import Finished
 
     if params.n > 1 or not is_shown or not can_animate():
         return model.samples(prompt, params, strategy=strategy, positions=positions)
     answers: list[Answer] = []
-    with live_lanes(console(sys.stderr)) as show:
+    with live_threads(console(sys.stderr)) as show:
         for event in model.stream(prompt, params, strategy=strategy, positions=positions):
             show([event])
             if isinstance(event, Finished):
@@ -188,8 +188,8 @@ def _answer(
 def _print(answers: list[Answer], *, as_json: bool) -> None:
     from json import dumps
 
-    from pasta_lm.cli.picture import picture, summary
     from pasta_lm.cli.terminal import can_animate, console, glyphs, harmless
+    from pasta_lm.cli.thread_view import picture, summary
 
     if as_json:
         objects = [answer.to_dict() for answer in answers]

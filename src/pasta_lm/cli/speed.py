@@ -55,7 +55,7 @@ def speed(
     """
     from json import dumps
 
-    from pasta_lm.cli.reading import write_text
+    from pasta_lm.cli.terminal import write_text
     from pasta_lm.evaluate.paper_figures import paper_figures
     from pasta_lm.evaluate.published import published
     from pasta_lm.evaluate.speed_table import tables
@@ -88,7 +88,7 @@ def _read_rates(path: Path) -> dict[str, Any]:
     """Return win rates by system; a report has them under ``systems``."""
     import json
 
-    from pasta_lm.cli.reading import read_text
+    from pasta_lm.cli.terminal import read_text
     from pasta_lm.errors import InputError
 
     try:

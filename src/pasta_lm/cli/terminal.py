@@ -1,15 +1,36 @@
-"""Where output goes and what it may look like: data to stdout, the rest to stderr."""
+"""Standard streams, files and the terminal: what verbs read, write and show.
+
+Data goes to standard output, everything else to standard error. Nothing heavy is imported before
+something is drawn.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from rich.console import Console
+from pasta_lm.errors import InputError, PastaError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+STDIN = "-"
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
+QUIET_SETTINGS = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +42,64 @@ class Glyphs:
     syncs: str = "\u253b"
     waits: str = "\u2504"
     open: str = "\u2500"
-    """What a promise has not got yet."""
+    """The part of a promised length that is not decoded yet."""
 
 
 ASCII = Glyphs(decodes="=", promises="v", syncs="^", waits=".", open="-")
 
 
+class Progress(Protocol):
+    """Shows how far one task is, for example ``progress("prompts", 3, 10)``."""
+
+    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+        """Show the state of the task of this name."""
+
+
+def silence_libraries() -> None:
+    """Turn off progress bars and advice of the libraries under a model.
+
+    Call it before transformers is imported. What the user has set stays as it is.
+    """
+    for name, value in QUIET_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for name in ("torch", "transformers", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+
+
+def read_text(file: str) -> str:
+    """Return the text of a file, ``-`` for standard input, with its line ends as they are.
+
+    Raises:
+        InputError: there is no such file, or it is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {file}") from exc
+    except OSError as exc:
+        raise InputError(f"{file} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise InputError(f"{file} is not UTF-8: byte {exc.start + 1} cannot be read") from exc
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text to a file.
+
+    Raises:
+        PastaError: it cannot be written there.
+    """
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise PastaError(f"{file} cannot be written: {exc.strerror}") from exc
+
+
 def console(stream: TextIO) -> Console:
     """Return a console on a stream; where that is no terminal it has no colour, 80 columns."""
+    from rich.console import Console
+
     is_terminal = stream.isatty()
     return Console(
         file=stream,
@@ -46,9 +117,41 @@ def glyphs(where: Console) -> Glyphs:
 
 
 def can_animate() -> bool:
-    """Tell whether someone watches: both streams are a terminal that can move its cursor."""
+    """Return whether both streams are a terminal whose cursor can be moved."""
     is_dumb = os.environ.get("TERM", "").lower() in ("", "dumb", "unknown")
     return sys.stdout.isatty() and sys.stderr.isatty() and not is_dumb
+
+
+def has_bars() -> bool:
+    """Return whether progress bars are shown: standard error is a terminal, NO_COLOR is not set."""
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+@contextmanager
+def bars() -> Iterator[Progress]:
+    """Provide a function that shows progress: bars in a terminal, nothing elsewhere."""
+    if not has_bars():
+        yield lambda name, done, total, note="": None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with ProgressBars(*columns, console=console(sys.stderr), transient=True) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int, note: str = "") -> None:
+            if name not in tasks:
+                tasks[name] = shown.add_task(name, total=total)
+            description = f"{name} ({note})" if note else name
+            shown.update(tasks[name], completed=done, total=total, description=description)
+
+        yield show
 
 
 def thread_style(thread: int) -> str:
@@ -62,5 +165,5 @@ def harmless(text: str) -> str:
 
 
 def thread_name(thread: int, topic: str | None) -> str:
-    """Return how a thread is called in pictures; its number is readable without colour."""
+    """Return the label of a thread in pictures; its number is readable without colour."""
     return "main" if topic is None else f"{thread} {' '.join(harmless(topic).split())}"

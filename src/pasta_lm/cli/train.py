@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.bars import bars, has_bars
 from pasta_lm.cli.flags import option
+from pasta_lm.cli.terminal import bars, has_bars
 
 INTERRUPTED = 130
 
@@ -39,7 +39,7 @@ def sft(
     Shows one example as the model meets it, then trains. Writes checkpoints, log.jsonl and, when
     it is done, the model folder; its path is printed.
     """
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.train.config import read_config
 
     recipe = read_config(config, changes or ())
@@ -75,7 +75,7 @@ def preference(
     In rounds: samples prompts, scores the samples, and learns from the best and the worst of each.
     Everything lies below train.out; the folder of the last round's model is printed.
     """
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.train.preference_config import read_preference_config
 
     recipe = read_preference_config(config, changes or ())
@@ -107,7 +107,7 @@ def tokenizer(
     """Train the built-in model's tokenizer, the same every time."""
     from itertools import islice
 
-    from pasta_lm.cli.quiet import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.tasks import mixture
     from pasta_lm.tasks.registry import TOKENIZER_SEED
 

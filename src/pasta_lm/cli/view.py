@@ -1,4 +1,4 @@
-"""Show what happened in one response: its trace as a picture, or for Perfetto."""
+"""``pasta view``: show the trace of one response as a picture, or convert it for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import option
+from pasta_lm.cli.tables import print_facts
 
 if TYPE_CHECKING:
     from pasta_lm.interpreter.trace import Trace
@@ -19,19 +20,14 @@ def view(
     ],
     perfetto: Annotated[
         Path | None,
-        option(
-            "--perfetto",
-            metavar="OUT.json",
-            help="Write it for ui.perfetto.dev instead.",
-        ),
+        option("--perfetto", metavar="OUT.json", help="Write it for ui.perfetto.dev instead."),
     ] = None,
 ) -> None:
-    """Show a trace: who decoded when, who waited."""
+    """Show a trace: when each thread decoded and when it waited."""
     import sys
 
-    from pasta_lm.cli.picture import picture, summary
-    from pasta_lm.cli.reading import read_text, write_text
-    from pasta_lm.cli.terminal import console, glyphs
+    from pasta_lm.cli.terminal import console, glyphs, read_text, write_text
+    from pasta_lm.cli.thread_view import picture, summary
     from pasta_lm.interpreter.perfetto import to_perfetto
     from pasta_lm.interpreter.trace import Trace
 
@@ -41,8 +37,7 @@ def view(
         typer.echo(f"pasta: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
         return
     out = console(sys.stdout)
-    for name, value in _facts(trace):
-        out.print(f"{name:<10}{value}", soft_wrap=True)
+    print_facts(_facts(trace))
     out.print()
     out.print(picture(trace, out.width, glyphs(out)))
     out.print(f"\n{summary(trace)}", soft_wrap=True)

@@ -1,0 +1,89 @@
+"""Tables, lists of facts, and old names on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pasta_lm.cli import exit_codes
+from pasta_lm.cli.renamed import Renamed, translate
+from pasta_lm.cli.tables import interval, number, print_facts, print_json, table_lines
+from tests.cli.conftest import Pasta
+
+RENAMED = (
+    Renamed("evaluate programs", "evaluate export"),
+    Renamed("--rounds", "--num-rounds", of="evaluate export"),
+)
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() -> None:
+    rows = [("sequential", "1.00", "no"), ("sot", "12.50", "not run: pasta evaluate"), ("x", "-")]
+    assert table_lines(("", "speedup", "note"), rows, text_columns=(0, 2)) == [
+        "            speedup  note",
+        "sequential     1.00  no",
+        "sot           12.50  not run: pasta evaluate",
+        "x           -",
+    ]
+
+
+def test_a_note_in_a_short_row_does_not_widen_its_column() -> None:
+    rows = [("a", "not run: a long command"), ("b", "1")]
+    assert table_lines(("", "n"), [("b", "1")]) == ["   n", "b  1"]
+    assert table_lines(("", "n", "m"), [*rows[:1], ("b", "1", "2")]) == [
+        "   n  m",
+        "a  not run: a long command",
+        "b  1  2",
+    ]
+
+
+def test_values_of_all_sections_start_in_the_same_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_facts([("torch", "2")], [("prometheus-client", "1"), ("a", "b")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["torch              2", "", "prometheus-client  1", "a                  b"]
+
+
+def test_cells_say_when_there_is_no_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (number(None), number(1.234), number(2.5, 1, "x")) == ("-", "1.23", "2.5x")
+    figure = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    assert (interval(None), interval(figure, 2)) == ("-", "0.50 [0.25, 0.75]")
+    print_json({"a": "é"})
+    assert json.loads(capsys.readouterr().out) == {"a": "é"}
+
+
+def test_exit_codes_are_those_of_the_documentation() -> None:
+    codes = (exit_codes.DONE, exit_codes.FAILED, exit_codes.USAGE, exit_codes.INVALID)
+    assert (*codes, exit_codes.INTERRUPTED) == (0, 1, 2, 3, 130)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "num_hints"),
+    [
+        ("evaluate export a", "evaluate export a", 0),
+        ("evaluate programs a", "evaluate export a", 1),
+        ("evaluate programs --rounds 3", "evaluate export --num-rounds 3", 2),
+        ("evaluate export --rounds=3", "evaluate export --num-rounds=3", 1),
+        ("evaluate export -- --rounds", "evaluate export -- --rounds", 0),
+        ("evaluate tasks --rounds", "evaluate tasks --rounds", 0),
+        ("evaluate", "evaluate", 0),
+    ],
+)
+def test_old_names_are_translated_with_a_hint_for_each(old: str, new: str, num_hints: int) -> None:
+    arguments, hints = translate(old.split(), RENAMED)
+    assert arguments == new.split()
+    assert len(hints) == num_hints
+    assert all("is now called" in hint for hint in hints)
+
+
+def test_the_hint_of_an_old_name_goes_to_standard_error(
+    pasta: Pasta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = (Renamed("watch", "play"), Renamed("--scene", "--example", of="play"))
+    monkeypatch.setattr("pasta_lm.cli.app.translate", lambda given: translate(given, renamed))
+    old, new = pasta("watch", "--scene", "sunday"), pasta("play", "--example", "sunday")
+    assert (old.code, old.out) == (0, new.out)
+    assert old.err.splitlines()[0].startswith("pasta: 'watch' is now called 'play'")
+    assert "--scene" in old.err.splitlines()[1]
+    assert "watch" not in pasta("--help").out
