@@ -131,12 +131,8 @@ def win_rates() -> dict[str, Any]:
 
 def annotation() -> dict[str, Any]:
     """Return what a run against the scripted teacher keeps and rejects."""
-    try:
-        from pasta_lm.testing.scripted_server import ScriptedServer
-        from pasta_lm.testing.scripted_teacher import teacher_by_rule
-    except ImportError:  # where they stood before the redesign
-        from pasta_lm.data.scripted_teacher import teacher_by_rule  # type: ignore[no-redef]
-        from pasta_lm.remote.scripted_server import ScriptedServer  # type: ignore[no-redef]
+    from pasta_lm.testing.scripted_server import ScriptedServer
+    from pasta_lm.testing.scripted_teacher import teacher_by_rule
 
     with tempfile.TemporaryDirectory() as name, ScriptedServer(teacher_by_rule(0.2, 0.1)) as server:
         folder = Path(name)

@@ -13,8 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
-ORDER = """errors < journal recipe < language remote < interpreter < engines < strategies
-    < tasks data < judging annotate < testing train evaluate serve < __init__ < cli < __main__"""
+ORDER = """errors < journal recipe < language remote < interpreter < engines < strategies < judging
+    < tasks data < annotate < testing train evaluate serve < __init__ < cli < __main__"""
 DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
 
 # Through which door a third party comes in. What has no door stays out.
@@ -23,8 +23,8 @@ DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
     "remote/": "httpx openai",
-    "data/sources.py": "pyarrow datasets",
-    "data/annotated_set.py": "pyarrow",
+    "annotate/sources.py": "pyarrow datasets",
+    "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers",
     "train/adapters.py": "peft",
     "evaluate/": "scipy numpy",

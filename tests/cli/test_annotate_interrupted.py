@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.annotation_log import JOURNAL
+from pasta_lm.annotate.log import JOURNAL
 from pasta_lm.data.records import read_records
-from pasta_lm.data.scripted_teacher import teacher_by_rule
 from pasta_lm.remote.pace import FIRST_LIMIT
-from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
+from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
+from pasta_lm.testing.scripted_teacher import teacher_by_rule
+from tests.annotate.runs import Nursery
 from tests.cli.test_annotate import write_recipe
-from tests.data.annotating import Nursery
 
 FEW = int(FIRST_LIMIT)
 TRANSPORTS = ["StreamTransport", "HttpxTransport"]

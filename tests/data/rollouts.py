@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.data.judge import Comparison, Verdict, Winner
 from pasta_lm.data.rollouts import Rollout, Sample
+from pasta_lm.judging.judge import Comparison, Verdict, Winner
 
 
 def sample(

@@ -7,9 +7,9 @@ from math import inf
 
 import pytest
 
-from pasta_lm.data.judge import Comparison, Verdict
 from pasta_lm.data.preferences import Efficiency, Scoring, efficiency, is_usable, select_pairs
 from pasta_lm.data.rollouts import Sample
+from pasta_lm.judging.judge import Comparison, Verdict
 from tests.data.rollouts import GradeBook, rollout, sample
 
 SPEEDUP, HARMONIC, PARALLELISM = Efficiency.SPEEDUP, Efficiency.HARMONIC, Efficiency.PARALLELISM

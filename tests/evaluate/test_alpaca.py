@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.judge_template import load_template
-from pasta_lm.data.llm_judge import LLMJudge
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.alpaca_output import file_name, write_outputs
 from pasta_lm.evaluate.alpaca_report import alpaca_report, judgements_of
@@ -23,9 +21,11 @@ from pasta_lm.evaluate.alpaca_run import (
 from pasta_lm.evaluate.instruction_answers import System
 from pasta_lm.evaluate.instructions import read_instructions, read_reference
 from pasta_lm.evaluate.judgements import read_judgements
+from pasta_lm.judging.llm_judge import LLMJudge
+from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.retry import RetryPolicy
-from tests.data.judging import ScriptedTransport, answers_of, stated
+from tests.judging.endpoint import ScriptedTransport, answers_of, stated
 
 
 @pytest.fixture(autouse=True)

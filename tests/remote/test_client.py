@@ -14,8 +14,8 @@ from pasta_lm.remote.chat import Candidate, ChatReply, ChatRequest, TokenLogprob
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import Fate, RetryPolicy, fate, retry_after
-from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.remote.transport import HttpxTransport, Response, StreamTransport, Transport
+from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}])
 POLICY = RetryPolicy(max_requests=4)

@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.llm_judge import MissingVerdictsError
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Sample
 from pasta_lm.errors import EndpointError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.judging.llm_judge import MissingVerdictsError
 from pasta_lm.remote.budget import CostLimitError
 from pasta_lm.remote.chat import Candidate, TokenLogprob
 from pasta_lm.remote.retry import RetryPolicy
-from pasta_lm.remote.scripted_server import Faults, ScriptedReply, ScriptedServer
+from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.train import judging
 from pasta_lm.train.judge_config import JudgeConfig
 from pasta_lm.train.preference_config import PreferenceConfig
 from pasta_lm.train.preference_preflight import preflight
 from pasta_lm.train.rounds import Round, pairs_of
 from pasta_lm.train.same_recipe import check_same_recipe
-from tests.data.judging import answers_of
+from tests.judging.endpoint import answers_of
 from tests.train.preferences import recipe, rows
 
 ROOT = Path(__file__).parents[2]
@@ -292,9 +292,9 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pasta_lm.data import journal
-from pasta_lm.data.judge import both_orders
-from pasta_lm.data.judge_template import load_template
-from pasta_lm.data.llm_judge import LLMJudge
+from pasta_lm.judging.judge import both_orders
+from pasta_lm.judging.template import load_template
+from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.data.judge import Winner, both_orders, smoothed_ratio
+from pasta_lm.judging.judge import Winner, both_orders, smoothed_ratio
 from pasta_lm.tasks import make
 from pasta_lm.tasks.grader import grade
 from pasta_lm.train import task_judge

@@ -56,7 +56,7 @@ def load() -> None:
     from transformers import GemmaForCausalLM, Trainer  # noqa: F401
 
     import pasta_lm.cli  # noqa: F401
-    from pasta_lm.data import annotate  # noqa: F401
+    from pasta_lm.annotate import run  # noqa: F401
     from pasta_lm.evaluate import alpaca_output, speed_table  # noqa: F401
     from pasta_lm.train import preference, sft  # noqa: F401
 

@@ -16,9 +16,9 @@ import typer
 from pasta_lm.cli.flags import CostLimit, option
 
 if TYPE_CHECKING:
-    from pasta_lm.data.annotate import Progress, Run
-    from pasta_lm.data.annotate_config import AnnotateConfig
-    from pasta_lm.data.budget import Tally
+    from pasta_lm.annotate.recipe import AnnotateConfig
+    from pasta_lm.annotate.run import Progress, Run
+    from pasta_lm.annotate.tally import Tally
 
 INTERRUPTED = 130
 NUM_SAMPLED = 1000
@@ -45,9 +45,9 @@ def annotate(
     whatever stopped it. Writes a journal and, from it, the records, the failures and a data card.
     Ctrl-C awaits the requests in flight and sends no other; a second one stops at once.
     """
-    from pasta_lm.data.annotate import INTERRUPT
-    from pasta_lm.data.annotate import annotate as run_annotation
-    from pasta_lm.data.annotate_config import MARKDOWN_RULE, AnnotateConfig
+    from pasta_lm.annotate.recipe import MARKDOWN_RULE, AnnotateConfig
+    from pasta_lm.annotate.run import INTERRUPT
+    from pasta_lm.annotate.run import annotate as run_annotation
     from pasta_lm.recipe import read_recipe
     from pasta_lm.tasks.rules import rule_document
 
@@ -78,8 +78,8 @@ def annotate(
 
 def _show_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     """Say what a run will take, and return how many rows there are if that is known."""
-    from pasta_lm.data.annotate import source_rows
-    from pasta_lm.data.budget import estimate
+    from pasta_lm.annotate.run import source_rows
+    from pasta_lm.annotate.tally import estimate
 
     if recipe.teacher is None:
         typer.echo(
@@ -102,8 +102,8 @@ def _show_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
 
 def _show_request(recipe: AnnotateConfig, limit: int | None) -> None:
     """Print what the teacher would be told of the first answer."""
-    from pasta_lm.data.annotate import source_rows
-    from pasta_lm.data.teacher import Conversation
+    from pasta_lm.annotate.run import source_rows
+    from pasta_lm.annotate.teacher import Conversation
 
     row = next((one for one in source_rows(recipe, limit) if one.skipped is None), None)
     if row is None or recipe.teacher is None:

@@ -37,10 +37,10 @@ def lc_winrate(
     """
     from json import dumps
 
-    from pasta_lm.data.llm_judge import SCRIPTED
     from pasta_lm.evaluate.comparability import comparability
     from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
     from pasta_lm.evaluate.win_rates import Calibration, win_rate_figures
+    from pasta_lm.judging.llm_judge import SCRIPTED
 
     models = read_judgements(annotations)
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))

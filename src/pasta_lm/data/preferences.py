@@ -15,9 +15,9 @@ from math import isinf
 from statistics import fmean
 from typing import NamedTuple
 
-from pasta_lm.data.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Rollout, Sample
+from pasta_lm.judging.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
 from pasta_lm.language.document import parse_program
 
 TIE = 1e-9

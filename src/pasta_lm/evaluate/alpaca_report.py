@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pasta_lm.data.llm_judge import LLMJudge, Outcome, named, without_verdict
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.alpaca_run import AlpacaRun, outcomes_of
 from pasta_lm.evaluate.comparability import comparability
@@ -29,6 +28,7 @@ from pasta_lm.evaluate.win_rates import (
     win_rate_figures,
 )
 from pasta_lm.journal import Row
+from pasta_lm.judging.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
 
 Figures = dict[str, Any]
 TIE = 0.5
@@ -119,7 +119,7 @@ def _judged(
     outcomes = outcomes_of(run, judge, system)
     count = sum(one.preference is not None for one in judgements)
     each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
-    problems = named(without_verdict(each), "instructions")
+    problems = missing_to_json(missing_verdicts(each), "instructions")
     if judge.is_scripted:
         return {"pipeline_check": f"pipeline check, n = {count}", "problems": problems}
     calibration = run.calibration()

@@ -20,9 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.judge import Comparison, both_orders
-from pasta_lm.data.judge_template import load_template
-from pasta_lm.data.llm_judge import LLMJudge, Outcome
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.instruction_answers import System, answer_id
 from pasta_lm.evaluate.instructions import (
@@ -35,6 +32,9 @@ from pasta_lm.evaluate.judgements import read_difficulty, read_gamed
 from pasta_lm.evaluate.timings import ANSWERS
 from pasta_lm.evaluate.win_rates import Calibration
 from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.judging.judge import Comparison, both_orders
+from pasta_lm.judging.llm_judge import LLMJudge, Outcome
+from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
@@ -281,7 +281,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _template_path(name: str) -> Path:
-    from pasta_lm.data.judge_template import FOLDER
+    from pasta_lm.judging.template import FOLDER
 
     return Path(name) if name.endswith(".md") else FOLDER / f"{name}.md"
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.judge import Judge
-from pasta_lm.data.judge_template import load_template
-from pasta_lm.data.llm_judge import LLMJudge, Progress, counted, named
 from pasta_lm.journal import Journal
+from pasta_lm.judging.judge import Judge
+from pasta_lm.judging.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import RetryPolicy
@@ -62,7 +62,7 @@ def judged_by(judge: Judge) -> dict[str, Any]:
     return {
         "judge": judge.name,
         "is_scripted": judge.is_scripted,
-        "no_verdict": named(judge.missing, "prompts"),
+        "no_verdict": missing_to_json(judge.missing, "prompts"),
         "spent": str(judge.spending()),
     }
 
@@ -71,4 +71,4 @@ def without_verdict(judge: Judge) -> str | None:
     """Return in words on how many comparisons a judge gave no verdict; None: on all it did."""
     if not isinstance(judge, LLMJudge) or not judge.missing:
         return None
-    return f"{judge.name} gave no verdict: {counted(judge.missing)}"
+    return f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"

@@ -14,9 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
 
-from pasta_lm.data.judge import Judge
-from pasta_lm.data.llm_judge import LLMJudge
-from pasta_lm.data.llm_judge import Progress as JudgeProgress
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
 from pasta_lm.data.preferences import (
     Efficiency,
@@ -36,6 +33,9 @@ from pasta_lm.data.rollouts import (
     roll_out,
 )
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.judging.judge import Judge
+from pasta_lm.judging.llm_judge import LLMJudge
+from pasta_lm.judging.llm_judge import Progress as JudgeProgress
 from pasta_lm.remote.budget import Spending
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pasta_lm.data.judge import Comparison, Verdict, Winner
+from pasta_lm.judging.judge import Comparison, Verdict, Winner
 from pasta_lm.tasks.grader import grade
 from pasta_lm.tasks.task import Task
 

@@ -1,0 +1,1 @@
+"""Annotation: a teacher model, or a rule, marks the independent parts of existing answers."""

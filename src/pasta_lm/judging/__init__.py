@@ -1,0 +1,1 @@
+"""Judges compare two answers to a prompt: the protocol, and a language model as judge."""

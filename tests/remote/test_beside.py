@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pasta_lm.remote.beside import next_beside
+
+
+def test_rows_come_in_order_and_none_behind_the_last() -> None:
+    async def run() -> list[int | None]:
+        rows = iter([1, 2])
+        return [await next_beside(rows) for _ in range(4)]
+
+    assert asyncio.run(run()) == [1, 2, None, None]
+
+
+def test_an_error_of_the_source_reaches_who_waits() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    async def run() -> None:
+        source = rows()
+        assert await next_beside(source) == 1
+        await next_beside(source)
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(run())
+
+
+def test_who_waits_for_a_source_that_hangs_can_be_cancelled_and_the_loop_can_end() -> None:
+    go_on, over = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[int]:
+        go_on.wait(60)
+        yield 1
+
+    async def run() -> None:
+        waiting = asyncio.create_task(next_beside(rows()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        over.set()
+
+    asyncio.run(run())
+    assert over.is_set()
+    assert not go_on.is_set()
+    go_on.set()
