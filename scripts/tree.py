@@ -1,4 +1,4 @@
-"""Write the annotated tree of README.md from the first sentence of every module.
+"""Write the annotated tree of docs/architecture.md from the first sentence of every module.
 
 ``--check`` changes nothing and fails where the tree is out of date.
 """
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pasta_lm"
 START, END = "<!-- tree: written by scripts/tree.py -->\n", "<!-- end of tree -->"
 
-# The paper told in order; what is not named comes last.
+# The order of the paper; what is not named comes last.
 STORY = [
     "errors",
     "language",
@@ -24,6 +24,8 @@ STORY = [
     "tasks",
     "remote",
     "data",
+    "judging",
+    "annotate",
     "train",
     "evaluate",
     "serve",
@@ -35,7 +37,7 @@ def sentence(module: Path) -> str:
     """Return the first line of a module's docstring, without its full stop."""
     docstring = ast.get_docstring(ast.parse(module.read_text("utf-8")))
     if not docstring:
-        sys.exit(f"{module.relative_to(ROOT)}: the module says nothing of itself")
+        sys.exit(f"{module.relative_to(ROOT)}: the module has no docstring")
     return docstring.splitlines()[0].removesuffix(".")
 
 
@@ -56,9 +58,9 @@ def lines(folder: Path, depth: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Put the tree between its two marks, or say that it is not what stands there."""
-    readme = ROOT / "README.md"
-    text = readme.read_text("utf-8")
+    """Write the tree between its two marks; with ``--check``, fail where it differs."""
+    page = ROOT / "docs" / "architecture.md"
+    text = page.read_text("utf-8")
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
     entries = list(lines(SOURCE))
@@ -66,8 +68,8 @@ def main() -> None:
     tree = "\n".join(f"{name:<{width}}{says}" for name, says in entries)
     wanted = f"{before}{START}```text\n{tree}\n```\n{END}{after}"
     if "--check" in sys.argv[1:] and wanted != text:
-        sys.exit("README.md: the tree is out of date\n    hint: python scripts/tree.py")
-    readme.write_text(wanted, "utf-8")
+        sys.exit("docs/architecture.md: the tree is out of date\n    hint: python scripts/tree.py")
+    page.write_text(wanted, "utf-8")
 
 
 if __name__ == "__main__":

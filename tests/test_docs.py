@@ -1,4 +1,4 @@
-"""Hold the documents to what exists: examples run, commands parse, links lead somewhere."""
+"""Documentation is checked: examples run, commands parse, links and anchors resolve."""
 
 from __future__ import annotations
 
@@ -8,58 +8,148 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from pasta_lm.cli import app
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("corpora/*/*.md")])
-
-FENCES = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-SESSION = "\n".join(body for language, body in FENCES if language == "python" and ">>>" in body)
-LINES = [
-    line.removeprefix("$ ")
-    for language, body in FENCES
-    if language == "console"
-    for line in body.splitlines()
-    if line.startswith("$ ")
-]
-COMMANDS = sorted({part for line in LINES for part in re.split(r"\s(?:&&|\||>|<)\s", line)})
+FOLDERS = ("", "docs/", "corpora/*/", "runs/*/", "src/pasta_lm/models/*/")
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_has_examples_and_commands_to_check() -> None:
-    assert SESSION.count(">>>") >= 3
-    assert any(command.startswith("pasta ") for command in COMMANDS)
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-def test_the_examples_of_the_readme_print_what_it_says() -> None:
-    session = doctest.DocTestParser().get_doctest(SESSION, {}, "README.md", "README.md", 0)
+def fences(page: Path, *languages: str) -> list[str]:
+    found = FENCE.findall(page.read_text("utf-8"))
+    return [body for language, body in found if language in languages]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands in the blocks and sentences of a page, each part of a pipe by itself."""
+    joined = "".join(fences(page, "console", "text")).replace("\\\n", " ")
+    lines = [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+    if page.name != "CHANGELOG.md":  # it names commands of earlier versions
+        prose = FENCE.sub("", page.read_text("utf-8"))
+        lines += re.findall(r"`(pasta [^`|…]+)`", prose)
+    parts = (part for line in lines for part in re.split(r"\s(?:&&|\||>|<|&)\s", line))
+    return sorted({part.strip() for part in parts if part.strip()})
+
+
+# --- examples
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md"])
+def test_python_examples_print_what_the_page_shows(page: str) -> None:
+    session = "\n".join(body for body in fences(ROOT / page, "python") if ">>>" in body)
+    assert session.count(">>>") >= 3
+    test = doctest.DocTestParser().get_doctest(session, {}, page, page, 0)
     report: list[str] = []
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(session, out=report.append)
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
     assert result.attempted
     assert not result.failed, "".join(report)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_parses(command: str) -> None:
-    name, *arguments = shlex.split(command, comments=True)
+def test_the_still_in_the_readme_is_what_pasta_play_prints() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (still,) = re.findall(r"<!-- still.*?-->\n```text\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    command = [sys.executable, "-m", "pasta_lm", "play"]
+    played = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert played.stdout.startswith(still)
+
+
+# --- commands
+
+COMMANDS = [(name_of(page), command) for page in PAGES for command in commands(page)]
+
+
+@cache
+def command_line() -> typer.core.TyperGroup:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
+
+
+def parse_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return why a command line does not parse; empty if it does.
+
+    ``--help`` is answered after the whole line was parsed, so an unknown flag fails before it.
+    """
+    try:
+        command_line().main([*arguments, "--help"], "pasta", standalone_mode=True)
+    except SystemExit as exc:
+        return capsys.readouterr().err if exc.code else ""
+    raise AssertionError("the command ran")
+
+
+def test_there_are_commands_to_check() -> None:
+    assert sum(command.startswith("pasta ") for _, command in COMMANDS) >= 40
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), [pytest.param(*one, id=": ".join(one)) for one in COMMANDS]
+)
+def test_a_documented_command_parses(
+    page: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "…")]
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        del words[0]
+    if not words:
+        return
+    name, *arguments = words
+    if name == "accelerate":
+        assert "pasta_lm" in arguments
+        name, arguments = "pasta", arguments[arguments.index("pasta_lm") + 1 :]
     if name == "pasta":
-        # --help is answered after the whole line was parsed: an unknown flag fails before it.
-        code = "from pasta_lm.cli import main; main()"
-        subprocess.run(
-            [sys.executable, "-c", code, *arguments, "--help"], check=True, capture_output=True
-        )
-    elif name.startswith("scripts/"):
+        assert not parse_error(arguments, capsys)
+    elif name.startswith(("scripts/", "runs/")):
         assert os.access(ROOT / name, os.X_OK)
+    elif name == "python":
+        scripts = [word for word in arguments if word.endswith(".py")]
+        assert all((ROOT / script).is_file() for script in scripts)
     else:
-        assert name in {"pip", "git", "cd"}, "not a command that we can vouch for"
+        assert name in {"pip", "git", "cd", "export", "make"}, "no test can vouch for this command"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_link_within_the_project_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8")):
-        assert "://" in target or (page.parent / target).exists(), target
+def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_error(["run", "--no-such-flag"], capsys)
+
+
+# --- links
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*?) *#*$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        number = 0
+        while (anchor := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(anchor)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_within_the_project_lead_to_a_file_and_to_a_heading(page: Path) -> None:
+    text = FENCE.sub("", page.read_text("utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
 
 
 def test_what_the_paper_map_calls_done_exists() -> None:
@@ -70,5 +160,5 @@ def test_what_the_paper_map_calls_done_exists() -> None:
         assert any((root / path).exists() for root in (ROOT, ROOT / "src" / "pasta_lm")), path
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
+def test_the_source_tree_in_the_architecture_page_is_up_to_date() -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "tree.py", "--check"], check=True)
