@@ -4,7 +4,7 @@
 
 Random weights, forced text (kind: replayed). c(T) is the median time of a pass in which T threads
 of one response feed one token each, over a prompt of 100 tokens. Bookkeeping is measured without
-a model: the interpreter, the placement and the recorder alone.
+a model: the interpreter, the placer and the recorder alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import DTYPES, read_architecture
 from pasta_lm.engines.torch.random_model import random_model, train_tokenizer
-from pasta_lm.interpreter import Entries, Interpreter, Limits, Placement, PositionStrategy
+from pasta_lm.interpreter import Entries, Interpreter, Limits, Placer, PositionStrategy
 from pasta_lm.interpreter.interpreter import Resume
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
@@ -64,32 +64,32 @@ def step_ms(engine: TorchEngine, num_threads: int) -> float:
 
 
 def bookkeeping_us(num_rounds: int = 300) -> dict[str, float]:
-    """Return microseconds for a fed token, a fork and a sync in the interpreter and placement."""
+    """Return microseconds for a fed token, a fork and a sync in the interpreter and placer."""
     spent = {"fed_token": 0.0, "fork": 0.0, "sync": 0.0}
     for _ in range(num_rounds):
         entries = Entries.of_prompt(PROMPT)
         machine = Interpreter(Limits(), entries.new_owner)
-        placement = Placement(entries, PositionStrategy.PREDICT, machine.main)
-        spent["fed_token"] += _timed(_token, machine, placement)
-        spent["fork"] += _timed(_fork, machine, placement)
-        spent["sync"] += _timed(_sync, machine, placement)
+        placer = Placer(entries, PositionStrategy.PREDICT, machine.main)
+        spent["fed_token"] += _timed(_token, machine, placer)
+        spent["fork"] += _timed(_fork, machine, placer)
+        spent["sync"] += _timed(_sync, machine, placer)
     return {name: 1e6 * total / num_rounds for name, total in spent.items()}
 
 
 def _timed(
-    action: Callable[[Interpreter, Placement], None], machine: Interpreter, placement: Placement
+    action: Callable[[Interpreter, Placer], None], machine: Interpreter, placer: Placer
 ) -> float:
     began = time.perf_counter()
-    action(machine, placement)
+    action(machine, placer)
     return time.perf_counter() - began
 
 
-def _token(machine: Interpreter, placement: Placement) -> None:
+def _token(machine: Interpreter, placer: Placer) -> None:
     machine.advance(machine.main, Lexeme(LexemeKind.TEXT, "word"))
-    placement.feed(machine.main, 7)
+    placer.feed(machine.main, 7)
 
 
-def _fork(machine: Interpreter, placement: Placement) -> None:
+def _fork(machine: Interpreter, placer: Placer) -> None:
     """Decode a promise of one topic token, then place its end and the new thread's first token."""
     main = machine.main
     for lexeme in (
@@ -98,17 +98,17 @@ def _fork(machine: Interpreter, placement: Placement) -> None:
         Lexeme(LexemeKind.PROMISE_CLOSE, units=2),
     ):
         machine.advance(main, lexeme)
-    placement.feed(main, 7, promised=main.children[-1])
-    placement.feed(main.children[-1], 8)
+    placer.feed(main, 7, promised=main.children[-1])
+    placer.feed(main.children[-1], 8)
 
 
-def _sync(machine: Interpreter, placement: Placement) -> None:
+def _sync(machine: Interpreter, placer: Placer) -> None:
     main, child = machine.main, machine.main.children[-1]
     machine.advance(main, Lexeme(LexemeKind.SYNC))
     commands = machine.advance(child, Lexeme(LexemeKind.ASYNC_CLOSE))
-    placement.feed(child, 9)
+    placer.feed(child, 9)
     resume = next(command for command in commands if isinstance(command, Resume))
-    placement.feed_sync(main, 10, resume.joined)
+    placer.feed_sync(main, 10, resume.joined)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from statistics import geometric_mean, mean, median, quantiles
 from typing import Any, NamedTuple
 
 from pasta_lm.data.records import Record, read_records
-from pasta_lm.engines.script import words
+from pasta_lm.engines.scripted import words
 from pasta_lm.evaluate.agreement import agreement
 from pasta_lm.interpreter.speed import document_speedup
 

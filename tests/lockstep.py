@@ -1,53 +1,45 @@
-"""The engine's loop without a model: an answer spelled in words, decoded pass by pass.
+"""An answer spelled in words, decoded pass by pass by the response that every engine shares.
 
 An answer is what main decodes, one word a token: ``<p`` opens a promise, ``>2`` closes it with two
-units, ``|`` syncs; what else there is, is text. Blocks are spelled apart, without their tags. What
-a thread has left to decode when its words are used up is its end.
+units, ``|`` syncs; everything else is text. Blocks are spelled apart, without their tags. A thread
+ends when its words are used up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.interpreter import (
-    Command,
-    End,
-    Entries,
-    Fork,
-    Interpreter,
-    Limits,
-    Placed,
-    Placement,
-    PositionStrategy,
-    Resume,
-    Thread,
-    ThreadState,
-)
-from pasta_lm.interpreter.commands import ASYNC_CLOSE, SYNC
+from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.engines.live_thread import END_OF_TEXT
+from pasta_lm.engines.request import Request
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.scripted import WordIds
+from pasta_lm.interpreter import Entries, Kind, Limits, Placement, PositionStrategy, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from tests.reference import PROMPT, Name, Place, Shape
 
-OPEN, CLOSED = "<async>", "</async>"
+OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE
+WORDS = WordIds()
+
+
+def id_of(word: str) -> int:
+    """Return the token id of a word."""
+    if word.startswith(">"):
+        return WORDS.piece_id(closing_piece(int(word[1:])))
+    pieces = {"<p": PROMISE_OPEN, "|": SYNC, OPEN: OPEN, CLOSED: CLOSED}
+    return WORDS.piece_id(pieces[word]) if word in pieces else WORDS.encode(word)[0]
 
 
 def lexeme_of(word: str) -> Lexeme:
-    """Return what a word says."""
-    if word.startswith(">"):
-        return Lexeme(LexemeKind.PROMISE_CLOSE, units=int(word[1:]))
-    special = {"<p": Lexeme(LexemeKind.PROMISE_OPEN), "|": SYNC, CLOSED: ASYNC_CLOSE}
-    return special.get(word, Lexeme(LexemeKind.TEXT, word))
+    """Return the lexeme of a word."""
+    return WORDS.id_to_lexeme(id_of(word)) or Lexeme(LexemeKind.TEXT, word)
 
 
-@dataclass
-class Lane:
-    """A thread and the words that it has yet to decode."""
-
-    thread: Thread
-    words: Iterator[str]
-    next_word: str | None = None
-    promised: Thread | None = None
-    joined: tuple[Thread, ...] | None = None
+def ids_of(words: str) -> tuple[int, ...]:
+    """Return the token ids of words with spaces between them."""
+    return tuple(map(id_of, words.split()))
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Fed:
     step: int
     thread: int
     word: str
-    placed: Placed
+    placed: Placement
 
 
 @dataclass
@@ -69,23 +61,39 @@ class Lockstep:
     num_prompt: int = 3
     strategy: PositionStrategy = PositionStrategy.PREDICT
     limits: Limits = field(default_factory=Limits)
-    fed: list[Fed] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
     num_passes: int = 0
 
     def __post_init__(self) -> None:
         """Begin behind the prompt, with main's first word decoded."""
         self.entries = Entries.of_prompt(range(self.num_prompt))
-        self.interpreter = Interpreter(self.limits, self.entries.new_owner)
-        self.placement = Placement(self.entries, self.strategy, self.interpreter.main)
-        self.lanes = [Lane(self.interpreter.main, iter(self.main.split()))]
-        self._decode()
+        forced = EncodedDocument(ids_of(self.main), tuple(map(ids_of, self.blocks)))
+        request = Request(prompt=range(self.num_prompt), positions=self.strategy, forced=forced)
+        trace = Trace(kind=Kind.SIMULATED)
+        self.response = Response(request, 0, self.entries, WORDS, limits=self.limits, trace=trace)
+        self.interpreter = self.response.interpreter
+        self.response.take(self.response.live[0], END_OF_TEXT, t_s=0.0)
 
     @property
     def shape(self) -> Shape:
         """Return what the answer's layout depends on."""
         main = [lexeme_of(word) for word in self.main.split()]
         return Shape(self.num_prompt, main, [len(block.split()) for block in self.blocks])
+
+    @property
+    def fed(self) -> list[Fed]:
+        """Return the fed tokens in order of slot."""
+        spelled = {id_of(word): word for word in f"{self.main} {' '.join(self.blocks)}".split()}
+        spelled |= {id_of(OPEN): OPEN, id_of(CLOSED): CLOSED}
+        found = {}
+        for token in self.response.trace.tokens:
+            if token.fed_step is not None:
+                assert token.slot is not None
+                assert token.position is not None
+                assert token.depth is not None
+                placed = Placement(token.slot, token.position, token.depth)
+                word = spelled[token.token or 0]
+                found[token.slot] = Fed(token.fed_step + 1, token.thread, word, placed)
+        return [found[slot] for slot in sorted(found)]
 
     def places(self) -> dict[Name, Place]:
         """Return where each token was fed and what it saw."""
@@ -113,68 +121,14 @@ class Lockstep:
 
     def step(self) -> None:
         """Run one pass: feed what is pending, then let every running thread decode."""
-        lanes = [lane for lane in self.lanes if lane.next_word is not None]
-        lanes = [lane for lane in lanes if lane.thread.state is not ThreadState.WAITING]
-        assert lanes, "nothing can be fed, but the response is not finished"
-        for lane in sorted(lanes, key=lambda lane: (lane.joined is not None, lane.thread.id)):
-            self._feed(lane)
+        response = self.response
+        threads = response.threads_to_feed()
+        assert threads, "nothing can be fed, but the response is not finished"
+        response.begin_pass()
+        for live in threads:
+            response.feed(live)
         self.num_passes += 1
-        self._decode()
-
-    def _feed(self, lane: Lane) -> None:
-        word = lane.next_word
-        assert word is not None
-        if lane.joined is None:
-            placed = self.placement.feed(lane.thread, 0, promised=lane.promised)
-        else:
-            placed = self.placement.feed_sync(lane.thread, 0, lane.joined)
-        self.fed.append(Fed(self.num_passes + 1, lane.thread.id, word, placed))
-        lane.next_word = lane.promised = lane.joined = None
-
-    def _decode(self) -> None:
-        running = [lane for lane in self.lanes if lane.thread.state is ThreadState.RUNNING]
-        for lane in sorted(running, key=lambda lane: lane.thread.reading_key):
-            if lane.thread.state is ThreadState.RUNNING:
-                self._take(lane)
-
-    def _take(self, lane: Lane) -> None:
-        thread = lane.thread
-        forced = self.interpreter.forced(thread) is not None
-        word = CLOSED if forced else next(lane.words, CLOSED if thread.parent else None)
-        if word is None:
-            self._carry_out(self.interpreter.end_of_text(thread))
-            return
-        lane.next_word = word
-        lexeme = lexeme_of(word)
-        if lexeme.kind is LexemeKind.TEXT and not thread.in_topic:
-            self.interpreter.write(thread, word)
-        num_children = len(thread.children)
-        commands = self.interpreter.advance(thread, lexeme)
-        if len(thread.children) > num_children:
-            lane.promised = thread.children[-1]
-            if thread.children[-1].id <= len(self.blocks):
-                thread.children[-1].block_length = len(self._block(thread.children[-1])) + 2
-        self._carry_out(commands)
-
-    def _block(self, thread: Thread) -> list[str]:
-        return self.blocks[thread.id - 1].split() if thread.id <= len(self.blocks) else []
-
-    def _carry_out(self, commands: list[Command]) -> None:
-        self.commands += commands
-        for command in commands:
-            match command:
-                case Fork(child):
-                    self.lanes.append(Lane(child, iter(self._block(child)), OPEN))
-                case Resume(thread, joined):
-                    self._lane(thread).joined = joined
-                case End(thread):
-                    self._end(thread)
-
-    def _end(self, thread: Thread) -> None:
-        """Forget what an ended thread would feed, unless it is the end of a block."""
-        for lane in self.lanes:
-            if lane.thread is thread and (thread.is_main or lane.next_word != CLOSED):
-                lane.next_word = None
-
-    def _lane(self, thread: Thread) -> Lane:
-        return next(lane for lane in self.lanes if lane.thread is thread)
+        response.passed(0.0)
+        for live in response.threads_to_decode():
+            if live.decodes:
+                response.take(live, END_OF_TEXT, t_s=0.0)

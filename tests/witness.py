@@ -10,11 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Answer, Finished, Request
+from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.naive import naive_logits
-from pasta_lm.engines.torch.response import Lane, Response
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, penalised
 from pasta_lm.interpreter import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
@@ -54,7 +55,7 @@ class Seen:
     @property
     def entries(self) -> Entries:
         """Return everything that was fed in its request."""
-        return self.response.placement.entries
+        return self.response.placer.entries
 
     def worst_difference(self, loaded: LoadedModel) -> float:
         """Return how far the logits met are from one masked pass over all that was fed."""
@@ -90,12 +91,12 @@ class Witness:
         self.loaded = loaded
         self._seen: dict[int, Seen] = {}
 
-    def _look(self, response: Response, lane: Lane, logits_V: Tensor) -> None:
+    def _look(self, response: Response, live: LiveThread, logits_V: Tensor) -> None:
         seen = self._seen.setdefault(id(response), Seen(response))
-        seen.slots.append(_last_slot(seen.entries, lane.thread.owner))
+        seen.slots.append(_last_slot(seen.entries, live.thread.owner))
         seen.logits.append(logits_V.clone())
-        seen.paths.append(lane.thread.path)
-        seen.choices.append(self.engine._choice(response, lane))
+        seen.paths.append(live.thread.path)
+        seen.choices.append(self.engine._choice(response, live))
 
     def run(
         self, requests: Sequence[Request], *, preempt_every: int | None = None
@@ -109,7 +110,7 @@ class Witness:
         """
         engine = self.engine
         numbers = [engine.submit(request) for request in requests]
-        running = [engine._requests[number] for number in numbers]
+        active = [engine._requests[number] for number in numbers]
         answers: dict[tuple[int, int], Answer] = {}
         num_chosen = 0
         while engine.has_work:
@@ -122,9 +123,9 @@ class Witness:
                 num_chosen = now_chosen
                 for ticket in engine.scheduler._running[::-1]:
                     engine.scheduler._preempt(ticket)
-        assert engine.pool.num_runs == 0
+        assert engine.pool.num_free_pages == engine.pool.num_pages
         found = []
-        for number, request in zip(numbers, running, strict=True):
+        for number, request in zip(numbers, active, strict=True):
             samples = [self._seen[id(response)] for response in request.responses]
             for index, seen in enumerate(samples):
                 seen.answer = answers[number, index]

@@ -131,7 +131,7 @@ def assert_met(example: EncodedExample, request: Request) -> None:
     unfed = {thread: index for thread, index in place if (thread, index) not in met}
     assert all((thread, index + 1) not in place for thread, index in unfed.items())  # only ends
     label = dict(zip(names(example), example.labels, strict=True))
-    chosen = {thread.id: thread.num_given for thread in seen.response.interpreter.threads}
+    chosen = {thread.id: thread.num_prefix for thread in seen.response.interpreter.threads}
     for record in seen.response.trace.threads:
         lane = [one.token for one in seen.response.trace.lane(record.id)]
         for index in range(max(1, chosen[record.id]), len(lane)):

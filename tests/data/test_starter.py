@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.data.records import read_records
-from pasta_lm.engines.script import words
+from pasta_lm.engines.scripted import words
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document
 from pasta_lm.language.document import parse as parse_anew

@@ -19,8 +19,7 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
 )
-from pasta_lm.engines.script import words
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind
@@ -142,27 +141,10 @@ def test_the_same_request_gives_the_same_trace() -> None:
     assert engine.answer("hello").trace == engine.answer("hello").trace
 
 
-def test_every_sample_is_the_script() -> None:
-    engine = ScriptedEngine(GOLDEN)
-    (answers,) = engine.generate([engine.request("p", SamplingParams(n=3))])
-    assert [answer.document for answer in answers] == [GOLDEN] * 3
-
-
 def test_its_trace_says_that_nothing_was_measured() -> None:
     trace = ScriptedEngine(GOLDEN).answer("one two three").trace
     assert (trace.kind, trace.engine) == (Kind.SIMULATED, "scripted")
     assert trace.num_prompt_tokens == 3
-
-
-def test_a_limit_cuts_it_as_it_cuts_any_engine() -> None:
-    engine = ScriptedEngine(THREE)
-    whole = engine.answer().trace.num_tokens
-    for num_tokens in range(1, whole + 3):
-        *_, last = events(engine, max_tokens=num_tokens)
-        assert isinstance(last, Finished)
-        trace = last.answer.trace
-        assert trace.num_tokens == min(num_tokens, whole)
-        assert trace.finish_reason == ("length" if num_tokens <= whole else "stop")
 
 
 def test_a_block_that_reaches_its_own_limit_is_closed() -> None:
@@ -170,26 +152,6 @@ def test_a_block_that_reaches_its_own_limit_is_closed() -> None:
     assert isinstance(last, Finished)
     assert [block.plain_text for block in last.answer.document.blocks] == ["1 1", "2 2", "3 3"]
     assert last.answer.trace.threads[1].finish_reason == FinishReason.LENGTH
-
-
-@pytest.mark.parametrize("max_threads", [1, 2, 3])
-def test_a_thread_beyond_the_limit_only_comes_later(max_threads: int) -> None:
-    *_, last = events(ScriptedEngine(THREE), max_threads=max_threads)
-    assert isinstance(last, Finished)
-    assert last.answer.document == THREE
-
-
-def test_a_stop_string_cuts_what_stands_behind_it_in_the_answer() -> None:
-    *_, last = events(ScriptedEngine(THREE), stop=("stop",))
-    assert isinstance(last, Finished)
-    assert last.answer.text == "Go. 1 1 1 12 2 "
-
-
-def test_without_forks_it_decodes_the_plain_text() -> None:
-    engine = ScriptedEngine(THREE)
-    ((answer,),) = engine.generate([replace(engine.request("p"), forks=False)])
-    assert answer.text == THREE.plain_text
-    assert len(answer.trace.threads) == 1
 
 
 def test_blocks_within_blocks_are_played() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pasta_lm.interpreter import (
+    Begin,
     Command,
     End,
     Finish,
@@ -12,7 +13,7 @@ from pasta_lm.interpreter import (
     Limits,
     Resume,
     Thread,
-    Wait,
+    ThreadState,
 )
 from pasta_lm.interpreter.commands import ASYNC_OPEN
 from pasta_lm.language.document import Block, Document, parse
@@ -25,10 +26,11 @@ def spelled(commands: list[Command]) -> str:
     parts = []
     for command in commands:
         match command:
-            case Fork(child, parent):
-                parts.append(f"fork {child.id} of {parent.id}")
-            case Wait(thread):
-                parts.append(f"wait {thread.id}")
+            case Fork(child):
+                assert child.parent is not None
+                parts.append(f"fork {child.id} of {child.parent.id}")
+            case Begin(thread):
+                parts.append(f"begin {thread.id}")
             case Resume(thread, joined):
                 parts.append(f"resume {thread.id} with {[t.id for t in joined]}")
             case End(thread, reason):
@@ -49,13 +51,15 @@ def decode(interpreter: Interpreter, script: str) -> list[str]:
             continue
         lexeme = lexeme_of(word)
         if not thread.in_topic:
-            interpreter.write(thread, lexeme.text)
+            thread.write(lexeme.text)
         answers.append(spelled(interpreter.advance(thread, lexeme)))
+        if thread.state is ThreadState.WAITING:
+            answers[-1] = ", ".join([f"wait {thread.id}", *filter(None, [answers[-1]])])
     return answers
 
 
 PROMISE = "0:<p 0:t 0:>1"
-FORKED = ["", "", "fork 1 of 0"]
+FORKED = ["", "", "fork 1 of 0, begin 1"]
 JOINED = ["resume 0 with [1]"]
 
 

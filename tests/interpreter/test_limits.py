@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pasta_lm.engines.request import ThreadStarted
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Fork, Interpreter, Limits, PositionStrategy, Thread, ThreadState
+from pasta_lm.interpreter import Interpreter, Limits, PositionStrategy, Thread, ThreadState
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 from tests.lockstep import CLOSED, Lockstep, lexeme_of
@@ -146,7 +147,8 @@ def test_beyond_max_threads_a_block_is_deferred_and_its_tokens_are_the_same(boun
 def test_deferred_blocks_start_in_the_order_of_their_promises() -> None:
     limits = Limits(max_threads=1)
     answer = Lockstep("<p t >1 <p u >1 <p v >1 |", ["a", "b", "c"], limits=limits).run()
-    assert [c.child.id for c in answer.commands if isinstance(c, Fork)] == [1, 2, 3]
+    begun = [event.thread for event in answer.response.events if isinstance(event, ThreadStarted)]
+    assert begun == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

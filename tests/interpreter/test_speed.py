@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.script import words
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.interpreter.speed import (
     document_critical_path,
     document_speedup,

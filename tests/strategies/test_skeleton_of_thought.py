@@ -41,7 +41,7 @@ def engine(**settings: object) -> TorchEngine:
 
 def free(*given: str, num_main: int = 4, **params: object) -> Request:
     """Let the model write what it likes behind a skeleton that says nothing."""
-    starts = [Start(given=ids(one), topic=f"t{index}") for index, one in enumerate(given)]
+    starts = [Start(prefix=ids(one), topic=f"t{index}") for index, one in enumerate(given)]
     bounds = {"max_tokens": 200, "max_tokens_per_thread": 14, **params}
     return Request(
         prompt=PROMPT,
@@ -233,12 +233,12 @@ def test_a_prompted_point_is_a_turn_of_the_same_conversation(name: str) -> None:
     assert text.endswith("model:1.")
     first, second = stages.starts(" Sleep\n2. Light")
     assert (first.text, second.text) == ("1. Sleep", "\n2. Light")
-    asked = vocabulary.text(second.given)
+    asked = vocabulary.text(second.prefix)
     assert "user: Now write out one point" in asked
     assert "point 2." in asked
     assert asked.endswith("model:2. Light")
     alone = vocabulary.encode_prompt(user)
-    assert [*stages.prompt[: stages.fallback.num_seen], *stages.fallback.given] == alone
+    assert [*stages.prompt[: stages.fallback.num_seen], *stages.fallback.prefix] == alone
     assert stages.starts(" Sleep") == [stages.fallback]
 
 
@@ -246,13 +246,13 @@ def test_a_model_without_a_chat_template_reads_paragraphs() -> None:
     vocabulary = PLAIN["byte_level"]
     stages = sot.Stages.of("Tips?", vocabulary, PROMPTED)
     (start, _) = stages.starts(" Sleep\n2. Light")
-    given = vocabulary.text(start.given)
+    given = vocabulary.text(start.prefix)
     assert given.startswith("\n\nNow write out one point")
     assert given.endswith("next point.\n\n1. Sleep")
 
 
 def test_what_a_point_begins_with_is_part_of_the_answer() -> None:
-    starts = [Start(given=ids("x 1. Sleep"), topic="Sleep", text="1. Sleep")]
+    starts = [Start(prefix=ids("x 1. Sleep"), topic="Sleep", text="1. Sleep")]
     expansion = Expansion(starts=lambda _: starts, max_main_tokens=1)
     asked = replace(free("x"), expansion=expansion)
     (answer,) = engine().generate([asked])[0]
@@ -315,7 +315,7 @@ def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
     for _ in range(6):
         one.step()
     (running,) = one._requests.values()
-    lanes = running.responses[0].lanes
+    lanes = running.responses[0].live.values()
     main = {token.token for token in running.responses[0].trace.lane(0)}
     for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):
         assert lane.seen >= {*PROMPT, *main, *ids(given)}

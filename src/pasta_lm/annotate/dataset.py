@@ -22,7 +22,7 @@ from pasta_lm.annotate.recipe import MARKDOWN_RULE, AnnotateConfig
 from pasta_lm.annotate.sources import ROWS_AT_ONCE
 from pasta_lm.annotate.tally import Tally
 from pasta_lm.data.records import Record, write_records
-from pasta_lm.engines.script import words
+from pasta_lm.engines.scripted import words
 from pasta_lm.errors import InputError, PastaError
 from pasta_lm.journal import write_rows
 from pasta_lm.language.document import Document, parse

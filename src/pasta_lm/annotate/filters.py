@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pasta_lm.engines.script import words
+from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.language.check import Diagnostic, check, render
 from pasta_lm.language.document import Block, Document, parse

@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pasta_lm.data.records import Record
-from pasta_lm.engines.encoded_document import NUM_BLOCK_TAGS, EncodedDocument
+from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.placement import Placement
+from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.document import NUM_BLOCK_TAGS
 from pasta_lm.language.events import Text
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.parser import Form, Parser
@@ -142,7 +143,7 @@ class _Writer:
         self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
         self._entries = Entries.of_prompt(prompt)
         self._main = self._thread(None)
-        self._placement = Placement(self._entries, strategy, self._main)
+        self._placer = Placer(self._entries, strategy, self._main)
         self._labels = array("i", [NO_LABEL] * len(prompt))
         self._last_of_main = len(prompt) - 1
 
@@ -156,12 +157,12 @@ class _Writer:
             self._labels.append(NO_LABEL)
             lexeme = self._vocabulary.id_to_lexeme(token)
             if lexeme is not None and lexeme.kind is LexemeKind.SYNC:
-                self._placement.feed_sync(self._main, token, unjoined)
+                self._placer.feed_sync(self._main, token, unjoined)
                 unjoined = []
             elif lexeme is not None and lexeme.kind is self._forks_with:
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
             else:
-                self._placement.feed(self._main, token)
+                self._placer.feed(self._main, token)
         self._labels[self._last_of_main] = eos_id
         return example_of(name, self._entries, self._labels, num_prompt)
 
@@ -169,11 +170,11 @@ class _Writer:
         """Feed a promise's last token and the whole block that it promised."""
         child = self._thread(self._main)
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
-        self._placement.feed(self._main, token, promised=child)
+        self._placer.feed(self._main, token, promised=child)
         close = self._vocabulary.piece_id(ASYNC_CLOSE)
         fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
         for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):
-            self._placement.feed(child, block_token)
+            self._placer.feed(child, block_token)
             self._labels.append(label)
         return child
 

@@ -24,7 +24,7 @@ from pasta_lm.engines.request import Start
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.placement import Placement
+from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.language.document import Block
@@ -75,7 +75,7 @@ class _Writer:
         self._eos_id = eos_id
         self._entries = Entries.of_prompt(stages.prompt)
         self._main = self._thread(None)
-        self._placement = Placement(self._entries, strategy, self._main)
+        self._placer = Placer(self._entries, strategy, self._main)
         self._labels = array("i", [NO_LABEL] * len(stages.prompt))
 
     def write(self, name: str, blocks: Sequence[Block]) -> EncodedExample:
@@ -90,9 +90,9 @@ class _Writer:
 
     def _begin(self, start: Start, text: Sequence[int]) -> None:
         thread = self._thread(self._main)
-        self._placement.start(thread, start.num_seen)
-        for token in start.given:
-            self._placement.feed(thread, token)
+        self._placer.start(thread, start.num_seen)
+        for token in start.prefix:
+            self._placer.feed(thread, token)
             self._labels.append(NO_LABEL)
         self._decode(thread, text)
 
@@ -100,7 +100,7 @@ class _Writer:
         """Feed what a thread decodes: each token is predicted by the one fed last, then the end."""
         for token in tokens:
             self._labels[-1] = token
-            self._placement.feed(thread, token)
+            self._placer.feed(thread, token)
             self._labels.append(NO_LABEL)
         self._labels[-1] = self._eos_id
 

@@ -1,21 +1,25 @@
-"""An answer as token ids, and back: every stretch between two tags encoded alone.
+"""An answer as token ids, and back: every stretch of text between two tags is encoded alone.
 
-Knows the order of pieces in an answer; how text is encoded comes in as a function.
+Knows the ids of the tag pieces and their order in an answer; text is encoded by a function that
+the caller hands in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from pasta_lm.engines.piece_table import PieceTable
 from pasta_lm.errors import VocabularyError
-from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.document import NUM_BLOCK_TAGS, Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
     MAX_UNITS,
+    PIECES,
     PROMISE_OPEN,
     SYNC,
     closing_piece,
@@ -24,8 +28,63 @@ from pasta_lm.language.tags import (
     units_for,
 )
 
-NUM_BLOCK_TAGS = 2
-"""``<async>`` and ``</async>`` count as tokens of their block."""
+_LEXEMES: dict[str, Lexeme] = {
+    PROMISE_OPEN: Lexeme(LexemeKind.PROMISE_OPEN),
+    ASYNC_OPEN: Lexeme(LexemeKind.ASYNC_OPEN),
+    ASYNC_CLOSE: Lexeme(LexemeKind.ASYNC_CLOSE),
+    SYNC: Lexeme(LexemeKind.SYNC),
+} | {
+    closing_piece(units): Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
+    for units in range(1, MAX_UNITS + 1)
+}
+
+
+class PieceTable:
+    """The token ids of all tag pieces, or of none: a model that was not taught the tags.
+
+    Attributes:
+        ids: Each piece's token id.
+    """
+
+    def __init__(self, ids: Mapping[str, int] | None = None) -> None:
+        """Check the ids and keep them.
+
+        Raises:
+            VocabularyError: pieces are missing, unknown, or share an id.
+        """
+        self.ids: Mapping[str, int] = MappingProxyType(dict(ids or {}))
+        if self.ids:
+            check_piece_ids(self.ids)
+        self._lexemes = {token_id: _LEXEMES[piece] for piece, token_id in self.ids.items()}
+
+    def __getitem__(self, piece: str) -> int:
+        try:
+            return self.ids[piece]
+        except KeyError:
+            raise VocabularyError(
+                f"the tokenizer has no token for {piece!r}",
+                hint="this model was not taught the tags; a training adds them",
+            ) from None
+
+    def lexeme(self, token_id: int) -> Lexeme | None:
+        """Return what a tag piece says, or None for an ordinary token."""
+        return self._lexemes.get(token_id)
+
+
+def check_piece_ids(ids: Mapping[str, int]) -> None:
+    """Check that every tag piece has a token of its own.
+
+    Raises:
+        VocabularyError: pieces are missing, unknown, or share an id.
+    """
+    if missing := [piece for piece in PIECES if piece not in ids]:
+        raise VocabularyError(
+            f"{len(missing)} of {len(PIECES)} tag pieces have no token, first {missing[0]!r}"
+        )
+    if unknown := [piece for piece in ids if piece not in _LEXEMES]:
+        raise VocabularyError(f"{unknown[0]!r} is no tag piece")
+    if len(set(ids.values())) < len(ids):
+        raise VocabularyError("two tag pieces share a token id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +100,31 @@ class EncodedDocument:
     def num_tokens(self) -> int:
         """Return how many tokens the written form has."""
         return len(self.main) + sum(len(ids) + NUM_BLOCK_TAGS for ids in self.blocks)
+
+    def by_path(
+        self, piece_id: Callable[[str], int], max_depth: int
+    ) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids that each thread decodes, by its path: main is (), its k-th block (k,).
+
+        Args:
+            piece_id: Returns the id of a tag piece.
+            max_depth: How deep blocks may nest.
+        """
+        blocks = iter(self.blocks)
+        found: dict[tuple[int, ...], tuple[int, ...]] = {(): self.main}
+
+        def add(path: tuple[int, ...]) -> None:
+            ids = found[path] = next(blocks, ())
+            # Without nesting a block holds no promise; ids that spell one anyway fork nothing.
+            num_inside = ids.count(piece_id(PROMISE_OPEN)) if len(path) < max_depth else 0
+            for number in range(1, num_inside + 1):
+                add((*path, number))
+
+        number = 0
+        while len(found) <= len(self.blocks):
+            number += 1
+            add((number,))
+        return found
 
 
 class DocumentEncoder:

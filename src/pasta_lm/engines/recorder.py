@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from pasta_lm.interpreter.placement import Placed
+from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language.tags import TOKENS_PER_UNIT
@@ -51,7 +51,7 @@ class Recorder:
         self._pending[thread.id].append(record)
         self.trace.threads[thread.id].num_tokens += 1
 
-    def fed(self, thread: Thread, placed: Placed, *, step: int) -> None:
+    def fed(self, thread: Thread, placed: Placement, *, step: int) -> None:
         """Note that a thread's first token that was not fed yet is fed."""
         record = self._pending[thread.id].popleft()
         record.fed_step = step

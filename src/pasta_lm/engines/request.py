@@ -1,4 +1,4 @@
-"""What is asked of an engine, what it answers, what it can and cannot do.
+"""Requests to an engine, the events of a response, and the finished answer.
 
 Engines share these values and the interpreter, no base class: a local engine decodes many threads
 in one forward pass, a remote one streams each thread on a clock of its own.
@@ -7,7 +7,7 @@ in one forward pass, a remote one streams each thread on a clock of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any
 
@@ -15,24 +15,12 @@ from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 
 Guess = Callable[[Sequence[int]], Sequence[int]]
-"""All ids of a thread so far, the prompt's first, to those that may come next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What an engine can do; nothing is claimed that it does not do."""
-
-    exact: bool
-    """It may choose mask and positions, so threads see exactly what the rules say."""
-    token_ids: bool
-    """It takes and gives token ids: only ids that it sampled are tags."""
-    logits: bool
-    """It masks logits, so only legal tags can be sampled; else the documented repairs apply."""
+"""From all ids of a thread so far, the prompt's first, to a guess of the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,25 +89,24 @@ class SamplingParams:
 class Start:
     """How a thread begins when main has ended."""
 
-    given: tuple[int, ...]
-    """What it is fed in one pass before it decodes; at least one id. Counted as tags are."""
+    prefix: tuple[int, ...]
+    """Ids that it feeds in one pass before it decodes; at least one. Counted as tags are."""
     topic: str | None = None
-    """Of its block; None: it decodes the answer itself."""
+    """The topic of its block; None: it decodes the answer itself."""
     text: str = ""
-    """What its text begins with, of what it is given."""
+    """The part of its prefix that belongs to the answer."""
     num_seen: int | None = None
-    """It stands behind so many tokens of the prompt and sees no more; None: behind main."""
+    """It stands behind this many tokens of the prompt and sees no others; None: behind main."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """What follows when main has ended: its text is no part of the answer, that of others is."""
+    """Threads that begin when main has ended, and write the answer instead of it."""
 
     starts: Callable[[str], Sequence[Start]]
-    """Main's text to the threads that begin behind it; with none, the answer is main's after all.
-    """
+    """From main's text to the threads that begin; if there are none, main's text is the answer."""
     max_main_tokens: int
-    """Main ends after so many tokens at the latest."""
+    """The number of tokens after which main ends at the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +122,10 @@ class Request:
     form: Form = Form.MAIN
     """The table of what main may say: MAIN, or FORKED for APAR."""
     expansion: Expansion | None = None
-    """What follows when main has ended; only without forks."""
+    """Threads that begin when main has ended; only without forks."""
     guess: Guess | None = None
-    """Guesses what main decodes next: what is right is decoded in one pass. Only for one thread
-    and one sample; tokens are the same as without."""
+    """Guesses of main's next tokens: right ones are decoded in one pass. Only for one thread
+    and one sample; the tokens are the same as without."""
     forced: EncodedDocument | None = None
     """An answer to decode token by token instead of the model's own."""
     strategy: str = "pasta"
@@ -225,19 +212,6 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta run --json`` prints."""
         trace = self.trace
-        threads = [
-            {
-                "id": thread.id,
-                "parent": thread.parent,
-                "topic": thread.topic,
-                "promised_tokens": thread.promised_tokens,
-                "num_tokens": thread.num_tokens,
-                "start_step": thread.start_step,
-                "end_step": thread.end_step,
-                "finish_reason": thread.finish_reason,
-            }
-            for thread in trace.threads
-        ]
         return {
             "model": trace.model,
             "engine": trace.engine,
@@ -246,15 +220,10 @@ class Answer:
             "finish_reason": self.finish_reason,
             "text": self.text,
             "program": self.program,
-            "threads": threads,
+            "threads": [asdict(thread) for thread in trace.threads],
             "usage": trace.usage(),
             "critical_path_tokens": trace.critical_path,
             "forward_passes": trace.forward_passes,
             "parallelism": round(trace.parallelism, 4),
             "wall_s": round(trace.wall_s, 6),
         }
-
-
-__all__ = ["Answer", "Capabilities", "Expansion", "Finished", "Guess", "Kind", "Request"]
-__all__ += ["SamplingParams", "Start", "StreamEvent", "Synced", "TextDelta", "ThreadEnded"]
-__all__ += ["ThreadStarted"]

@@ -1,36 +1,139 @@
 """Replay a written answer through the real interpreter: no model, no clock, the standard library.
 
-The engine of the tests, the documents and ``pasta play``. Threads, placement and trace are those
-of every engine; only the choice of tokens is read from a script. Its clock is simulated, so what
-it measures in tokens is real and what it measures in seconds means nothing.
+The engine of the tests, the documents and ``pasta play``. The response, with its threads, places
+and trace, is that of every engine; tokens are the words of a script, and each thread decodes them
+at a speed of its own. The clock is simulated, so token counts are real and seconds mean nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 
-from pasta_lm.engines.performance import Performance
+from pasta_lm.engines.encoded_document import DocumentEncoder, PieceTable
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import (
     Answer,
-    Capabilities,
     Finished,
     Request,
     SamplingParams,
     StreamEvent,
 )
-from pasta_lm.engines.script import Script, WordIds, words
+from pasta_lm.engines.response import Response
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.language.document import Document
+from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.lexer import Lexeme
+from pasta_lm.language.parser import Form
+from pasta_lm.language.tags import PIECES
 
 Speeds = Mapping[int, float] | Callable[[int], float]
 """Tokens that a thread, by its id, decodes in a step; 1 for threads that a mapping leaves out."""
 
+ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
+_WORD = re.compile(r"\s*\S+|\s+")
+
+
+def words(text: str) -> list[str]:
+    """Split text into words, each with the white space before it; joined they are the text."""
+    return _WORD.findall(text)
+
+
+class WordIds:
+    """Words as token ids, numbered as they are met; the tag pieces have the first numbers."""
+
+    def __init__(self) -> None:
+        """Begin with the tag pieces alone."""
+        self.pieces = PieceTable({piece: number for number, piece in enumerate(PIECES)})
+        self._ids: dict[str, int] = {}
+        self._words: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        """Return a number for each word; a word that is spelled like a tag is still a word."""
+        return [self._id_of(word) for word in words(text)]
+
+    def _id_of(self, word: str) -> int:
+        if word not in self._ids:
+            self._ids[word] = len(PIECES) + len(self._words)
+            self._words.append(word)
+        return self._ids[word]
+
+    def piece_id(self, piece: str) -> int:
+        """Return the id of a tag piece."""
+        return self.pieces[piece]
+
+    def id_to_lexeme(self, token_id: int) -> Lexeme | None:
+        """Return the lexeme of a tag piece, or None for a word."""
+        return self.pieces.lexeme(token_id)
+
+    def text_stream(self) -> WordIds:
+        """Return what turns ids into text: a word needs no context."""
+        return self
+
+    def feed(self, token_id: int) -> str:
+        """Return a word's text."""
+        return self._words[token_id - len(PIECES)]
+
+    def close(self) -> str:
+        """Return nothing: a word is never incomplete."""
+        return ""
+
+
+@dataclass(slots=True)
+class _Playback:
+    """One sample: a response, and how many tokens each of its threads may feed now."""
+
+    response: Response
+    speed: Callable[[int], float]
+    credits: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.response.take(self.response.live[0], END_OF_TEXT, t_s=0.0)
+
+    def step(self, now_s: float) -> None:
+        """Let every thread decode as many tokens as its speed allows."""
+        if self.response.is_finished:
+            return
+        self.response.begin_pass()
+        self.response.passed(now_s)
+        for number, live in self.response.live.items():
+            speed = self.speed(number)
+            # Unused credit does not add up; the ``</async>`` of an ended thread is free.
+            credit = min(self._credit(number) + speed, max(1.0, speed))
+            self.credits[number] = credit if live.thread.is_alive else 1.0
+        while fed := self._feed_ready():
+            for live in sorted(fed, key=lambda live: live.thread.reading_key):
+                if live.decodes:
+                    self.response.take(live, END_OF_TEXT, t_s=now_s)
+
+    def _credit(self, number: int) -> float:
+        """Return a thread's credit; the ``<async>`` or first word of a new one is free."""
+        return self.credits.setdefault(number, max(0.0, 1 - self.speed(number)))
+
+    def _feed_ready(self) -> list[LiveThread]:
+        fed: list[LiveThread] = []
+        for live in self.response.threads_to_feed():
+            # Asked in order: a thread is ready once its parent has fed the promise before it.
+            if self._is_ready(live):
+                self.response.feed(live)
+                self.credits[live.thread.id] -= 1
+                fed.append(live)
+        return fed
+
+    def _is_ready(self, live: LiveThread) -> bool:
+        """Return whether a thread has credit, has its place, and joins only what has been fed."""
+        thread = live.thread
+        has_place = thread.row is not None or thread.fork_point is not None
+        unfed = [one.thread for one in self.response.live.values() if one.next_token is not None]
+        is_joining_unfed = any(joined in unfed for joined in live.joined or ())
+        return self._credit(thread.id) >= ONE_TOKEN and has_place and not is_joining_unfed
+
 
 class ScriptedEngine:
-    """Decode one written answer, whatever is asked."""
-
-    capabilities = Capabilities(exact=True, token_ids=True, logits=False)
+    """Decode one written answer, whatever the request."""
 
     def __init__(
         self, script: Document, *, speeds: Speeds | None = None, step_s: float = 0.02
@@ -47,7 +150,8 @@ class ScriptedEngine:
         """
         if any(not block.topic.strip() for block in script.blocks):
             raise InputError("a block of the script has no topic")
-        self.script = script.with_lengths(_count) if _lacks_lengths(script) else script
+        lacks_lengths = any(block.units is None for block in script.blocks)
+        self.script = script.with_lengths(_count) if lacks_lengths else script
         self.step_s = step_s
         self._speed = _speed_of(speeds or {})
         self._ids = WordIds()
@@ -85,27 +189,39 @@ class ScriptedEngine:
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         entries = Entries.of_prompt(request.prompt)
-        script = self.script if request.forks else self.script.without_tags()
         samples = [
-            Performance(request, sample, entries, Script(script.items, self._ids), self._speed)
+            _Playback(self._response(request, sample, entries), self._speed)
             for sample in range(request.params.n)
         ]
-        step = 0
-        while True:
-            yield [event for performance in samples for event in performance.drain()]
-            if all(performance.is_finished for performance in samples):
+        for step in count(1):
+            yield [event for playback in samples for event in playback.response.drain()]
+            if all(playback.response.is_finished for playback in samples):
                 return
-            step += 1
-            for performance in samples:
-                performance.step(step * self.step_s)
+            for playback in samples:
+                playback.step(step * self.step_s)
+
+    def _response(self, request: Request, sample: int, entries: Entries) -> Response:
+        script = self.script if request.forks else self.script.without_tags()
+        forced = DocumentEncoder(self._ids.pieces, self._ids.encode).encode(script)
+        request = replace(request, forced=forced, form=Form.MAIN, expansion=None, guess=None)
+        trace = Trace(
+            kind=Kind.SIMULATED,
+            model="script",
+            engine="scripted",
+            strategy=request.strategy,
+            positions=request.positions.value,
+            num_prompt_tokens=len(request.prompt),
+        )
+        limits = replace(request.params.limits(), max_depth=max(1, _depth(script.items)))
+        return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
 
 
 def _count(text: str) -> int:
     return len(words(text))
 
 
-def _lacks_lengths(script: Document) -> bool:
-    return any(block.units is None for block in script.blocks)
+def _depth(items: Sequence[Item]) -> int:
+    return max((1 + _depth(item.items) for item in items if isinstance(item, Block)), default=0)
 
 
 def _speed_of(speeds: Speeds) -> Callable[[int], float]:

@@ -1,4 +1,4 @@
-"""Turn token ids into text, one token at a time, never splitting a character.
+"""Turn token ids into text, one at a time, never splitting a character; find stop strings in it.
 
 Every token stands for a fixed run of bytes in the middle of a text; the text of a sequence is
 those bytes read as UTF-8. What a tokenizer's decoder does to the first token of a sequence (drop
@@ -132,3 +132,44 @@ def _tail(token_bytes: TokenBytes, context: Sequence[int]) -> bytes:
             break
         tail = data + tail
     return tail
+
+
+class StopWatch:
+    """Finds stop strings in the text of one thread, however it was cut.
+
+    Holds back only what may yet become a stop string; released text is never part of one.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Watch for any of these strings, none of them empty."""
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.has_matched = False
+
+    def feed(self, text: str) -> str:
+        """Take text and return what can be released: all before a stop once one has matched."""
+        if not self._stops or self.has_matched:
+            return "" if self.has_matched else text
+        text = self._held + text
+        places = [(text.find(stop), len(stop)) for stop in self._stops]
+        # The first to be complete, as if the text had come one character at a time.
+        found = min(((at + size, at) for at, size in places if at >= 0), default=None)
+        if found is not None:
+            self.has_matched, self._held = True, ""
+            return text[: found[1]]
+        num_held = next(n for n in range(self._longest - 1, -1, -1) if self._may_begin(text, n))
+        cut = len(text) - num_held
+        self._held = text[cut:]
+        return text[:cut]
+
+    def _may_begin(self, text: str, length: int) -> bool:
+        """Return whether the last ``length`` characters are the beginning of a stop."""
+        return length == 0 or (
+            length <= len(text) and any(stop.startswith(text[-length:]) for stop in self._stops)
+        )
+
+    def flush(self) -> str:
+        """Return what is held back: a tag or the end of the thread follows."""
+        held, self._held = self._held, ""
+        return held

@@ -16,8 +16,7 @@ from typing import Literal, Protocol, cast
 from tokenizers import AddedToken, Tokenizer
 
 from pasta_lm.engines import encoded_document, tag_free
-from pasta_lm.engines.encoded_document import DocumentEncoder, EncodedDocument
-from pasta_lm.engines.piece_table import PieceTable
+from pasta_lm.engines.encoded_document import DocumentEncoder, EncodedDocument, PieceTable
 from pasta_lm.engines.text_stream import TextStream, TokenBytes
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Document, parse

@@ -1,16 +1,17 @@
 """How it runs: threads, visibility, positions, limits and the state machine of one response."""
 
-from pasta_lm.interpreter.commands import Command, End, Finish, Fork, Resume, Wait
+from pasta_lm.interpreter.commands import Begin, Command, End, Finish, Fork, Resume
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.placement import Placed, Placement
+from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Kind, Role, Trace
 from pasta_lm.interpreter.visibility import Row
 
 __all__ = [
+    "Begin",
     "Command",
     "End",
     "Entries",
@@ -21,8 +22,8 @@ __all__ = [
     "Interpreter",
     "Kind",
     "Limits",
-    "Placed",
     "Placement",
+    "Placer",
     "PositionStrategy",
     "Resume",
     "Role",
@@ -30,5 +31,4 @@ __all__ = [
     "Thread",
     "ThreadState",
     "Trace",
-    "Wait",
 ]

@@ -1,4 +1,4 @@
-"""What the interpreter asks of an engine, and what it lets a thread decode next."""
+"""Commands from the interpreter to an engine, and the set of tokens that are legal next."""
 
 from __future__ import annotations
 
@@ -8,40 +8,37 @@ from typing import NamedTuple
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import MAX_UNITS
 
 ASYNC_OPEN = Lexeme(LexemeKind.ASYNC_OPEN)
 ASYNC_CLOSE = Lexeme(LexemeKind.ASYNC_CLOSE)
-SYNC = Lexeme(LexemeKind.SYNC)
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Start a thread: ``forced`` is the first token that it feeds, in the coming pass."""
+    """The token just decoded ends a promise: ``child`` forks from its parent where it is fed."""
 
     child: Thread
-    parent: Thread
-    forced: Lexeme = ASYNC_OPEN
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Let this thread feed nothing until it is resumed."""
+class Begin:
+    """A forked thread feeds ``<async>`` in the coming pass: at once, or later if deferred."""
 
     thread: Thread
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let this thread feed ``forced`` next, together with the last block that it waited for."""
+    """This thread feeds its ``<sync/>`` next, in one pass with the last ``</async>`` it needs."""
 
     thread: Thread
     joined: tuple[Thread, ...]
-    forced: Lexeme = SYNC
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The thread decodes no more; a block still feeds its ``</async>`` if the response goes on."""
+    """The thread decodes no more; a block still feeds ``</async>`` if the response goes on."""
 
     thread: Thread
     reason: FinishReason
@@ -54,7 +51,7 @@ class Finish:
     reason: FinishReason
 
 
-Command = Fork | Wait | Resume | End | Finish
+Command = Fork | Begin | Resume | End | Finish
 
 
 class Legal(NamedTuple):
@@ -62,8 +59,13 @@ class Legal(NamedTuple):
 
     kinds: frozenset[LexemeKind]
     end_of_text: bool
-    units: int
-    """The largest legal promise."""
+    units: int  # the largest legal promise
     in_topic: bool = False
     needs_text: bool = False
-    """Only text with a character other than space: a topic may not end without one."""
+    """Only tokens with a character other than white space: a topic needs at least one."""
+
+
+EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)
+"""The legal set where the mask is switched off."""
+PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)
+"""The legal set where nothing forks."""

@@ -29,10 +29,11 @@ class Entry:
 
 @dataclass(slots=True)
 class Entries:
-    """The entries of one request in order of slot; only a wrong guess is ever taken back."""
+    """The entries of one request in order of slot; only wrong guesses are ever removed."""
 
     items: list[Entry] = field(default_factory=list)
     num_owners: int = 1
+    num_epochs: int = 1
 
     @classmethod
     def of_prompt(cls, tokens: Sequence[int]) -> Entries:
@@ -55,6 +56,11 @@ class Entries:
         self.num_owners += 1
         return self.num_owners - 1
 
+    def new_epoch(self, moved: dict[int, int]) -> Epoch:
+        """Return the epoch that begins at a sync which moves these slots to these positions."""
+        self.num_epochs += 1
+        return Epoch(self.num_epochs - 1, moved)
+
     def append(self, entry: Entry) -> int:
         """Add an entry and return its slot."""
         self.items.append(entry)
@@ -65,7 +71,7 @@ class Entries:
         del self.items[num_entries:]
 
     def is_visible(self, query_slot: int, slot: int) -> bool:
-        """Tell whether the entry in one slot was visible to the one in another when it was fed."""
+        """Return whether the query in one slot saw the entry in another when it was fed."""
         row, owner = self.items[query_slot].row, self.items[slot].owner
         return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
 

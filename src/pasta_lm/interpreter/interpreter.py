@@ -16,13 +16,13 @@ from itertools import count
 from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.interpreter.commands import (
     ASYNC_CLOSE,
+    Begin,
     Command,
     End,
     Finish,
     Fork,
     Legal,
     Resume,
-    Wait,
 )
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.thread import Thread, ThreadState, descendants, items_until
@@ -66,7 +66,7 @@ class Interpreter:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether the response is complete."""
+        """Return whether the response is complete."""
         return self.finish_reason is not None
 
     def runnable(self) -> Iterator[Thread]:
@@ -133,8 +133,8 @@ class Interpreter:
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
         """Take the token that a thread decoded, chosen or forced; return what follows from it.
 
-        Outside topics the text of TEXT lexemes is not read: engines add it with ``write``, in
-        whole characters.
+        Outside topics the text of TEXT lexemes is not read: engines add it with ``Thread.write``,
+        in whole characters.
         """
         assert thread.state is ThreadState.RUNNING
         is_forced = self.forced(thread) is not None
@@ -146,10 +146,6 @@ class Interpreter:
         elif lexeme.kind is not LexemeKind.TEXT or thread.in_topic:
             commands = self._tag(thread, lexeme, is_forced)
         return commands + self._cut_if_full()
-
-    def write(self, thread: Thread, text: str) -> None:
-        """Append decoded text to a thread's content."""
-        thread.write(text)
 
     def _tag(self, thread: Thread, lexeme: Lexeme, is_forced: bool) -> list[Command]:
         if lexeme.kind is LexemeKind.PROMISE_CLOSE and not self._may_close(thread):
@@ -179,15 +175,15 @@ class Interpreter:
         return commands
 
     def _may_close(self, thread: Thread) -> bool:
-        """Tell whether the topic is one, and whether its block would have a place to stand."""
+        """Return whether the topic is one, and whether its block would have a place to stand."""
         return thread.has_topic_text and self.limits.largest_units(thread.position) >= 1
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
         parent.num_topic_tokens = None
-        self._add(parent, promise.topic, promise.units, num_given=1)  # <async>
-        return self._start_deferred()
+        child = self._add(parent, promise.topic, promise.units, num_prefix=1)  # <async>
+        return [Fork(child), *self._begin_deferred()]
 
-    def _add(self, parent: Thread, topic: str | None, units: int | None, num_given: int) -> None:
+    def _add(self, parent: Thread, topic: str | None, units: int | None, num_prefix: int) -> Thread:
         child = Thread(
             len(self.threads),
             self._new_owner(),
@@ -197,14 +193,15 @@ class Interpreter:
             topic=topic,
             units=units,
             state=ThreadState.DEFERRED,
-            num_given=num_given,
+            num_prefix=num_prefix,
         )
         self.threads.append(child)
         parent.children.append(child)
         parent.unjoined.append(child)
         parent.content.append(child)
+        return child
 
-    def _start_deferred(self) -> list[Command]:
+    def _begin_deferred(self) -> list[Command]:
         """Start deferred threads, the oldest first, while ``max_threads`` allows."""
         deferred = [thread for thread in self.threads if thread.state is ThreadState.DEFERRED]
         if not deferred:
@@ -213,13 +210,12 @@ class Interpreter:
         num_free = len(deferred) if bound is None else bound - sum(1 for _ in self.runnable())
         commands: list[Command] = []
         for child in deferred[: max(0, num_free)]:
-            assert child.parent is not None
-            if self.num_tokens + child.num_given > self.limits.max_tokens:
+            if self.num_tokens + child.num_prefix > self.limits.max_tokens:
                 break
             child.state = ThreadState.RUNNING
-            child.num_tokens += child.num_given
-            self.num_tokens += child.num_given
-            commands.append(Fork(child, child.parent))
+            child.num_tokens += child.num_prefix
+            self.num_tokens += child.num_prefix
+            commands.append(Begin(child))
         return commands
 
     def expand(
@@ -229,12 +225,12 @@ class Interpreter:
 
         Args:
             starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
-                how many tokens it is given; no more than there may be blocks.
+                the number of tokens of its prefix; no more threads than there may be blocks.
             is_cut: A limit left some out: the answer is not whole.
         """
         self.main.content.clear()
-        for topic, num_given in starts:
-            self._add(self.main, topic, None, num_given)
+        for topic, num_prefix in starts:
+            self._add(self.main, topic, None, num_prefix)
         reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
         return self._end(self.main, reason) + self._cut_if_full()
 
@@ -242,7 +238,7 @@ class Interpreter:
         thread.content.append(Sync())
         if any(child.is_pending for child in thread.unjoined):
             thread.state = ThreadState.WAITING
-            return [Wait(thread), *self._start_deferred()]
+            return self._begin_deferred()  # a waiting thread is one decoding thread fewer
         return [self._join(thread)]
 
     @staticmethod
@@ -263,7 +259,7 @@ class Interpreter:
         if self.main.is_awaiting_nobody:
             self.main.state = ThreadState.RUNNING
             commands.append(self._join(self.main))
-        commands += self._start_deferred()
+        commands += self._begin_deferred()
         return commands + self._finish_if_done()
 
     def _finish_if_done(self) -> list[Command]:
@@ -318,7 +314,7 @@ class Interpreter:
                 commands.append(End(other, FinishReason.ABORT))
         if thread.is_alive:
             return commands + self._end(thread, FinishReason.STOP) + self._cut_if_full()
-        return commands + self._start_deferred() + self._finish_if_done()
+        return commands + self._begin_deferred() + self._finish_if_done()
 
     # The answer
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.positions import (
-    Epoch,
     PositionStrategy,
     position_after_promise,
     position_of_sync,
@@ -23,8 +22,8 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Where one fed token came to stand."""
+class Placement:
+    """Slot, position and depth of one fed token."""
 
     slot: int
     position: int
@@ -32,7 +31,7 @@ class Placed:
     """Length of the longest chain of tokens that had to be decoded before it, itself included."""
 
 
-class Placement:
+class Placer:
     """Place the tokens of one response."""
 
     def __init__(self, entries: Entries, strategy: PositionStrategy, main: Thread) -> None:
@@ -46,7 +45,6 @@ class Placement:
         self.entries = entries
         self.strategy = strategy
         self.critical_path = 0
-        self._num_epochs = 1
         main.row = Row.of_main(main.owner)
         main.position = sum(1 for entry in entries.items if entry.owner == PROMPT_OWNER)
 
@@ -57,7 +55,7 @@ class Placement:
         *,
         promised: Thread | None = None,
         is_same_pass: bool = False,
-    ) -> Placed:
+    ) -> Placement:
         """Place the next token of a thread.
 
         Args:
@@ -71,14 +69,14 @@ class Placement:
             self._begin(thread)
         assert thread.row is not None
         depth = thread.depth + (0 if is_same_pass else 1)
-        placed = self._append(thread, token, thread.position, depth)
+        placement = self._append(thread, token, thread.position, depth)
         thread.position += 1
         if promised is not None:
-            promised.fork_point = ForkPoint(placed.slot, placed.position, depth)
+            promised.fork_point = ForkPoint(placement.slot, placement.position, depth)
             thread.position = position_after_promise(
-                self.strategy, placed.position, promised.units or 0, promised.block_length
+                self.strategy, placement.position, promised.units or 0, promised.block_length
             )
-        return placed
+        return placement
 
     def take_back(self, thread: Thread, num_tokens: int) -> None:
         """Forget the last entries: a thread's tokens that were guessed wrong.
@@ -112,7 +110,7 @@ class Placement:
             thread.position = num_seen
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})
 
-    def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placed:
+    def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placement:
         """Place a ``<sync/>``: from it on, its thread sees all that it joins."""
         assert thread.row is not None
         thread.row = thread.row.sync(other.owner for other in joined)
@@ -123,9 +121,9 @@ class Placement:
             position = position_of_sync(self.strategy, thread.position, self._visible(thread))
         # </async> was fed before the sync or with it: it stands one behind the last content token.
         depth = max([thread.depth + 1, *(other.depth for other in joined)])
-        placed = self._append(thread, token, position, depth)
+        placement = self._append(thread, token, position, depth)
         thread.position = position + 1
-        return placed
+        return placement
 
     def _begin(self, thread: Thread) -> None:
         parent, point = thread.parent, thread.fork_point
@@ -139,12 +137,12 @@ class Placement:
         thread.position = point.position + 1
         thread.depth = point.depth - 1  # <async> has its promise end's depth
 
-    def _append(self, thread: Thread, token: int, position: int, depth: int) -> Placed:
+    def _append(self, thread: Thread, token: int, position: int, depth: int) -> Placement:
         assert thread.row is not None
         slot = self.entries.append(Entry(token, thread.owner, position, thread.row, thread.epoch))
         thread.depth = depth
         self.critical_path = max(self.critical_path, depth)
-        return Placed(slot, position, depth)
+        return Placement(slot, position, depth)
 
     def _visible_slots(self, row: Row) -> list[int]:
         items = self.entries.items
@@ -161,8 +159,7 @@ class Placement:
         assert thread.row is not None
         order = reading_order(self.entries, self._visible_slots(thread.row), thread)
         moved = {slot: position for position, slot in enumerate(order)}
-        thread.epoch = Epoch(self._num_epochs, moved)
-        self._num_epochs += 1
+        thread.epoch = self.entries.new_epoch(moved)
 
 
 def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:

@@ -31,9 +31,9 @@ class PositionStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """The stretch between two syncs of a thread, with the positions that its sync assigned."""
+    """The time between two syncs of a thread, with the positions that the first one assigned."""
 
-    index: int = 0
+    index: int = 0  # unique within a request
     moved: dict[int, int] = field(default_factory=dict)
     """Slot -> position, for entries that the sync at the start of this epoch moved."""
 

@@ -58,10 +58,10 @@ class Thread:
     """The promised length in units of ten tokens."""
     state: ThreadState = ThreadState.RUNNING
     finish_reason: FinishReason | None = None
-    num_given: int = 0
-    """Tokens that it is fed before it decodes: a block's ``<async>``, a point's suffix."""
+    num_prefix: int = 0
+    """Tokens that it feeds before it decodes: a block's ``<async>``, the suffix of a point."""
     num_tokens: int = 0
-    """Tokens decoded, tags and what it is given included, end-of-text not."""
+    """Tokens decoded, tags and prefix included, end-of-text not."""
     block_length: int | None = None
     """True length with its tags, where it is known beforehand (replay)."""
 
@@ -86,28 +86,28 @@ class Thread:
 
     @property
     def is_main(self) -> bool:
-        """Tell whether this is the main thread."""
+        """Return whether this is the main thread."""
         return self.parent is None
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it may still decode."""
+        """Return whether it may still decode."""
         return self.state is not ThreadState.ENDED
 
     @property
     def is_awaiting_nobody(self) -> bool:
-        """Tell whether it waits at a sync though all that it waited for have ended."""
+        """Return whether it waits at a sync though all that it waited for have ended."""
         is_waiting = self.state is ThreadState.WAITING
         return is_waiting and not any(child.is_pending for child in self.unjoined)
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether it, or a thread that it forked, may still decode."""
+        """Return whether it, or a thread that it forked, may still decode."""
         return self.is_alive or any(child.is_pending for child in self.children)
 
     @property
     def in_topic(self) -> bool:
-        """Tell whether it is inside a promise."""
+        """Return whether it is inside a promise."""
         return self.num_topic_tokens is not None
 
     @property

@@ -44,5 +44,5 @@ class Row:
         return self.cutoffs.get(owner, 0)
 
     def sees(self, *, query_slot: int, entry_slot: int, entry_owner: int) -> bool:
-        """Tell whether a query fed under this row sees an entry."""
+        """Return whether a query fed under this row sees an entry."""
         return entry_slot <= query_slot and entry_slot < self.cutoff(entry_owner)

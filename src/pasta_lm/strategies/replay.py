@@ -212,7 +212,7 @@ def _by_points(answer: AnnotatedAnswer, vocabulary: Vocabulary, max_threads: int
     asked = sot.replay(answer.prompt or "\n", document, vocabulary, SamplingParams())
     assert asked.expansion is not None
     starts = asked.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
-    return bounded(asked, max_threads, sum(len(start.given) for start in starts))
+    return bounded(asked, max_threads, sum(len(start.prefix) for start in starts))
 
 
 def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:

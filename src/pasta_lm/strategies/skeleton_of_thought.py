@@ -74,7 +74,7 @@ class Stages:
         pairs = zip(alone[:-1], whole, strict=False)  # one is fed anew: its logits are wanted
         num_shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(alone) - 1)
         num_shared = min(num_shared, len(whole))
-        fallback = Start(given=tuple(alone[num_shared:]), num_seen=num_shared)
+        fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
         return cls(whole, fallback, vocabulary, wording)
 
     def starts(self, skeleton: str) -> list[Start]:
@@ -90,9 +90,9 @@ class Stages:
         asked = wording.point.format(number=point.number, point=point.text)
         opening = wording.opening.format(number=point.number, point=point.text)
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
-        given = (*encode(asked), *vocabulary.encode_text(opening))
+        prefix = (*encode(asked), *vocabulary.encode_text(opening))
         text = opening if is_first or not opening else f"\n{opening}"
-        return Start(given=given, topic=bounded_topic(point.text), text=text)
+        return Start(prefix=prefix, topic=bounded_topic(point.text), text=text)
 
 
 def request(

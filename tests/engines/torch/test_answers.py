@@ -231,7 +231,7 @@ def test_without_the_mask_nothing_that_a_model_says_can_do_harm(context: str) ->
         assert parse(answer.document.written()) == answer.document
     assert sum(answer.trace.num_illegal for answer in found) > 40
     assert sum(len(answer.document.blocks) for answer in found) > 20
-    assert one.pool.num_runs == 0
+    assert one.pool._runs == []
 
 
 @pytest.mark.parametrize("positions", STRATEGIES)

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.torch import kernels
 from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.capture import capture, plain_logits
-from pasta_lm.engines.torch.kernels import Linear, RmsNorm
+from pasta_lm.engines.torch.fast import capture, kernels
+from pasta_lm.engines.torch.fast.kernels import Linear, RmsNorm
+from pasta_lm.engines.torch.fast.tracing import CapturedModel
 from pasta_lm.engines.torch.rotation import KeyRecorder
+from pasta_lm.engines.torch.runner import plain_logits
 from tests.models import ARCHITECTURES, build, loaded
 
 
@@ -25,12 +26,12 @@ UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no li
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
 def test_every_architecture_is_captured_and_gives_its_own_logits(name: str) -> None:
     model = loaded(name)
-    captured = model.captured
+    captured = model.fast_logits
     assert captured is not None, "it fell back to its modules"
     for num_tokens in (1, 3, 17, 60, 61, 70):  # 61 stood for "as many as there are" in the trace
         inputs = random_pass(num_tokens, 200)
         with torch.inference_mode():
-            found = captured.logits(*inputs, KeyRecorder())
+            found = captured(*inputs, KeyRecorder())
             expected = plain_logits(model.model, *inputs, KeyRecorder())
         torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
@@ -44,7 +45,7 @@ def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
     assert captured is not None
     inputs = random_pass(9, 200)
     with torch.inference_mode():
-        found = captured.logits(*inputs, KeyRecorder())
+        found = captured(*inputs, KeyRecorder())
         expected = plain_logits(model, *inputs, KeyRecorder())
     assert found.dtype == torch.bfloat16
     scale = expected.float().abs().max()
@@ -52,8 +53,8 @@ def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
 
 
 def test_the_captured_pass_is_short() -> None:
-    captured = loaded("llama").captured
-    assert captured is not None
+    captured = loaded("llama").fast_logits
+    assert isinstance(captured, CapturedModel)
     targets = [node.target for node in captured._graph.graph.nodes]
     kinds = [type(target) for target in targets]
     # Queries, keys and values are one product, gate and up another: four a layer, and the head.
@@ -67,7 +68,7 @@ def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     register()
-    monkeypatch.setattr("pasta_lm.engines.torch.rewrite.MOST_COPIED_ELEMENTS", 10)
+    monkeypatch.setattr("pasta_lm.engines.torch.fast.rewrite.MAX_COPIED_ELEMENTS", 10)
     model = build("llama")
     model.set_attn_implementation(NAME)
     captured = capture(model)
@@ -86,7 +87,7 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
     def explode(*_: object) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("pasta_lm.engines.torch.capture._trace", explode)
+    monkeypatch.setattr("pasta_lm.engines.torch.fast.tracing._trace", explode)
     assert capture(model) is None
 
 
@@ -94,11 +95,11 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     register()
     model = build("llama")
     model.set_attn_implementation(NAME)
-    monkeypatch.setattr("pasta_lm.engines.torch.rewrite.sign_sin", lambda sin: sin)
+    monkeypatch.setattr("pasta_lm.engines.torch.fast.rewrite.sign_sin", lambda sin: sin)
     assert capture(model) is None
 
 
-@pytest.mark.parametrize("least_packed", [1, 10**9])
+@pytest.mark.parametrize("min_packed", [1, 10**9])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("has_residual", [False, True])
@@ -106,10 +107,10 @@ def test_every_kernel_multiplies(
     num_rows: int,
     has_bias: bool,
     has_residual: bool,
-    least_packed: int,
+    min_packed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernels, "LEAST_PACKED_ELEMENTS", least_packed)
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", min_packed)
     torch.manual_seed(num_rows)
     weights = [torch.randn(24, 32), torch.randn(8, 32)]
     biases = [torch.randn(24), None] if has_bias else [None, None]

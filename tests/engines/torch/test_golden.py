@@ -141,7 +141,7 @@ def test_after_the_sync_rotate_sees_every_token_at_its_place_in_reading_order() 
 def test_rows_are_those_of_the_example(positions: PositionStrategy) -> None:
     response = seen(positions).response
     owners = [thread.owner for thread in response.interpreter.threads]
-    rows = [dict(response.placement.entries[slot].row.cutoffs) for slot in (3, 7, 16, 18, 19, 20)]
+    rows = [dict(response.placer.entries[slot].row.cutoffs) for slot in (3, 7, 16, 18, 19, 20)]
     main, first, second = (dict.fromkeys([PROMPT_OWNER, owner], UNBOUNDED) for owner in owners)
     everything = dict.fromkeys([PROMPT_OWNER, *owners], UNBOUNDED)
     first[owners[0]], second[owners[0]] = 7, 15

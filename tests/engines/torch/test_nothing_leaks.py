@@ -32,9 +32,10 @@ def engine(**settings: int) -> TorchEngine:
 
 def assert_empty(engine: TorchEngine) -> None:
     assert not engine.has_work
-    assert engine.pool.num_runs == 0
+    assert engine.pool._runs == []
     assert engine.pool.num_free_pages == engine.pool.num_pages
-    assert (engine.scheduler.num_running, engine.scheduler.num_waiting) == (0, 0)
+    assert not engine.scheduler._running
+    assert not engine.scheduler._waiting
     assert engine.step() == []
 
 

@@ -107,7 +107,7 @@ class PoolMachine(RuleBasedStateMachine):
     def it_is_whole_and_holds_what_was_written(self) -> None:
         self.pool.check_integrity()
         assert self.pool.num_free_pages == self.num_free
-        assert self.pool.num_runs == len(self.all)
+        assert len(self.pool._runs) == len(self.all)
         for one in self.all:
             assert one.run.num_pages == self.pages(one.room)
             assert read(self.pool, one.run, len(one.marks)) == one.marks

@@ -185,7 +185,7 @@ def test_a_request_that_can_never_be_served_is_refused_at_once(
     with pytest.raises(RequestError, match=said):
         engine.submit(request_of())
     assert not engine.has_work
-    assert engine.scheduler.num_waiting == 0
+    assert not engine.scheduler._waiting
 
 
 def test_longrope_ends_where_its_other_factors_would_begin() -> None:

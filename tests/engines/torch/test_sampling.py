@@ -18,8 +18,6 @@ from transformers import (
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.torch.sampling import (
-    EVERYTHING,
-    PLAIN_TEXT,
     Choice,
     TokenMasks,
     choose,
@@ -28,7 +26,7 @@ from pasta_lm.engines.torch.sampling import (
 )
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.commands import Legal
+from pasta_lm.interpreter.commands import EVERYTHING, PLAIN_TEXT, Legal
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,

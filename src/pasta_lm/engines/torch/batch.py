@@ -1,4 +1,4 @@
-"""One forward pass as data: tokens, positions, slots, who sees what, rows whose logits are wanted.
+"""One forward pass as data: tokens, positions, slots, visibility, and the rows of its logits.
 
 Prefill, decode, forced tags, a chunk of a long prompt, ten samples of one prompt, recomputing a
 preempted request: all the same case.
@@ -21,7 +21,7 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class KeyRotation:
     """A sync under 'rotate': all keys of the request move, once, inside the pass."""
 
     num_queries_before: int
@@ -46,7 +46,7 @@ class RequestSlice:
     """int64 [K], or [Q, K] where queries of several epochs see keys at different positions."""
     largest_distance: int
     """No query is farther from a key than this, in positions."""
-    turn: Turn | None = None
+    rotation: KeyRotation | None = None
 
     @property
     def num_entries(self) -> int:
@@ -85,18 +85,18 @@ class EntryTensors:
         """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
         self._extend(stop_slot)
         fed = self._entries.items[first_slot:stop_slot]
-        turn = self._turn(first_slot, stop_slot)
-        if turn is not None:
-            self._positions[:stop_slot] += turn.offsets_K
+        rotation = self._rotation(first_slot, stop_slot)
+        if rotation is not None:
+            self._positions[:stop_slot] += rotation.offsets_K
         keys = self._positions[:stop_slot]
-        if turn is not None:
-            before = (keys - turn.offsets_K).expand(turn.num_queries_before, -1)
-            after = keys.expand(len(fed) - turn.num_queries_before, -1)
+        if rotation is not None:
+            before = (keys - rotation.offsets_K).expand(rotation.num_queries_before, -1)
+            after = keys.expand(len(fed) - rotation.num_queries_before, -1)
             keys = torch.cat((before, after))
         return RequestSlice(
             start, start + len(fed), run, first_slot,
             self._visible(first_slot, stop_slot), keys,
-            largest_distance=max(entry.position for entry in fed), turn=turn,
+            largest_distance=max(entry.position for entry in fed), rotation=rotation,
         )  # fmt: skip
 
     def truncate(self, num_entries: int) -> None:
@@ -112,7 +112,7 @@ class EntryTensors:
         """
         for slot in range(first_slot, stop_slot):
             epoch = self._entries[slot].epoch
-            if epoch.moved and id(epoch) not in self._epochs:
+            if epoch.moved and epoch.index not in self._epochs:
                 return slot + 1
         return stop_slot
 
@@ -141,13 +141,13 @@ class EntryTensors:
         slots = torch.arange(first_slot, stop_slot, device=self._device)
         return visible(slots, self._table, self._owners[:stop_slot])
 
-    def _turn(self, first_slot: int, stop_slot: int) -> Turn | None:
+    def _rotation(self, first_slot: int, stop_slot: int) -> KeyRotation | None:
         """Return the move of keys that this pass makes, if it feeds syncs that begin epochs."""
         fed = self._entries.items[first_slot:stop_slot]
-        is_new = [bool(e.epoch.moved) and id(e.epoch) not in self._epochs for e in fed]
+        is_new = [bool(e.epoch.moved) and e.epoch.index not in self._epochs for e in fed]
         if not any(is_new):
             return None
-        self._epochs.update(id(entry.epoch) for entry in fed)
+        self._epochs.update(entry.epoch.index for entry in fed)
         num_before = is_new.index(True)
         assert all(is_new[num_before:]), "syncs that begin an epoch come last in their pass"
         offsets = torch.zeros(stop_slot, dtype=torch.int64)
@@ -155,7 +155,7 @@ class EntryTensors:
         for entry in fed[num_before:]:
             for slot, position in entry.epoch.moved.items():
                 offsets[slot] = position - stands[slot]
-        return Turn(num_before, offsets.to(self._device))
+        return KeyRotation(num_before, offsets.to(self._device))
 
 
 def _grown(tensor: Tensor, size: int) -> Tensor:

@@ -12,8 +12,9 @@ from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
-from pasta_lm.engines.torch.sampling import PLAIN_TEXT, TokenMasks
+from pasta_lm.engines.torch.sampling import TokenMasks
 from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.commands import PLAIN_TEXT
 from pasta_lm.interpreter.entries import PROMPT_ROW, Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
@@ -53,7 +54,7 @@ class DraftModel:
         self._device = draft.device
         pool = Pool(draft.layer_shapes, num_slots, dtype=draft.dtype, device=draft.device)
         self._run = pool.allocate(num_slots)
-        self._runner = Runner(draft.model, pool, draft.captured)
+        self._runner = Runner(draft.model, pool, draft.fast_logits)
         masks = TokenMasks(draft.vocabulary, draft.eos_ids, draft.vocab_size, draft.device)
         self._legal_V = masks.row(PLAIN_TEXT)
         self._epoch = Epoch()

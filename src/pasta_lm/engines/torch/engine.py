@@ -1,8 +1,8 @@
-"""The local engine: step() schedules, runs, samples, interprets.
+"""The local engine: each step schedules, runs one forward pass, samples and interprets.
 
-Many responses at once, each with many threads, in one forward pass. The loop knows the order of
-things and nothing else: memory is the scheduler's, tensors the runner's, tokens the sampler's,
-threads the interpreter's.
+A pass serves many responses at once, each with many threads. The loop knows only the order of
+things: memory belongs to the scheduler, tensors to the runner, the choice of tokens to the
+sampler, threads to the interpreter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.request import Answer, Capabilities, Finished, Request, StreamEvent
-from pasta_lm.engines.torch.admission import check_request, known_tokens, limits_of
+from pasta_lm.engines.live_thread import LiveThread
+from pasta_lm.engines.request import Answer, Finished, Request, StreamEvent
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.torch.active_request import (
+    ActiveRequest,
+    LogitsRow,
+    PassPlan,
+    check_request,
+    known_tokens,
+    limits_of,
+)
 from pasta_lm.engines.torch.batch import Batch, EntryTensors, join_slices
-from pasta_lm.engines.torch.lane import Lane
 from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.engines.torch.plan import PassPlan, Running, Wanted
 from pasta_lm.engines.torch.pool import Pool
-from pasta_lm.engines.torch.response import Response
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
 from pasta_lm.engines.torch.scheduler import Scheduler
@@ -33,8 +39,8 @@ from pasta_lm.interpreter.trace import Kind, Trace
 
 DEFAULT_POOL_TOKENS = 16_384
 
-LogitsHook = Callable[[Response, Lane, Tensor], None]
-"""Sees the logits (float32 [V]) from which each token is chosen, before it is."""
+LogitsHook = Callable[[Response, LiveThread, Tensor], None]
+"""Called with the logits (float32 [V]) of each token before it is chosen."""
 
 
 class TorchEngine:
@@ -42,8 +48,6 @@ class TorchEngine:
 
     Call ``submit`` and ``step``, or let ``generate`` and ``stream`` do it.
     """
-
-    capabilities = Capabilities(exact=True, token_ids=True, logits=True)
 
     def __init__(
         self,
@@ -55,29 +59,29 @@ class TorchEngine:
         captures: bool = True,
         on_logits: LogitsHook | None = None,
     ) -> None:
-        """Give a loaded model memory.
+        """Allocate the cache of a loaded model.
 
         Args:
             loaded: The model.
             pool_tokens: Cache entries for all requests together.
             max_batch_tokens: Tokens of one pass beyond which prompts are cut into chunks.
             overcommit: See ``Scheduler``.
-            captures: Run the model as a flat list of operations where that is the same; False
-                runs its modules, which starts a second or more sooner and decodes slower.
+            captures: Run the model as a flat list of operations if its logits are the same; False
+                runs its modules, which starts at least a second sooner and decodes slower.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(self.pool, overcommit=overcommit)
         self.num_passes = 0
-        captured = loaded.captured if captures else None
-        self._runner = Runner(loaded.model, self.pool, captured)
+        fast_logits = loaded.fast_logits if captures else None
+        self._runner = Runner(loaded.model, self.pool, fast_logits)
         self._masks = TokenMasks(
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
         self._max_batch_tokens = max_batch_tokens
         self._on_logits = on_logits
-        self._requests: dict[int, Running] = {}
+        self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent]] = {}
         self._num_submitted = 0
 
@@ -85,7 +89,7 @@ class TorchEngine:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a request is unfinished."""
+        """Return whether a request is unfinished."""
         return bool(self._requests)
 
     def submit(self, request: Request) -> int:
@@ -114,7 +118,9 @@ class TorchEngine:
         tensors = EntryTensors(entries, self.loaded.device)
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         now = time.perf_counter()
-        self._requests[number] = Running(number, request, entries, ticket, responses, tensors, now)
+        self._requests[number] = ActiveRequest(
+            number, request, entries, ticket, responses, tensors, now
+        )
         return number
 
     def _response(self, request: Request, entries: Entries, sample: int) -> Response:
@@ -128,18 +134,26 @@ class TorchEngine:
             num_prompt_tokens=len(request.prompt),
         )
         limits = limits_of(request, loaded)
-        return Response(request, sample, entries, loaded.vocabulary, loaded.eos_ids, limits, trace)
+        return Response(
+            request,
+            sample,
+            entries,
+            loaded.vocabulary,
+            limits=limits,
+            trace=trace,
+            eos_ids=loaded.eos_ids,
+        )
 
     def abort(self, number: int) -> list[StreamEvent]:
         """Give a request up; its pages are free at once. Unknown or finished: nothing happens."""
-        running = self._requests.pop(number, None)
-        if running is None:
+        active = self._requests.pop(number, None)
+        if active is None:
             return []
-        now = time.perf_counter() - running.began_s
-        for response in running.responses:
+        now = time.perf_counter() - active.began_s
+        for response in active.responses:
             response.abort(now)
-        self.scheduler.release(running.ticket)
-        return [event for response in running.responses for event in response.drain()]
+        self.scheduler.release(active.ticket)
+        return [event for response in active.responses for event in response.drain()]
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order."""
@@ -171,7 +185,7 @@ class TorchEngine:
             del self._unread[number]
 
     def _advance(self) -> list[tuple[int, StreamEvent]]:
-        """Run one pass; keep what belongs to a stream until that stream is read."""
+        """Run one pass; keep the events of each open stream until it is read."""
         events = self.step()
         for number, event in events:
             if number in self._unread:
@@ -181,7 +195,7 @@ class TorchEngine:
     # The loop
 
     def step(self) -> list[tuple[int, StreamEvent]]:
-        """Run one forward pass; return what happened, with each request's number.
+        """Run one forward pass and return its events, each with the number of its request.
 
         An error frees all requests before it is raised.
         """
@@ -198,112 +212,120 @@ class TorchEngine:
         return self._collect()
 
     def _plan(self) -> PassPlan:
-        by_ticket = {id(running.ticket): running for running in self._requests.values()}
+        by_arrival = {active.ticket.arrival: active for active in self._requests.values()}
         plan = PassPlan()
         for ticket in self.scheduler.schedule():
-            running = by_ticket[id(ticket)]
-            if ticket.num_computed < len(running.entries):
-                self._plan_computing(plan, running)
+            active = by_arrival[ticket.arrival]
+            if ticket.num_computed < len(active.entries):
+                self._plan_computing(plan, active)
             else:
-                self._plan_decoding(plan, running)
+                self._plan_decoding(plan, active)
         return plan
 
-    def _plan_computing(self, plan: PassPlan, running: Running) -> None:
+    def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
         """Compute entries that are placed already: a prompt, or all of a preempted request."""
-        ticket = running.ticket
+        ticket = active.ticket
         if ticket.num_computed == 0:
-            running.tensors = EntryTensors(running.entries, self.loaded.device)
+            active.tensors = EntryTensors(active.entries, self.loaded.device)
         room = self._max_batch_tokens - plan.num_tokens
-        if room <= 0 or not self.scheduler.reserve_pages(ticket, len(running.entries)):
+        if room <= 0 or not self.scheduler.reserve_pages(ticket, len(active.entries)):
             return
-        first, stop = ticket.num_computed, min(ticket.num_computed + room, len(running.entries))
-        self._add(plan, running, first, running.tensors.chunk_stop(first, stop))
-        if ticket.num_computed == len(running.entries) and not running.has_decoded:
-            for response in running.responses:
-                plan.rows.append(plan.num_tokens - 1)
-                plan.wanted.append(Wanted(running, response, response.lanes[0]))
+        first, stop = ticket.num_computed, min(ticket.num_computed + room, len(active.entries))
+        self._add(plan, active, first, active.tensors.chunk_stop(first, stop))
+        if ticket.num_computed == len(active.entries) and not active.has_decoded:
+            for response in active.responses:
+                plan.indices.append(plan.num_tokens - 1)
+                plan.rows.append(LogitsRow(active, response, response.live[0]))
 
-    def _plan_decoding(self, plan: PassPlan, running: Running) -> None:
-        """Let every thread of a request feed what it has, or (gang rule) none."""
+    def _plan_decoding(self, plan: PassPlan, active: ActiveRequest) -> None:
+        """Let every thread of a request feed its next tokens, or none if pages are missing."""
         feeding = [
-            (response, lane) for response in running.responses for lane in response.lanes_to_feed()
+            (response, live) for response in active.responses for live in response.threads_to_feed()
         ]
-        first = len(running.entries)
-        num_new = sum(lane.num_to_feed for _, lane in feeding)
-        if not self.scheduler.reserve_pages(running.ticket, first + num_new):
+        first = len(active.entries)
+        num_new = sum(live.num_to_feed for _, live in feeding)
+        if not self.scheduler.reserve_pages(active.ticket, first + num_new):
             return
-        feeding.sort(key=lambda pair: pair[1].joined is not None)  # syncs see all that is fed
-        row = {}
-        for response, lane in feeding:
-            row[id(lane)] = plan.num_tokens + len(running.entries) - first + len(lane.given)
-            response.feed(lane)
-        for response in running.responses:
-            for lane in response.lanes_to_decode():
-                for num_guessed in range(len(lane.guesses) + 1):
-                    plan.rows.append(row[id(lane)] + num_guessed)
-                    plan.wanted.append(Wanted(running, response, lane, num_guessed))
-        plan.decoding.append(running)
-        self._add(plan, running, first, len(running.entries))
+        for response in active.responses:
+            response.begin_pass()
+        # Syncs come last: a sync sees all that the pass feeds, and it may move keys.
+        feeding.sort(key=lambda pair: pair[1].joined is not None)
+        index = {}
+        for response, live in feeding:
+            fed_before = plan.num_tokens + len(active.entries) - first
+            index[response.sample, live.thread.id] = fed_before + len(live.prefix)
+            response.feed(live)
+        for response in active.responses:
+            for live in response.threads_to_decode():
+                start = index[response.sample, live.thread.id]
+                for num_guessed in range(len(live.guesses) + 1):
+                    plan.indices.append(start + num_guessed)
+                    plan.rows.append(LogitsRow(active, response, live, num_guessed))
+        plan.decoding.append(active)
+        self._add(plan, active, first, len(active.entries))
 
-    def _add(self, plan: PassPlan, running: Running, first: int, stop: int) -> None:
-        assert running.ticket.run is not None
-        part = running.tensors.slice(plan.num_tokens, first, stop, running.ticket.run)
-        plan.parts.append((running.entries, part))
+    def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
+        assert active.ticket.run is not None
+        part = active.tensors.slice(plan.num_tokens, first, stop, active.ticket.run)
+        plan.parts.append((active.entries, part))
         plan.num_tokens += stop - first
-        running.ticket.num_computed = stop
+        active.ticket.num_computed = stop
 
     def _batch(self, plan: PassPlan) -> Batch:
-        return join_slices(plan.parts, plan.rows, self.loaded.device)
+        return join_slices(plan.parts, plan.indices, self.loaded.device)
 
     def _interpret(self, plan: PassPlan, logits_WV: Tensor) -> None:
         tokens = self._choose(plan, logits_WV)
         now = time.perf_counter()
-        for running in plan.decoding:
-            for response in running.responses:
+        for active in plan.decoding:
+            for response in active.responses:
                 if not response.is_finished:
-                    response.passed(now - running.began_s)
-        for (running, response, lane, num_guessed), token in zip(plan.wanted, tokens, strict=True):
+                    response.passed(now - active.began_s)
+        for (active, response, live, num_guessed), token in zip(plan.rows, tokens, strict=True):
+            t_s = now - active.began_s
             if response.trace.prefill_s == 0.0:
-                response.trace.prefill_s = now - running.began_s
-            if lane.decodes and (num_guessed == 0 or response.confirm(lane, num_guessed)):
-                response.take(lane, token, t_s=now - running.began_s)
-        for running in plan.decoding:
-            self._take_back(running)
+                response.trace.prefill_s = t_s
+            # An earlier row of this pass may have ended the thread, or shown a guess to be wrong.
+            if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
+                response.take(live, token, t_s=t_s)
+        for active in plan.decoding:
+            self._take_back(active)
 
-    def _take_back(self, running: Running) -> None:
-        """Take wrong guesses out of the cache: what is fed next overwrites them."""
-        if any([response.take_back() for response in running.responses]):
-            running.ticket.num_computed = len(running.entries)
-            running.tensors.truncate(len(running.entries))
+    def _take_back(self, active: ActiveRequest) -> None:
+        """Forget the entries of wrong guesses; the next tokens overwrite them in the cache."""
+        # A list, because each response must take its own guesses back.
+        if any([response.take_back() for response in active.responses]):
+            active.ticket.num_computed = len(active.entries)
+            active.tensors.truncate(len(active.entries))
 
     def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
-        if not plan.wanted:
+        if not plan.rows:
             return []
         if self._on_logits is not None:
-            for row, wanted in zip(logits_WV, plan.wanted, strict=True):
-                self._on_logits(wanted.response, wanted.lane, row)
-        choices = [self._choice(*wanted[1:]) for wanted in plan.wanted]
+            for logits_V, row in zip(logits_WV, plan.rows, strict=True):
+                self._on_logits(row.response, row.live, logits_V)
+        choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         return choose(logits_WV, choices, self._masks)
 
-    def _choice(self, response: Response, lane: Lane, num_guessed: int = 0) -> Choice:
+    def _choice(self, response: Response, live: LiveThread, num_guessed: int = 0) -> Choice:
         params, uniform, seen = response.request.params, 0.0, None
         if params.temperature > 0:
             assert params.seed is not None
-            index = lane.thread.num_tokens + num_guessed
-            uniform = uniform_number(params.seed, response.sample, lane.thread.path, index)
+            index = live.thread.num_tokens + num_guessed
+            uniform = uniform_number(params.seed, response.sample, live.thread.path, index)
         if params.repetition_penalty != 1.0:
-            ids = sorted(lane.seen.union(lane.guesses[:num_guessed]))
+            ids = sorted(live.seen.union(live.guesses[:num_guessed]))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
-        return Choice(params, response.legal(lane), uniform, seen)
+        return Choice(params, response.legal(live), uniform, seen)
 
     def _collect(self) -> list[tuple[int, StreamEvent]]:
         events = [
             (number, event)
-            for number, running in self._requests.items()
-            for response in running.responses
+            for number, active in self._requests.items()
+            for response in active.responses
             for event in response.drain()
         ]
-        for running in [r for r in self._requests.values() if r.is_finished]:
-            self.scheduler.release(running.ticket)
-            del self._requests[running.number]
+        for active in [r for r in self._requests.values() if r.is_finished]:
+            self.scheduler.release(active.ticket)
+            del self._requests[active.number]
         return events

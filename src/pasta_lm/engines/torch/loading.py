@@ -24,10 +24,11 @@ from transformers import (
 )
 
 from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.capture import CapturedModel, capture
+from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.model_folder import PASTA, read_pasta_config
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
+from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import (
@@ -115,8 +116,8 @@ class LoadedModel:
         ]
 
     @cached_property
-    def captured(self) -> CapturedModel | None:
-        """Return the model's forward pass as a flat list of operations, or None."""
+    def fast_logits(self) -> LogitsFunction | None:
+        """Return a faster function with the model's logits, or None."""
         return capture(self.model)
 
     @cached_property

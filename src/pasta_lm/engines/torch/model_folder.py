@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.engines.piece_table import check_piece_ids
+from pasta_lm.engines.encoded_document import check_piece_ids
 from pasta_lm.errors import ModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy

@@ -39,7 +39,7 @@ class NaivePass:
         self._rotations = rotations
         self.positions_N = _tensor([entry.position for entry in entries.items], device)
         visible_NN = entries_mask(entries, device)
-        epochs: dict[int, Epoch] = {id(entry.epoch): entry.epoch for entry in entries.items}
+        epochs: dict[int, Epoch] = {entry.epoch.index: entry.epoch for entry in entries.items}
         self._key_positions_EN = [
             _tensor(
                 [key_position(s, e.position, epoch) for s, e in enumerate(entries.items)], device
@@ -47,7 +47,7 @@ class NaivePass:
             for epoch in epochs.values()
         ]
         indices = {key: index for index, key in enumerate(epochs)}
-        epoch_N = _tensor([indices[id(entry.epoch)] for entry in entries.items], device)
+        epoch_N = _tensor([indices[entry.epoch.index] for entry in entries.items], device)
         self._visible = torch.cat(
             [visible_NN & (epoch_N == index)[:, None] for index in range(len(epochs))], dim=1
         )  # bool [N, E * N]

@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.engines.piece_table import check_piece_ids
+from pasta_lm.engines.encoded_document import check_piece_ids
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import VocabularyError
 from pasta_lm.language.tags import PIECES

@@ -78,11 +78,6 @@ class Pool:
         """Return how many pages nobody owns."""
         return self.num_pages - sum(run.num_pages for run in self._runs)
 
-    @property
-    def num_runs(self) -> int:
-        """Return how many runs are owned."""
-        return len(self._runs)
-
     def pages_for(self, num_slots: int) -> int:
         """Return how many pages hold this many tokens."""
         return max(1, -(-num_slots // self.page_size))

@@ -62,12 +62,10 @@ class KeyRecorder:
     def __init__(self) -> None:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self.windows: dict[int, int | None] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Attend causally, and keep what the layer would put in a cache."""
         self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
-        self.windows[call.layer] = call.window
         length = q_HND.shape[1]
         causal = torch.ones(length, length, device=q_HND.device).tril().bool()
         mask = torch.zeros(length, length, dtype=q_HND.dtype, device=q_HND.device)

@@ -7,21 +7,24 @@ threads, text or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.torch.attention import LayerCall, attend
+from pasta_lm.engines.torch.attention import LayerCall, Pass, attend
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
-from pasta_lm.engines.torch.capture import CapturedModel, plain_logits
 from pasta_lm.engines.torch.masks import additive, in_window
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
 # G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary.
+
+
+LogitsFunction = Callable[[Tensor, Tensor, Tensor, Pass], Tensor]
+"""From tokens [N], positions [N], wanted rows [W] and a pass to logits [W, V]."""
 
 
 class CachedPass:
@@ -38,16 +41,16 @@ class CachedPass:
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
         slices = self._batch.slices
-        if len(slices) == 1 and slices[0].turn is None:
+        if len(slices) == 1 and slices[0].rotation is None:
             return self._attend_one(call, 0, q_HND, k_GND, v_GND)
         outs = []
         for index, part in enumerate(slices):
             span = slice(part.start, part.stop)
             q, k, v = q_HND[:, span], k_GND[:, span], v_GND[:, span]
-            if part.turn is None:
+            if part.rotation is None:
                 outs.append(self._attend_one(call, index, q, k, v))
             else:
-                outs.append(self._attend_turning(call, index, q, k, v))
+                outs.append(self._attend_rotating(call, index, q, k, v))
         return torch.cat(outs, dim=1)
 
     def _attend_one(
@@ -66,7 +69,7 @@ class CachedPass:
         values.narrow(1, part.first_slot, num_new).copy_(v_GQD)
         return keys, values
 
-    def _attend_turning(
+    def _attend_rotating(
         self, call: LayerCall, index: int, q_HQD: Tensor, k_GQD: Tensor, v_GQD: Tensor
     ) -> Tensor:
         """Attend in a pass that feeds a sync under 'rotate'.
@@ -75,19 +78,19 @@ class CachedPass:
         sync sees them where they stand from now on.
         """
         part = self._batch.slices[index]
-        assert part.turn is not None
+        assert part.rotation is not None
         assert self._rotations is not None
         keys, values = self._write(call, part, k_GQD, v_GQD)
         mask = self._mask(index, call.window, q_HQD.dtype)
         if mask is None:
             mask = q_HQD.new_zeros(q_HQD.shape[1], part.num_entries)
-        num_before = part.turn.num_queries_before
+        num_before = part.rotation.num_queries_before
         outs = []
         if num_before:
             outs.append(attend(call, q_HQD[:, :num_before], keys, values, mask[:num_before]))
         rotation = self._rotations[call.layer]
         if rotation is not None:
-            keys[:] = rotation.turn(keys, part.turn.offsets_K)
+            keys[:] = rotation.turn(keys, part.rotation.offsets_K)
         outs.append(attend(call, q_HQD[:, num_before:], keys, values, mask[num_before:]))
         return torch.cat(outs, dim=1)
 
@@ -115,7 +118,7 @@ class Runner:
         self,
         model: PreTrainedModel,
         pool: Pool,
-        captured: CapturedModel | None = None,
+        fast_logits: LogitsFunction | None = None,
         rotations: Mapping[int, Rotation | None] | None = None,
     ) -> None:
         """Keep the model and its memory.
@@ -123,13 +126,13 @@ class Runner:
         Args:
             model: A transformers causal model whose attention is ``pasta_attention``.
             pool: Where keys and values live.
-            captured: The same model's pass as a flat list of operations, if it was captured.
+            fast_logits: A faster function with the model's logits, if there is one.
             rotations: How layers turn keys; needed for positions 'rotate'.
         """
         self.model = model
         self.pool = pool
         self.rotations = rotations
-        self._captured = captured
+        self._fast_logits = fast_logits
 
     def run(self, batch: Batch) -> Tensor:
         """Run one forward pass.
@@ -140,8 +143,23 @@ class Runner:
         run = CachedPass(batch, self.pool, self.rotations)
         inputs = (batch.tokens, batch.positions, batch.wanted)
         with torch.inference_mode():
-            if self._captured is not None:
-                logits = self._captured.logits(*inputs, run)
+            if self._fast_logits is not None:
+                logits = self._fast_logits(*inputs, run)
             else:
                 logits = plain_logits(self.model, *inputs, run)
         return logits.float()
+
+
+def plain_logits(
+    model: PreTrainedModel, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
+) -> Tensor:
+    """Return the logits of the wanted rows from the model's own modules, [W, V]."""
+    out = model(
+        input_ids=tokens_N[None],
+        position_ids=positions_N[None],
+        use_cache=False,
+        logits_to_keep=wanted_W,
+        pasta_pass=run,
+    )
+    logits: Tensor = out.logits[0]
+    return logits

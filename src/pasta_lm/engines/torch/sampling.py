@@ -20,11 +20,6 @@ from pasta_lm.language.lexer import LexemeKind
 
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
 
-EVERYTHING = Legal(frozenset(LexemeKind), True, 64)
-"""What may be sampled where the mask is off."""
-PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)
-"""What may be sampled where nothing forks."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -52,16 +52,6 @@ class Scheduler:
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
 
-    @property
-    def num_waiting(self) -> int:
-        """Return how many requests wait for admission."""
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        """Return how many requests hold pages."""
-        return len(self._running)
-
     def submit(self, num_entries: int, largest_need: int) -> Ticket:
         """Queue a request.
 

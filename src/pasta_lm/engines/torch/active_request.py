@@ -1,22 +1,28 @@
-"""What a model can serve: requests that it never can are refused, the others get their bounds.
+"""A request in the local engine: checks on its way in, its state, its part of a forward pass.
 
-Reads the request and the model, never the load.
+Checks and bounds read the request and the model, never the load.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import NamedTuple
 
+from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Guess, Request
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.scheduler import Ticket
 from pasta_lm.errors import RequestError
+from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 
 
 def check_request(request: Request, loaded: LoadedModel) -> None:
-    """Refuse what would fail in the middle of a pass, together with all others in it.
+    """Refuse a request that would fail in the middle of a pass, and every other one with it.
 
     Raises:
         RequestError: the prompt is empty, longer than the context or of tokens that the model
@@ -66,6 +72,56 @@ def limits_of(request: Request, loaded: LoadedModel) -> Limits:
     limits = request.params.limits(last)
     if last is None or request.positions is not PositionStrategy.ROTATE:
         return limits
-    # A sync moves all tokens to one line: together they must fit the context.
+    # A sync gives all tokens consecutive positions: together they must fit the context.
     room = max(1, last + 1 - len(request.prompt))
     return replace(limits, max_tokens=min(limits.max_tokens, room))
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """A request that is waiting or running, with all its samples."""
+
+    number: int
+    request: Request
+    entries: Entries
+    ticket: Ticket
+    responses: list[Response]
+    tensors: EntryTensors
+    began_s: float
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all its samples are complete."""
+        return all(response.is_finished for response in self.responses)
+
+    @property
+    def has_decoded(self) -> bool:
+        """Return whether its first tokens have been chosen."""
+        return len(self.entries) > len(self.request.prompt) or any(
+            live.next_token is not None
+            for response in self.responses
+            for live in response.live.values()
+        )
+
+
+class LogitsRow(NamedTuple):
+    """The thread whose next token a row of logits gives."""
+
+    active: ActiveRequest
+    response: Response
+    live: LiveThread
+    num_guessed: int = 0
+    """The row counts only if this many guesses before it were right."""
+
+
+@dataclass(slots=True)
+class PassPlan:
+    """A forward pass in the making."""
+
+    parts: list[tuple[Entries, RequestSlice]] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    """For each row of logits, the index of its token in the pass."""
+    rows: list[LogitsRow] = field(default_factory=list)
+    decoding: list[ActiveRequest] = field(default_factory=list)
+    """Requests that take a step in this pass; the others compute entries for later."""
+    num_tokens: int = 0

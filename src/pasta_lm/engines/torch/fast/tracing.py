@@ -1,9 +1,8 @@
-"""Run a model without the overhead of its modules: its operations, written down once.
+"""Trace a model's forward pass into a flat list of operations, without its modules' overhead.
 
-One forward pass is traced into a flat list of operations, which ``rewrite`` shortens; the result is
-compared with the model itself before it is used, and where it differs, or the model cannot be
-traced, the model runs as it is. Small models are bound by dispatch, not arithmetic: this is where
-their speed comes from.
+``rewrite`` shortens the list. Its logits are compared with those of the model before it is used;
+if they differ, or if the model cannot be traced, the model runs as it is. Small models are bound
+by dispatch, not by arithmetic, so most of their speed comes from here.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from pasta_lm.engines.torch.attention import LayerCall, Pass
-from pasta_lm.engines.torch.rewrite import rewrite
+from pasta_lm.engines.torch.fast.rewrite import rewrite
 from pasta_lm.engines.torch.rotation import KeyRecorder
+from pasta_lm.engines.torch.runner import plain_logits
 
 logger = logging.getLogger(__name__)
 
-# Sizes that stand for "as many as there are" while tracing: primes that no model has as a size.
+# Placeholders for the sizes N and W while tracing: primes that no model has as a size of its own,
+# so that ``rewrite`` can tell them apart from the model's constants.
 TRACED_TOKENS = 61
 TRACED_WANTED = 53
 CHECKED_TOKENS = (1, 2, 7, 40)
@@ -49,13 +50,13 @@ def _attend_operation() -> Any:
 
 
 class TracingPass:
-    """A pass that puts the operation in place of attention and keeps each layer's settings."""
+    """A pass that records an operation instead of attention, and keeps each layer's settings."""
 
     def __init__(self) -> None:
         self.calls: dict[int, LayerCall] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Write the operation down."""
+        """Record the operation."""
         self.calls[call.layer] = call
         out: Tensor = _attend_operation()(q_HND, k_GND, v_GND, call.layer)
         return out
@@ -65,7 +66,7 @@ class CapturedModel:
     """A model's forward pass as a flat list of operations."""
 
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
-        """Wrap a traced and rewritten graph whose attention nodes call ``_attend``."""
+        """Wrap a traced and rewritten graph."""
         self._calls = calls
         self._pass: Pass | None = None
         for node in graph.graph.nodes:
@@ -78,7 +79,9 @@ class CapturedModel:
         assert self._pass is not None
         return self._pass.attend(self._calls[layer], q_HND, k_GND, v_GND)
 
-    def logits(self, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass) -> Tensor:
+    def __call__(
+        self, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
+    ) -> Tensor:
         """Return the logits of the wanted rows, dtype of the model, [W, V]."""
         self._pass = run
         try:
@@ -88,23 +91,8 @@ class CapturedModel:
         return out
 
 
-def plain_logits(
-    model: PreTrainedModel, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
-) -> Tensor:
-    """Return the logits of the wanted rows from the model as it is, [W, V]."""
-    out = model(
-        input_ids=tokens_N[None],
-        position_ids=positions_N[None],
-        use_cache=False,
-        logits_to_keep=wanted_W,
-        pasta_pass=run,
-    )
-    logits: Tensor = out.logits[0]
-    return logits
-
-
 def capture(model: PreTrainedModel) -> CapturedModel | None:
-    """Write a model's forward pass down; None where that fails or is not the same.
+    """Return a faster function with the logits of a model, or None if there is no exact one.
 
     Args:
         model: In evaluation mode, its attention ``pasta_attention``.
@@ -148,5 +136,5 @@ def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int
     wanted = torch.arange(0, num_tokens, 2, device=model.device)
     with torch.inference_mode():
         expected = plain_logits(model, tokens, positions, wanted, KeyRecorder()).float()
-        found = captured.logits(tokens, positions, wanted, KeyRecorder()).float()
+        found = captured(tokens, positions, wanted, KeyRecorder()).float()
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-6))

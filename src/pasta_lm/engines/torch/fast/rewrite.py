@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pasta_lm.engines.torch.kernels import MOST_COPIED_ELEMENTS, Linear, RmsNorm
+from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Linear, RmsNorm
 
 aten = torch.ops.aten
 Node = fx.Node
@@ -198,7 +198,7 @@ def _fuse_linears(graph: fx.GraphModule) -> None:
     """Put one kernel in place of each linear layer; layers of the same input become one."""
     layers = [(node, *parts) for node in graph.graph.nodes if (parts := _linear_parts(node))]
     sizes = {weight: _attribute(graph, weight).numel() for _, _, weight, _ in layers}
-    may_copy = sum(sizes.values()) <= MOST_COPIED_ELEMENTS
+    may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
     groups: dict[Node, list[_Layer]] = {}
     for node, source, weight, bias in layers:
         # Side by side their weights are a copy; without one each layer stays alone.

@@ -18,11 +18,11 @@ from torch import Tensor
 
 PACKED_ROWS = 4
 """The number of rows that packed weights are laid out for."""
-LEAST_PACKED_ELEMENTS = 300_000
+MIN_PACKED_ELEMENTS = 300_000
 """Below it a packed product's fixed cost outweighs what it saves."""
-MOST_TRANSPOSED_ROWS = 16
+MAX_TRANSPOSED_ROWS = 16
 """Above it the default product is the fastest that there is without packing."""
-MOST_COPIED_ELEMENTS = 700_000_000
+MAX_COPIED_ELEMENTS = 700_000_000
 """Models with more elements in linear layers run on the weights as they are: copies cost memory."""
 
 # Legend: R rows, I inputs, O outputs.
@@ -64,7 +64,7 @@ class Linear:
         elif weight.dtype != torch.float32:
             return
         self._transposed = weight.t().contiguous()
-        if weight.numel() >= LEAST_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
+        if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -86,7 +86,7 @@ class Linear:
         num_rows = x.shape[-2]
         if self._packed is not None and num_rows > 1:
             out = _packed_product(x, self._packed, self._bias, residual)
-        elif self._transposed is not None and num_rows <= MOST_TRANSPOSED_ROWS:
+        elif self._transposed is not None and num_rows <= MAX_TRANSPOSED_ROWS:
             # One addition comes for free with the product.
             start = self._bias if residual is None else residual[0]
             flat = x[0]
@@ -151,7 +151,7 @@ def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tenso
 
 @cache
 def has_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16 in hardware, or packs it for oneDNN."""
+    """Return whether this CPU multiplies bfloat16 in hardware, or packs it for oneDNN."""
     try:
         torch.ops.mkldnn._reorder_linear_weight(torch.zeros(8, 8, dtype=torch.bfloat16), 1)
     except RuntimeError:

@@ -1,0 +1,335 @@
+"""One response while it runs, the same for every engine: its live threads between two passes.
+
+Joins interpreter, placer and recorder to token ids: the tokens that each thread feeds next, those
+that may be sampled, the effect of a decoded one. The engine decides when a thread feeds and where
+tokens come from; neither tensors nor clocks are known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from pasta_lm.engines.followers import Expander, Guesses
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, Tokens
+from pasta_lm.engines.recorder import Recorder
+from pasta_lm.engines.request import (
+    Answer,
+    Finished,
+    Request,
+    StreamEvent,
+    Synced,
+    TextDelta,
+    ThreadEnded,
+    ThreadStarted,
+)
+from pasta_lm.engines.text_stream import StopWatch
+from pasta_lm.interpreter.commands import (
+    EVERYTHING,
+    PLAIN_TEXT,
+    Begin,
+    Command,
+    End,
+    Finish,
+    Fork,
+    Legal,
+    Resume,
+)
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.limits import FinishReason, Limits
+from pasta_lm.interpreter.placement import Placer
+from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.trace import Role, Trace
+from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    TOKENS_PER_UNIT,
+    bounded_topic,
+    unescape_topic,
+)
+
+
+class Response:
+    """One sample of one request.
+
+    A pass of an engine calls ``begin_pass``, ``feed`` for every thread of ``threads_to_feed`` and
+    ``passed``, then ``take`` for every thread of ``threads_to_decode``. Main's first token comes
+    from the prefill: it is taken before any pass.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        sample: int,
+        entries: Entries,
+        tokens: Tokens,
+        *,
+        limits: Limits,
+        trace: Trace,
+        eos_ids: Collection[int] = (),
+    ) -> None:
+        """Begin with a main thread behind the prompt."""
+        self.request = request
+        self.sample = sample
+        self.interpreter = Interpreter(limits, entries.new_owner, request.form)
+        self.placer = Placer(entries, request.positions, self.interpreter.main)
+        self.recorder = Recorder(trace, self.interpreter.main)
+        self._tokens = tokens
+        self._eos_ids = frozenset(eos_ids)
+        self._step = -1  # the prefill
+        self._counts_seen = request.params.repetition_penalty != 1.0
+        self._seen_at_fork: dict[int, set[int]] = {}
+        self._seen_at_end: dict[int, set[int]] = {}
+        self._guesses = None if request.guess is None else Guesses(request.guess, self.placer)
+        self._expander: Expander | None = None
+        if request.expansion is not None:
+            self._expander = Expander(request.expansion, self.interpreter, self.placer)
+        self._forced: dict[tuple[int, ...], tuple[int, ...]] | None = None
+        if request.forced is not None:
+            self._forced = request.forced.by_path(tokens.piece_id, limits.max_depth)
+        self.live: dict[int, LiveThread] = {}
+        """Threads that decode, wait, or have yet to feed their last token, by id."""
+        self.events: list[StreamEvent] = [ThreadStarted(sample, 0, None, None, None)]
+        main = self._open(self.interpreter.main)
+        if self._expander is not None:
+            main.stops = StopWatch(())  # the text of main is no part of the answer
+        if self._counts_seen:
+            main.seen.update(request.prompt)
+
+    @property
+    def trace(self) -> Trace:
+        """Return the trace as it stands."""
+        return self.recorder.trace
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the response is complete."""
+        return self.interpreter.is_finished
+
+    def _open(self, thread: Thread) -> LiveThread:
+        stops = StopWatch(self.request.params.stop)
+        live = LiveThread(thread, self._tokens.text_stream(), stops)
+        if self._forced is not None:
+            live.forced = iter(self._forced.get(thread.path, ()))
+        self.live[thread.id] = live
+        return live
+
+    # Feeding
+
+    def threads_to_feed(self) -> list[LiveThread]:
+        """Return the threads that feed in the coming pass: by birth, then those at a sync."""
+        threads = [live for live in self.live.values() if live.feeds_next]
+        if threads and self._guesses is not None:
+            self._guesses.propose(threads[0], self.interpreter)
+        return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
+
+    def begin_pass(self) -> None:
+        """Count a pass: what is fed and decoded from now on belongs to it."""
+        self._step += 1
+
+    def feed(self, live: LiveThread) -> None:
+        """Place a thread's next tokens; the pass that is being made computes them."""
+        thread, token, prefix = live.thread, live.next_token, live.prefix
+        assert token is not None
+        feed = self.placer.feed
+        placements = [feed(thread, one, is_same_pass=i > 0) for i, one in enumerate(prefix)]
+        if live.joined is None:
+            placement = feed(thread, token, promised=live.promised, is_same_pass=bool(prefix))
+        else:
+            placement = self.placer.feed_sync(thread, token, live.joined)
+            position = placement.position
+            self.recorder.synced(thread, live.joined, step=self._step, position=position)
+        for one in (*placements, placement):
+            self.recorder.fed(thread, one, step=self._step)
+        live.next_token = live.promised = live.joined = None
+        live.prefix = ()
+        if self._guesses is not None:
+            self._guesses.feed(live)
+
+    def passed(self, t_s: float) -> None:
+        """Record the end of the pass; forget threads that have fed their last token."""
+        self.recorder.passed(t_s)
+        self.live = {
+            number: live
+            for number, live in self.live.items()
+            if live.thread.is_alive or live.feeds_next
+        }
+
+    # Decoding
+
+    def threads_to_decode(self) -> list[LiveThread]:
+        """Return the threads that decode a token, in reading order: limits favour the first."""
+        threads = [live for live in self.live.values() if live.decodes]
+        return sorted(threads, key=lambda live: live.thread.reading_key)
+
+    def legal(self, live: LiveThread) -> Legal:
+        """Return the tokens that may be sampled for a thread."""
+        if not self.request.forks:
+            return PLAIN_TEXT
+        return self.interpreter.legal(live.thread) if self.request.params.mask else EVERYTHING
+
+    def take(
+        self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
+    ) -> None:
+        """Take the token that was sampled for a thread, unless another is forced; act on it.
+
+        Args:
+            live: The thread.
+            sampled: The id of the token.
+            t_s: Time in seconds since the request began.
+        """
+        forced = self._forced_token(live)
+        token = sampled if forced is None else forced
+        if token is END_OF_TEXT or token in self._eos_ids:
+            if live.thread.is_main or not self.request.forks:
+                self._flush(live)
+                self._carry_out(self._end_of_text(live), t_s)
+                return
+            token = self._tokens.piece_id(ASYNC_CLOSE)  # it ends the block that it is in
+        self._take_id(live, token, t_s, is_forced=forced is not None)
+
+    def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
+        """Return the token that a thread must decode next, whatever its logits, or None."""
+        if self.interpreter.forced(live.thread) is not None:
+            return self._tokens.piece_id(ASYNC_CLOSE) if self.request.forks else END_OF_TEXT
+        if self._expander is not None and self._expander.is_too_long(live.thread):
+            return END_OF_TEXT
+        return None if live.forced is None else next(live.forced, END_OF_TEXT)
+
+    def _end_of_text(self, live: LiveThread) -> list[Command]:
+        thread = live.thread
+        if self._expander is None or not thread.is_main:
+            return self.interpreter.end_of_text(thread)
+        commands = self._expander.expand(thread)
+        for child in thread.children if self._counts_seen else ():
+            start = self._expander.start_of(child)
+            seen = live.seen if start.num_seen is None else set[int]()
+            prompt = self.request.prompt[: start.num_seen]
+            self._seen_at_fork[child.id] = {*prompt, *start.prefix, *seen}
+        return commands
+
+    def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
+        thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
+        is_skeleton = thread.is_main and self._expander is not None
+        if lexeme is not None:
+            self._flush(live)
+            text, role = "", Role.TAG
+        else:
+            text = live.text.feed(token)
+            role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
+        if live.stops.has_matched:
+            lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
+        self.recorder.decoded(
+            thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced
+        )
+        live.next_token = token
+        if self._counts_seen and lexeme is None:
+            live.seen.add(token)
+        commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
+        if role is Role.CONTENT or is_skeleton:
+            self._emit(live, live.stops.feed(text))
+        if live.stops.has_matched:
+            commands += self.interpreter.stop(thread)
+        self._carry_out(commands, t_s)
+
+    def _flush(self, live: LiveThread) -> None:
+        """Emit the text that is held back; a tag or an end follows, so nothing completes it."""
+        left = live.text.close()
+        if not live.thread.in_topic:  # the rest of a topic is an incomplete character
+            self._emit(live, live.stops.feed(left) + live.stops.flush())
+
+    def _emit(self, live: LiveThread, text: str) -> None:
+        if text:
+            live.thread.write(text)
+            self.events.append(TextDelta(self.sample, live.thread.id, text))
+
+    def confirm(self, live: LiveThread, number: int) -> bool:
+        """Return whether the token just taken is a guess that was fed already; record it as fed."""
+        placement = None if self._guesses is None else self._guesses.confirm(live, number)
+        if placement is not None:
+            self.recorder.fed(live.thread, placement, step=self._step)
+        return placement is not None
+
+    def take_back(self) -> int:
+        """Remove the wrong guesses of this pass and return their number."""
+        if self._guesses is None:
+            return 0
+        return sum(self._guesses.take_back(live) for live in self.live.values())
+
+    # Commands of the interpreter
+
+    def _carry_out(self, commands: Sequence[Command], t_s: float) -> None:
+        for command in commands:
+            match command:
+                case Fork(child):
+                    self._fork(child)
+                case Begin(thread):
+                    self._begin(thread, t_s)
+                case Resume(thread, joined):
+                    self._resume(self.live[thread.id], joined)
+                case End(thread, reason):
+                    self._end(thread, reason)
+                case Finish(reason):
+                    self._finish(reason, t_s)
+
+    def _fork(self, child: Thread) -> None:
+        assert child.parent is not None
+        child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
+        parent = self.live[child.parent.id]
+        parent.promised = child
+        if self._forced is not None:
+            child.block_length = len(self._forced.get(child.path, ())) + 2
+        if self._counts_seen:
+            self._seen_at_fork[child.id] = set(parent.seen)
+
+    def _begin(self, child: Thread, t_s: float) -> None:
+        assert child.parent is not None
+        start = None if self._expander is None else self._expander.start_of(child)
+        prefix = (self._tokens.piece_id(ASYNC_OPEN),) if start is None else start.prefix
+        live = self._open(child)
+        live.prefix, live.next_token = prefix[:-1], prefix[-1]
+        live.seen = self._seen_at_fork.pop(child.id, set())
+        promised = None if child.units is None else TOKENS_PER_UNIT * child.units
+        for thread in self.interpreter.threads[: child.id + 1]:
+            self.recorder.thread_started(thread)  # deferred threads before it, too: ids are dense
+        self.events.append(
+            ThreadStarted(self.sample, child.id, child.parent.id, child.topic, promised)
+        )
+        for token in prefix:
+            self.recorder.decoded(
+                child, token, "", Role.TAG, step=self._step, t_s=t_s, is_forced=True
+            )
+        if start is not None:
+            self._emit(live, start.text)
+
+    def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:
+        live.joined = joined
+        live.seen.update(*(self._seen_at_end.pop(other.id, ()) for other in joined))
+        ids = tuple(other.id for other in joined)
+        self.events.append(Synced(self.sample, live.thread.id, ids))
+
+    def _end(self, thread: Thread, reason: FinishReason) -> None:
+        live = self.live.get(thread.id)
+        if live is not None:
+            self._flush(live)
+            if thread.is_main or reason is FinishReason.ABORT:
+                live.next_token = None
+            self._seen_at_end[thread.id] = live.seen
+        self.events.append(ThreadEnded(self.sample, thread.id, reason))
+
+    def _finish(self, reason: FinishReason, t_s: float) -> None:
+        self.live.clear()
+        self.trace.num_illegal = self.interpreter.num_illegal
+        self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
+        self.events.append(Finished(self.sample, Answer(self.interpreter.document(), self.trace)))
+
+    def abort(self, t_s: float) -> None:
+        """Give the response up."""
+        self._carry_out(self.interpreter.abort(), t_s)
+
+    def drain(self) -> list[StreamEvent]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
