@@ -70,8 +70,11 @@ def test_exit_codes_are_those_of_the_documentation() -> None:
         ("evaluate", "evaluate", 0),
     ],
 )
-def test_old_names_are_translated_with_a_hint_for_each(old: str, new: str, num_hints: int) -> None:
-    arguments, hints = translate(old.split(), RENAMED)
+def test_old_names_are_translated_with_a_hint_for_each(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, num_hints: int
+) -> None:
+    monkeypatch.setattr("pasta_lm.cli.renamed.RENAMED", RENAMED)
+    arguments, hints = translate(old.split())
     assert arguments == new.split()
     assert len(hints) == num_hints
     assert all("is now called" in hint for hint in hints)
@@ -81,7 +84,7 @@ def test_the_hint_of_an_old_name_goes_to_standard_error(
     pasta: Pasta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed = (Renamed("watch", "play"), Renamed("--scene", "--example", of="play"))
-    monkeypatch.setattr("pasta_lm.cli.app.translate", lambda given: translate(given, renamed))
+    monkeypatch.setattr("pasta_lm.cli.renamed.RENAMED", renamed)
     old, new = pasta("watch", "--scene", "sunday"), pasta("play", "--example", "sunday")
     assert (old.code, old.out) == (0, new.out)
     assert old.err.splitlines()[0].startswith("pasta: 'watch' is now called 'play'")

@@ -30,10 +30,10 @@ class Translated(NamedTuple):
     """A sentence for each old name that was used."""
 
 
-def translate(arguments: Sequence[str], renamed: Sequence[Renamed] = RENAMED) -> Translated:
+def translate(arguments: Sequence[str]) -> Translated:
     """Replace the old names on a command line; what follows ``--`` is left alone."""
     kept, hints = list(arguments), list[str]()
-    for one in renamed:
+    for one in RENAMED:
         if not one.of and _is_verb(kept, one.old):
             kept[: len(one.old.split())] = one.new.split()
         elif not (one.of and _is_verb(kept, one.of) and _replace_flag(kept, one)):
