@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import time
+from dataclasses import replace as changed
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +25,7 @@ from pasta_lm.engines.torch.loading import DTYPES, LoadedModel, read_architectur
 from pasta_lm.engines.torch.random_model import random_model, train_tokenizer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
-from pasta_lm.strategies.replay import Pair, ReplayReport, replay
+from pasta_lm.strategies.replay import Pair, ReplayReport, Skipped, replay
 
 
 def stratified(answers: list[AnnotatedAnswer], number: int, seed: int) -> list[AnnotatedAnswer]:
@@ -59,7 +60,7 @@ class Benchmark:
         self._theirs = copy.deepcopy(loaded.model)
         self._theirs.set_attn_implementation("sdpa")
         self._pairs: list[Pair] = []
-        self._skipped: list[tuple[str, str]] = []
+        self._skipped: list[Skipped] = []
         self._ratios: list[float] = []
         self._theirs_tokens_per_s: list[float] = []
 
@@ -82,13 +83,13 @@ class Benchmark:
         answer = next(a for a in part if a.id == pair.id)
         vocabulary = self._loaded.vocabulary
         prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
-        num_tokens = pair.sequential_tokens + 1
+        num_tokens = pair.sequential.critical_path + 1
         theirs = generate_s(self._theirs, prompt, num_tokens)
-        self._ratios.append(theirs / pair.sequential_s)
+        self._ratios.append(theirs / pair.wall_s[0])
         self._theirs_tokens_per_s.append(num_tokens / theirs)
 
     def _save(self, report: ReplayReport) -> None:
-        report.pairs, report.skipped = self._pairs, self._skipped
+        report = changed(report, pairs=self._pairs, skipped=self._skipped)
         result = {
             **report.to_dict(),
             "num_answers_asked": len(self._answers),

@@ -21,7 +21,7 @@ VERBS += ("train", "train sft", "train preference", "train tokenizer", "train ro
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate programs")
 
-MANY_FLAGS = {"run", "replay", "evaluate tasks", "evaluate alpaca"}
+MANY_FLAGS = {"run", "evaluate tasks", "evaluate alpaca"}
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:

@@ -68,9 +68,39 @@ def test_broken_lines_are_named_and_the_rest_is_decoded(
 def test_every_position_strategy_can_be_replayed(
     pasta: Pasta, answers: Path, taught_folder: Path, positions: str
 ) -> None:
-    flags = ("--positions", positions, "--max-threads", 2, "--json")
+    flags = ("--strategy", f"pasta:{positions}", "--max-threads", 2, "--json")
     result = pasta("replay", answers, "--model", taught_folder, *flags)
-    assert (result.code, result.json["positions"]) == (0, positions)
+    assert (result.code, result.json["positions"], result.err) == (0, positions, "")
+
+
+def test_the_old_flag_for_positions_works_with_a_hint(
+    pasta: Pasta, answers: Path, taught_folder: Path
+) -> None:
+    flags = ("--positions", "rotate", "--json")
+    result = pasta("replay", answers, "--model", taught_folder, *flags)
+    assert (result.code, result.json["positions"]) == (0, "rotate")
+    assert result.err.startswith("pasta: --positions is now part of --strategy")
+    assert "--positions" not in pasta("replay", "--help").out
+
+
+@pytest.mark.parametrize("strategy", ["pasta", "apar", "sot"])
+def test_a_model_without_tag_pieces_is_given_rows_for_them(
+    pasta: Pasta, answers: Path, untaught_folder: Path, strategy: str
+) -> None:
+    answers.write_text(json.dumps({"id": "x", "response": "No block at all."}))
+    flags = ("--model", untaught_folder, "--strategy", strategy)
+    result = pasta("replay", answers, *flags, "--json")
+    assert (result.code, result.json["num_documents"]) == (0, 1)
+    assert result.json["weights"] == "given, tag rows added"
+    (said,) = result.err.splitlines()
+    assert "has no tag pieces" in said
+
+
+def test_forced_blocks_are_decoded_in_parallel_by_a_model_without_tag_pieces(
+    pasta: Pasta, answers: Path, untaught_folder: Path
+) -> None:
+    result = pasta("replay", answers, "--model", untaught_folder, "--json")
+    assert result.json["multi_block"]["num_threads_mean"] == 3
 
 
 @pytest.mark.parametrize(
@@ -82,6 +112,8 @@ def test_every_position_strategy_can_be_replayed(
         (("--model", "./nowhere"), 2),
         (("--random", "./nowhere.json"), 3),
         (("--random", "a.json", "--positions", "guess"), 2),
+        (("--random", "a.json", "--strategy", "pasta:guess"), 2),
+        (("--random", "a.json", "--strategy", "past"), 2),
         (("--random", "a.json", "--limit", "0"), 2),
     ],
 )

@@ -63,6 +63,20 @@ def test_without_a_prompt_a_terminal_is_told_how_to_give_one(pasta: Pasta) -> No
     assert 'pasta run "' in result.err
 
 
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_prompt_is_an_error_with_a_hint(pasta: Pasta, tmp_path: Path, prompt: str) -> None:
+    (tmp_path / "empty.txt").write_text(prompt)
+    for result in (
+        pasta("run", prompt),
+        pasta("run", stdin=prompt),
+        pasta("run", "--file", tmp_path / "empty.txt"),
+    ):
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            'pasta: the prompt is empty\n    hint: pasta run "Three ways to sleep better"\n'
+        )
+
+
 @pytest.mark.slow
 def test_the_libraries_under_a_model_are_silent(taught_folder: Path) -> None:
     command = [sys.executable, "-m", "pasta_lm", "run", "hello", "--model", taught_folder]
@@ -160,7 +174,8 @@ def test_doctor_says_what_is_there_and_what_to_install(pasta: Pasta) -> None:
     assert re.search(r"^built-in model {2,}answers its example, grade 1.00", result.out, re.M)
 
 
-def test_doctor_aligns_all_values(pasta: Pasta) -> None:
+def test_doctor_aligns_all_values(pasta: Pasta, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pasta_lm.cli.doctor._version", lambda package: "1.0")
     lines = [line for line in pasta("doctor").out.splitlines() if line]
     assert any(line.startswith("prometheus-client ") for line in lines)
     starts = {re.match(r".*?\S {2,}", line).end() for line in lines}  # type: ignore[union-attr]

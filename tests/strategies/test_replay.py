@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
 
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import InputError
@@ -17,7 +19,7 @@ from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
-from pasta_lm.strategies.replay import Pair, ReplayReport, figures, replay
+from pasta_lm.strategies.replay import Figures, Pair, ReplayReport, Setting, replay
 from tests.models import build, load, loaded
 
 TWO = (
@@ -62,7 +64,8 @@ def test_a_report_counts_what_was_decoded() -> None:
     assert told["multi_block"]["num_documents"] == 1
     assert [pair.num_blocks for pair in report.pairs] == [2, 0]
     line = report.pairs[1]
-    assert line.critical_path == line.sequential_tokens == line.content_tokens
+    assert line.parallel.critical_path == line.sequential.critical_path
+    assert line.parallel.critical_path == line.parallel.num_content_tokens
 
 
 @pytest.mark.parametrize("positions", list(PositionStrategy))
@@ -74,8 +77,9 @@ def test_every_position_strategy_can_be_replayed(positions: PositionStrategy) ->
 
 def test_fewer_threads_at_once_change_the_steps_and_nothing_else() -> None:
     free, bound = (replay([answer(TWO)], loaded("llama"), max_threads=n) for n in (None, 1))
-    assert free.pairs[0].critical_path == bound.pairs[0].critical_path
-    assert free.pairs[0].content_tokens == bound.pairs[0].content_tokens
+    (one,), (other,) = free.pairs, bound.pairs
+    assert one.parallel.critical_path == other.parallel.critical_path
+    assert one.parallel.num_content_tokens == other.parallel.num_content_tokens
 
 
 FORKED = (
@@ -104,7 +108,7 @@ def test_programs_of_rivals_are_decoded_by_their_own_rules(
         leads = [number for number, token in enumerate(encoded.main, start=1) if token == fork]
         # A child's <async> is as deep as its fork; its last word is fed, its end may come too late.
         deepest = [lead + len(block) for lead, block in zip(leads, encoded.blocks, strict=True)]
-        assert pair.critical_path - max([len(encoded.main), *deepest]) in (0, 1)
+        assert pair.parallel.critical_path - max([len(encoded.main), *deepest]) in (0, 1)
 
 
 def test_what_a_rival_cannot_say_is_left_out_by_name() -> None:
@@ -133,12 +137,26 @@ def test_an_interrupted_replay_reports_what_was_done() -> None:
     assert [pair.id for pair in report.pairs] == ["done"]
 
 
+def record(critical_path: int, num_content_tokens: int, wall_s: float) -> AnswerRecord:
+    return AnswerRecord(
+        text="",
+        program="",
+        finish_reason="stop",
+        num_illegal=0,
+        num_content_tokens=num_content_tokens,
+        critical_path=critical_path,
+        wall_s=wall_s,
+    )
+
+
 def test_figures_are_geometric_means_and_their_ratio() -> None:
+    one, many = record(100, 90, 10.0), record(50, 90, 6.0)
+    plain = record(100, 100, 10.0)
     pairs = [
-        Pair("a", 2, 100, 50, 90, 3, 10.0, 6.0),
-        Pair("b", 0, 100, 100, 100, 1, 10.0, 10.0),
+        Pair(id="a", num_blocks=2, num_threads=3, sequential=one, parallel=many),
+        Pair(id="b", num_blocks=0, num_threads=1, sequential=plain, parallel=plain),
     ]
-    found = figures(pairs)
+    found = asdict(Figures.of(pairs))
     assert found["theoretical_speedup"] == pytest.approx(2**0.5)
     assert found["realised_speedup"] == pytest.approx(geometric_mean([10 / 6, 1.0]))
     assert found["efficiency"] == pytest.approx(geometric_mean([10 / 12, 1.0]))
@@ -148,7 +166,10 @@ def test_figures_are_geometric_means_and_their_ratio() -> None:
 
 
 def test_no_answers_give_no_figures() -> None:
-    report = ReplayReport("m", "cpu", "float32", False, "predict")
+    setting = Setting(
+        model="m", device="cpu", dtype="float32", weights="given", positions="predict"
+    )
+    report = ReplayReport(setting)
     assert report.to_dict()["efficiency"] is None
     assert report.to_dict()["weights"] == "given"
 

@@ -1,15 +1,20 @@
-"""Say what is installed, what this machine has, and whether it computes what it should."""
+"""``pasta doctor``: report versions, devices and extras, and test that results are exact."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import Device, Dtype, Json, option
 from pasta_lm.cli.tables import print_facts, print_json
 
+if TYPE_CHECKING:
+    from pasta_lm.engines.torch.diagnosis import ModelReport, SelfTest
+
+CORE = ("typer", "rich")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers", "safetensors"),
     "train": ("accelerate", "peft", "tensorboard"),
@@ -18,14 +23,54 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }
 EXAMPLE = "takings"
-"""The family whose example the built-in model is asked."""
-Facts = dict[str, Any]
+"""The task family whose example the built-in model answers."""
+Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The versions of this package and of those that it needs."""
+
+    pasta_lm: str
+    python: str
+    platform: str
+    packages: dict[str, str | None]
+    """None: not installed."""
+    extras: dict[str, bool]
+    """Whether all packages of an extra are installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinReport:
+    """The answer of the built-in model to its example."""
+
+    name: str
+    num_parameters: int
+    grade: float
+    num_threads: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The devices, and what was tested on them; nothing is known without torch."""
+
+    devices: list[str]
+    self_test: SelfTest | None = None
+    builtin_model: BuiltinReport | None = None
+    """None: not tested, or missing from the installation."""
+    model: ModelReport | None = None
+    """The model that was named with --model."""
+
+    @property
+    def is_faulty(self) -> bool:
+        """Return whether the self-test failed."""
+        return self.self_test is not None and not self.self_test.is_exact
 
 
 def doctor(
     model: Annotated[
-        str | None,
-        option("--model", metavar="DIR|HF_ID", help="Load and test this model."),
+        str | None, option("--model", metavar="DIR|HF_ID", help="Load and test this model.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -39,34 +84,29 @@ def doctor(
     from pasta_lm.cli.terminal import silence_libraries
 
     silence_libraries()
-    facts = _installation() | _machine()
-    facts["builtin_model"] = None if facts["self_test"] is None else _builtin()
-    if model is not None:
-        facts["model"] = _model(model, dtype, device)
+    installation, machine = _installation(), _machine(model, dtype, device)
     if json:
-        print_json(facts)
+        print_json(_to_dict(installation, machine))
     else:
-        _print(facts)
-    if facts["self_test"] is not None and not facts["self_test"]["is_exact"]:
-        raise typer.Exit(1)
+        sections = [_versions(installation), _extras(installation), _health(machine)]
+        if machine.model is not None:
+            sections.append(_model_rows(machine.model))
+        print_facts(*sections)
+    if machine.is_faulty:
+        raise typer.Exit(FAILED)
 
 
-def _installation() -> Facts:
+def _installation() -> Installation:
     from platform import platform, python_version
 
     from pasta_lm import __version__
 
-    packages = {name: _version(name) for names in EXTRAS.values() for name in names}
+    names = (*CORE, *(name for names in EXTRAS.values() for name in names))
+    packages = {name: _version(name) for name in names}
     extras = {
         extra: all(packages[name] is not None for name in names) for extra, names in EXTRAS.items()
     }
-    return {
-        "pasta_lm": __version__,
-        "python": python_version(),
-        "platform": platform(),
-        "packages": {name: _version(name) for name in ("typer", "rich")} | packages,
-        "extras": extras,
-    }
+    return Installation(__version__, python_version(), platform(), packages, extras)
 
 
 def _version(package: str) -> str | None:
@@ -78,21 +118,23 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> Facts:
-    """Return what torch finds; without torch nothing can be found, which is no fault."""
+def _machine(model: str | None, dtype: str | None, device: str | None) -> Machine:
     try:
         from pasta_lm.engines.torch import diagnosis
     except ModuleNotFoundError as exc:
-        if (exc.name or "").startswith("pasta_lm"):
+        if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
-        return {"devices": [], "self_test": None, "model": None}
-    test = diagnosis.self_test()
-    found = {**asdict(test), "is_exact": test.is_exact}
-    return {"devices": diagnosis.devices(), "self_test": found, "model": None}
+        return Machine([])
+    return Machine(
+        diagnosis.devices(),
+        diagnosis.self_test(),
+        _builtin(),
+        None if model is None else diagnosis.describe(model, dtype=dtype, device=device),
+    )
 
 
-def _builtin() -> Facts | None:
-    """Ask the built-in model its example; None where the installation lacks it."""
+def _builtin() -> BuiltinReport | None:
+    """Let the built-in model answer its example; None if the installation lacks the model."""
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import BUILTIN, Pasta
     from pasta_lm.tasks.examples import example
@@ -104,77 +146,64 @@ def _builtin() -> Facts | None:
         return None
     task = example(EXAMPLE)
     answer = model.generate(task.prompt)
-    return {
-        "name": BUILTIN,
-        "num_parameters": model.engine.loaded.model.num_parameters(),
-        "grade": grade(task, answer.text),
-        "num_threads": len(answer.trace.threads),
-        "wall_s": round(answer.trace.wall_s, 3),
-    }
+    return BuiltinReport(
+        name=BUILTIN,
+        num_parameters=model.engine.loaded.model.num_parameters(),
+        grade=grade(task, answer.text),
+        num_threads=len(answer.trace.threads),
+        wall_s=round(answer.trace.wall_s, 3),
+    )
 
 
-def _model(source: str, dtype: str | None, device: str | None) -> Facts:
-    from pasta_lm.engines.torch.diagnosis import describe
-
-    return asdict(describe(source, dtype=dtype, device=device))
-
-
-def _print(facts: Facts) -> None:
-    sections = [_versions(facts), _extras(facts), _health(facts)]
-    if facts["model"] is not None:
-        sections.append(_model_rows(facts["model"]))
-    print_facts(*sections)
+def _to_dict(installation: Installation, machine: Machine) -> dict[str, object]:
+    test = machine.self_test
+    exact = None if test is None else asdict(test) | {"is_exact": test.is_exact}
+    return asdict(installation) | asdict(machine) | {"self_test": exact}
 
 
-Rows = list[tuple[str, str]]
+def _versions(found: Installation) -> Rows:
+    packages = [(name, version) for name, version in found.packages.items() if version]
+    head = [("pasta-lm", found.pasta_lm), ("python", found.python), ("platform", found.platform)]
+    return head + packages
 
 
-def _versions(facts: Facts) -> Rows:
-    packages = [(name, version) for name, version in facts["packages"].items() if version]
-    head = [("pasta-lm", facts["pasta_lm"]), ("python", facts["python"])]
-    return [*head, ("platform", facts["platform"]), *packages]
-
-
-def _extras(facts: Facts) -> Rows:
+def _extras(found: Installation) -> Rows:
     return [
         (f"[{extra}]", "installed" if is_there else f"pip install 'pasta-lm[{extra}]'")
-        for extra, is_there in facts["extras"].items()
+        for extra, is_there in found.extras.items()
     ]
 
 
-def _health(facts: Facts) -> Rows:
-    test = facts["self_test"]
+def _health(machine: Machine) -> Rows:
+    test = machine.self_test
     if test is None:
         return [("devices", "not known without torch")]
-    verdict = "exact" if test["is_exact"] else "NOT EXACT"
-    measured = f"logits differ by {test['max_difference']:.1e} at most, {test['wall_s']:.1f} s"
+    verdict = "exact" if test.is_exact else "NOT EXACT"
+    measured = f"logits differ by {test.max_difference:.1e} at most, {test.wall_s:.1f} s"
     return [
-        *(("device", device) for device in facts["devices"]),
+        *(("device", device) for device in machine.devices),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
-        ("built-in model", _builtin_row(facts["builtin_model"])),
+        ("built-in model", _builtin_row(machine.builtin_model)),
     ]
 
 
-def _builtin_row(found: Facts | None) -> str:
+def _builtin_row(found: BuiltinReport | None) -> str:
     if found is None:
         return "missing: install pasta-lm again"
-    verdict = "answers its example" if found["grade"] == 1.0 else "does NOT answer its example"
-    size = f"{found['num_parameters'] / 1e6:.1f}M parameters"
-    return f"{verdict}, grade {found['grade']:.2f}, {found['num_threads']} threads ({size})"
+    verdict = "answers its example" if found.grade == 1.0 else "does NOT answer its example"
+    size = f"{found.num_parameters / 1e6:.1f}M parameters"
+    return f"{verdict}, grade {found.grade:.2f}, {found.num_threads} threads ({size})"
 
 
-def _model_rows(model: Facts) -> Rows:
-    size = f"{model['num_parameters'] / 1e6:.1f}M parameters"
-    place = f"{model['dtype']} on {model['device']}"
-    last = model["max_position"]
+def _model_rows(model: ModelReport) -> Rows:
+    size = f"{model.num_parameters / 1e6:.1f}M parameters"
+    place = f"{model.dtype} on {model.device}"
+    last = model.max_position
+    untaught = "no: it was not taught PASTA-LANG and answers sequentially"
     return [
-        ("model", f"{model['name']} ({model['architecture']}, {size}, {place})"),
+        ("model", f"{model.name} ({model.architecture}, {size}, {place})"),
         ("exact", "yes, tested at load"),
-        ("tag pieces", _tags(model["has_tag_pieces"])),
-        ("positions", "predict, continue, rotate" if model["can_rotate"] else "predict, continue"),
-        ("context", "without bound" if last is None else f"{last + 1} tokens"),
+        ("tag pieces", "yes" if model.has_tag_pieces else untaught),
+        ("positions", "predict, continue, rotate" if model.can_rotate else "predict, continue"),
+        ("context", "unlimited" if last is None else f"{last + 1} tokens"),
     ]
-
-
-def _tags(has_tag_pieces: bool) -> str:
-    return "yes" if has_tag_pieces else "no: it was not taught PASTA-LANG and answers sequentially"

@@ -13,6 +13,7 @@ import typer
 
 from pasta_lm.cli.flags import (
     Device,
+    Draft,
     Dtype,
     Json,
     Model,
@@ -64,10 +65,7 @@ def tasks(
     strategies: Annotated[
         str, option("--strategies", metavar="A,B", help="Ways to answer, by comma.")
     ] = "sequential,pasta",
-    draft: Annotated[
-        str | None,
-        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
-    ] = None,
+    draft: Draft = None,
     bounds: Annotated[
         bool, option("--bounds", help="Also replay forks everywhere, and by chance.")
     ] = False,

@@ -36,6 +36,21 @@ def option(
     )
 
 
+def replaced_option(name: str, *, by: str) -> Any:
+    """Return the annotation of a flag that another one replaces, for one release.
+
+    It is hidden from the help, and prints a hint on standard error when it is used. A flag that
+    only has a new name belongs in ``renamed.RENAMED`` instead.
+    """
+
+    def hint(value: str | None) -> str | None:
+        if value is not None:
+            typer.echo(f"pasta: {name} is now part of {by}; the old flag will go", err=True)
+        return value
+
+    return typer.Option(name, hidden=True, callback=hint)
+
+
 Model = Annotated[
     str | None,
     option(
@@ -59,6 +74,10 @@ Device = Annotated[
         metavar="DEVICE",
         help="cpu or cuda; a GPU if there is one.",
     ),
+]
+Draft = Annotated[
+    str | None,
+    option("--draft", metavar="DIR|HF_ID", help="The smaller model of the strategy draft-model."),
 ]
 MaxThreads = Annotated[
     int | None,
@@ -89,10 +108,10 @@ Json = Annotated[bool, option("--json", help="Print one JSON object.")]
 
 
 def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None:
-    """Refuse a value that is none of the choices, before anything slow happens.
+    """Refuse a value that is not one of the choices, before anything slow happens.
 
     Raises:
-        UsageError: naming what exists.
+        UsageError: its hint lists the choices.
     """
     names = list(choices)
     if value is not None and value not in names:
@@ -100,10 +119,10 @@ def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None
 
 
 def require_draft(draft: str | None, strategies: Iterable[str]) -> None:
-    """Refuse a draft model that nothing uses, and the strategy that has none.
+    """Refuse a draft model without its strategy, and the strategy without a draft model.
 
     Raises:
-        UsageError: one of the two is there without the other.
+        UsageError: only one of the two was given.
     """
     from pasta_lm.strategies.speculation import DRAFT
 

@@ -1,42 +1,41 @@
-"""Decode annotated answers with forced tokens: what an engine makes of real structure."""
+"""``pasta replay``: decode annotated answers with forced tokens, and report the speedups."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm.cli.exit_codes import INTERRUPTED, INVALID
 from pasta_lm.cli.flags import (
     Device,
     Dtype,
     Json,
     MaxThreads,
     Model,
-    Positions,
     option,
+    replaced_option,
     require_one_of,
 )
+from pasta_lm.cli.tables import number, print_json, print_table
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.loading import LoadedModel
     from pasta_lm.strategies.annotated import AnnotatedAnswer
-    from pasta_lm.strategies.replay import Progress
+    from pasta_lm.strategies.replay import Figures, ReplayReport
 
-INVALID = 3
-INTERRUPTED = 130
-FIGURES = (
-    ("num_threads_mean", "threads, mean", ""),
-    ("theoretical_speedup", "theoretical speedup", "x"),
-    ("realised_speedup", "realised speedup", "x"),
-    ("efficiency", "efficiency", ""),
-    ("parallelism", "parallelism", ""),
-    ("sequential_tokens_per_s", "sequential tokens/s", ""),
-    ("parallel_tokens_per_s", "parallel tokens/s", ""),
+STRATEGY = "--strategy NAME:POSITIONS"
+LABELS = (
+    "answers",
+    "threads, mean",
+    "theoretical speedup",
+    "realised speedup",
+    "efficiency",
+    "parallelism",
+    "sequential tokens/s",
+    "parallel tokens/s",
 )
 
 
@@ -48,11 +47,7 @@ def replay(
     model: Model = None,
     random: Annotated[
         Path | None,
-        option(
-            "--random",
-            metavar="ARCH.json",
-            help="Random weights of this architecture instead of a model.",
-        ),
+        option("--random", metavar="ARCH.json", help="Random weights of this architecture."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
@@ -63,20 +58,24 @@ def replay(
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        option("--limit", metavar="N", min=1, help="Only the first N answers."),
+        int | None, option("--limit", metavar="N", min=1, help="Only the first N answers.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Annotated[
-        int | None,
-        option("--threads", metavar="N", min=1, help="CPU threads of torch."),
+        int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
     ] = None,
     max_threads: MaxThreads = None,
-    positions: Positions = None,
     strategy: Annotated[
-        str, option("--strategy", metavar="NAME", help="Whose programs: pasta, apar or sot.")
+        str,
+        option(
+            "--strategy",
+            metavar="NAME[:POSITIONS]",
+            help="pasta, apar or sot; pasta:rotate also sets where main goes on after a promise: "
+            "predict, continue, rotate or oracle.",
+        ),
     ] = "pasta",
+    positions: Annotated[str | None, replaced_option("--positions", by=STRATEGY)] = None,
     json: Json = False,
 ) -> None:
     """Decode given answers, sequentially and in parallel.
@@ -84,19 +83,19 @@ def replay(
     The text is forced, the work is real: logits and a sampled token for every live thread. Lines
     that cannot be read are named and left out; then the exit code is 3.
     """
-    from pasta_lm.cli.terminal import silence_libraries
+    from pasta_lm.cli.terminal import bars, silence_libraries
     from pasta_lm.errors import InputError, UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
     from pasta_lm.strategies.annotated import read_annotated
     from pasta_lm.strategies.replay import REPLAYED
     from pasta_lm.strategies.replay import replay as decode
 
+    strategy, _, named = strategy.partition(":")
+    positions = named or positions
     require_one_of("--strategy", strategy, REPLAYED)
-    require_one_of("--positions", positions, [one.value for one in PositionStrategy])
+    require_one_of("positions", positions, [one.value for one in PositionStrategy])
     if (model is None) == (random is None):
-        raise UsageError(
-            "name what decodes: either --model or --random", hint="pasta replay --help"
-        )
+        raise UsageError("give either --model or --random", hint="pasta replay --help")
     if tokenizer is not None and random is None:
         raise UsageError("--tokenizer belongs to --random", hint="a model brings its own")
     answers, problems = read_annotated(file, limit)
@@ -108,20 +107,21 @@ def replay(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     loaded = _load(model, random, tokenizer, answers, dtype=dtype, device=device)
-    with _progress() as progress:
+    with bars() as progress:
         report = decode(
             answers,
             loaded,
             positions=PositionStrategy(positions) if positions else loaded.positions,
             strategy=strategy,
             max_threads=max_threads,
-            progress=progress,
+            progress=lambda done, total: progress("answers", done, total),
         )
-    _print({**report.to_dict(), "num_invalid_lines": len(problems)}, as_json=json)
-    for name, reason in report.skipped:
-        typer.echo(f"pasta: answer {name} was left out: {reason}", err=True)
+    if json:
+        print_json({**report.to_dict(), "num_invalid_lines": len(problems)})
+    else:
+        _print(report)
+    _say_on_stderr(report)
     if report.was_interrupted:
-        typer.echo("pasta: interrupted; the figures are of the answers that were done", err=True)
         raise typer.Exit(INTERRUPTED)
     if problems:
         raise typer.Exit(INVALID)
@@ -159,54 +159,51 @@ def _load(
     )
 
 
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """Give what shows progress on standard error, where that is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    from pasta_lm.cli.terminal import console
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("answers", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def _print(report: ReplayReport) -> None:
+    columns = [_cells(figures) for figures in (report.figures, report.multi_block)]
+    rows = zip(LABELS, *columns, strict=True)
+    print_table(("", "all answers", "two blocks or more"), list(rows))
+    typer.echo(f"\n{_conditions(report)}")
 
 
-def _print(report: dict[str, Any], *, as_json: bool) -> None:
-    from json import dumps
-
-    from pasta_lm.cli.terminal import console
-
-    if as_json:
-        typer.echo(dumps(report, ensure_ascii=False))
-        return
-    out = console(sys.stdout)
-    num_multi = report["multi_block"]["num_documents"]
-    out.print(f"{'':<26}{'all answers':>14}{'two blocks or more':>22}")
-    out.print(f"{'answers':<26}{report['num_documents']:>14}{num_multi:>22}")
-    for key, name, unit in FIGURES:
-        both = (_figure(part[key], unit) for part in (report, report["multi_block"]))
-        out.print("{:<26}{:>14}{:>22}".format(name, *both))
-    out.print(f"\n{_setting(report)}", soft_wrap=True)
+def _cells(figures: Figures) -> tuple[str, ...]:
+    """Return a cell for each of ``LABELS``."""
+    return (
+        str(figures.num_documents),
+        number(figures.num_threads_mean),
+        number(figures.theoretical_speedup, unit="x"),
+        number(figures.realised_speedup, unit="x"),
+        number(figures.efficiency),
+        number(figures.parallelism),
+        number(figures.sequential_tokens_per_s, 1),
+        number(figures.parallel_tokens_per_s, 1),
+    )
 
 
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2f}{unit}" if value < 100 else f"{value:.0f}{unit}"
-
-
-def _setting(report: dict[str, Any]) -> str:
-    """Return what every figure needs beside it: its kind, the weights, the hardware."""
-    weights = "random weights" if report["weights"] == "random-weights" else "given weights"
-    skipped = f"; {report['num_skipped']} answers did not fit" if report["num_skipped"] else ""
+def _conditions(report: ReplayReport) -> str:
+    """Return the kind of the figures, the weights and the hardware in one line."""
     from pasta_lm.engines.torch.diagnosis import devices
 
-    device = next((one for one in devices() if one.startswith(report["device"])), report["device"])
+    setting = report.setting
+    weights = "random weights" if setting.weights == "random-weights" else "given weights"
+    device = next((one for one in devices() if one.startswith(setting.device)), setting.device)
+    skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
     return (
-        f"{report['kind']}, {weights}: {report['model']}, {report['dtype']} on {device}, "
-        f"positions {report['positions']}{skipped}"
+        f"replayed, {weights}: {setting.model}, {setting.dtype} on {device}, "
+        f"positions {setting.positions}{skipped}"
     )
+
+
+def _say_on_stderr(report: ReplayReport) -> None:
+    from pasta_lm.strategies.replay import NEW_TAG_ROWS
+
+    if report.setting.weights == NEW_TAG_ROWS:
+        typer.echo(
+            "pasta: this model has no tag pieces; it was given untrained rows for them, which is "
+            "enough for forced text",
+            err=True,
+        )
+    for name, reason in report.skipped:
+        typer.echo(f"pasta: answer {name} was left out: {reason}", err=True)
+    if report.was_interrupted:
+        typer.echo("pasta: interrupted; the figures are of the answers that were done", err=True)

@@ -1,4 +1,4 @@
-"""Answer a prompt with a model, threads filling in as they are decoded."""
+"""``pasta run``: answer a prompt; in a terminal the threads are shown while they decode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from pasta_lm.cli.flags import (
     Device,
+    Draft,
     Dtype,
     Json,
     MaxThreads,
@@ -21,16 +22,17 @@ from pasta_lm.cli.flags import (
     require_draft,
     require_one_of,
 )
+from pasta_lm.cli.tables import print_json
 
 if TYPE_CHECKING:
     from pasta_lm.engines.request import Answer, SamplingParams
     from pasta_lm.strategies.model import Pasta
 
-
 INTRODUCTION = (
     "this is the small built-in demonstration model: it knows the tasks of `pasta examples` "
     "and nothing else"
 )
+EXAMPLE = 'pasta run "Three ways to sleep better"'
 
 
 def run(
@@ -39,8 +41,7 @@ def run(
         typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if absent."),
     ] = None,
     file: Annotated[
-        Path | None,
-        option("--file", "-f", metavar="FILE", help="Or read it here."),
+        Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")
     ] = None,
     model: Model = None,
     strategy: Annotated[
@@ -51,23 +52,12 @@ def run(
             help="pasta, sequential, apar, sot, sot-router, prompt-lookup or draft-model.",
         ),
     ] = "pasta",
-    draft: Annotated[
-        str | None,
-        option("--draft", metavar="DIR|HF_ID", help="The smaller model of draft-model."),
-    ] = None,
+    draft: Draft = None,
     max_tokens: Annotated[
-        int,
-        option(
-            "--max-tokens",
-            metavar="N",
-            help="Tokens of all threads together.",
-        ),
+        int, option("--max-tokens", metavar="N", help="Tokens of all threads together.")
     ] = 1024,
     max_threads: MaxThreads = None,
-    temperature: Annotated[
-        float,
-        option("--temperature", metavar="T", help="0 is greedy."),
-    ] = 0.0,
+    temperature: Annotated[float, option("--temperature", metavar="T", help="0 is greedy.")] = 0.0,
     top_p: Annotated[
         float,
         option(
@@ -76,25 +66,21 @@ def run(
             help="Sample from the likeliest tokens that make up this share.",
         ),
     ] = 1.0,
-    seed: Annotated[
-        int,
-        option("--seed", metavar="N", help="Same seed, same answer."),
-    ] = 0,
+    seed: Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.")] = 0,
     n: Annotated[int, option("--n", metavar="N", help="How many answers.")] = 1,
     positions: Positions = None,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
     trace: Annotated[
-        Path | None,
-        option("--trace", metavar="FILE", help="Write the trace here; see view."),
+        Path | None, option("--trace", metavar="FILE", help="Write the trace; see pasta view.")
     ] = None,
 ) -> None:
     """Answer a prompt with a model.
 
-    In a terminal the threads fill in as they are decoded; piped, the answer stands alone.
+    In a terminal the threads fill in as they are decoded; piped, only the answer is printed.
     """
-    from pasta_lm.cli.terminal import silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries, write_text
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
@@ -102,8 +88,8 @@ def run(
 
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, [strategy])
-    asked = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
-    require_one_of("--positions", positions, asked)
+    choices = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
+    require_one_of("--positions", positions, choices)
     params = SamplingParams(
         max_tokens=max_tokens,
         max_threads=max_threads,
@@ -114,23 +100,21 @@ def run(
     )
     if trace is not None and n > 1:
         raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
-    asked_for = _prompt(prompt, file)
+    text = _prompt(prompt, file)
     silence_libraries()
     with _loading(model):
         loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device, draft=draft)
     if model in (None, BUILTIN):
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
-    answers = _answer(loaded, asked_for, params, strategy, positions, is_shown=not json)
+    answers = _answer(loaded, text, params, strategy, positions, is_shown=not json)
     if trace is not None:
-        from pasta_lm.cli.terminal import write_text
-
         write_text(trace, answers[0].trace.to_json())
     _print(answers, as_json=json)
 
 
 @contextmanager
 def _loading(model: str | None) -> Iterator[None]:
-    """Say that a model is being loaded, where someone watches."""
+    """Show in a terminal that a model is being loaded; the built-in one loads at once."""
     from pasta_lm.cli.terminal import can_animate, console
 
     if model is None or not can_animate():
@@ -141,23 +125,22 @@ def _loading(model: str | None) -> Iterator[None]:
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
-    """Return the prompt from the one place that has it.
+    """Return the prompt from the argument, the file or standard input.
 
     Raises:
-        UsageError: no place has it, or two have.
+        UsageError: there is no prompt, it is empty, or there are two.
     """
     from pasta_lm.cli.terminal import STDIN, read_text
     from pasta_lm.errors import UsageError
 
     if prompt is not None and file is not None:
         raise UsageError("a prompt and --file were given", hint="give one of the two")
-    if file is not None:
-        return read_text(str(file))
-    if prompt is not None:
-        return prompt
-    if sys.stdin.isatty():
-        raise UsageError("there is no prompt", hint='pasta run "Three ways to sleep better"')
-    return read_text(STDIN)
+    if prompt is None and file is None and sys.stdin.isatty():
+        raise UsageError("there is no prompt", hint=EXAMPLE)
+    text = prompt if prompt is not None else read_text(str(file or STDIN))
+    if not text.strip():
+        raise UsageError("the prompt is empty", hint=EXAMPLE)
+    return text
 
 
 def _answer(
@@ -169,7 +152,7 @@ def _answer(
     *,
     is_shown: bool,
 ) -> list[Answer]:
-    """Return the answers; a single one is shown while it is decoded, if someone watches."""
+    """Return the answers; in a terminal, a single answer is shown while it is decoded."""
     from pasta_lm.cli.terminal import can_animate, console
     from pasta_lm.cli.thread_view import live_threads
     from pasta_lm.engines.request import Finished
@@ -186,15 +169,12 @@ def _answer(
 
 
 def _print(answers: list[Answer], *, as_json: bool) -> None:
-    from json import dumps
-
     from pasta_lm.cli.terminal import can_animate, console, glyphs, harmless
     from pasta_lm.cli.thread_view import picture, summary
 
     if as_json:
         objects = [answer.to_dict() for answer in answers]
-        whole = objects[0] if len(objects) == 1 else {"choices": objects}
-        typer.echo(dumps(whole, ensure_ascii=False))
+        print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
         text = "\n\n".join(answer.text for answer in answers)
         typer.echo(harmless(text) if sys.stdout.isatty() else text)

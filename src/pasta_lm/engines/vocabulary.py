@@ -93,6 +93,11 @@ class Vocabulary:
         )
 
     @property
+    def tokenizer(self) -> FastTokenizer:
+        """Return the tokenizer as it was given; it never encodes here."""
+        return self._tokenizer
+
+    @property
     def piece_ids(self) -> Mapping[str, int]:
         """Return each tag piece's token id; empty for a model that was not taught the tags."""
         return self._pieces.ids

@@ -1,21 +1,23 @@
-"""Decode given annotated answers, sequentially and in parallel: what an engine makes of structure.
+"""Replay annotated answers: decode given texts sequentially and in parallel, and compare the speed.
 
-The text is forced, the work is real: one token a live thread a pass, logits and a sampled token
-each time, discarded. Both runs of an answer follow each other in the same engine, so their ratio
-is measured under the same conditions.
+The tokens are forced, the work is real: every forward pass feeds one token per live thread,
+computes logits and samples a token, which is discarded. Both runs of an answer follow each other in
+the same engine, so their ratio is measured under the same conditions.
 
 Source: PASTA, section 5.1 (theoretical and realised speedup, parallelism).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean, mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
+from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
@@ -30,96 +32,130 @@ if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
-"""Strategies whose programs can be decoded again."""
+"""Strategies whose answers can be replayed."""
+MIN_BLOCKS = 2
+"""Answers with fewer blocks are left out of the ``multi_block`` figures."""
+GIVEN_WEIGHTS = "given"
+NEW_TAG_ROWS = "given, tag rows added"
 
 Progress = Callable[[int, int], None]
-"""Told how many answers are done, and of how many."""
+"""Called with the number of answers that are done and the number of all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One answer, decoded both ways."""
 
     id: str
     num_blocks: int
-    sequential_tokens: int
-    """Fed tokens of the sequential run: its critical path."""
-    critical_path: int
-    content_tokens: int
     num_threads: int
-    sequential_s: float
-    parallel_s: float
+    sequential: AnswerRecord
+    parallel: AnswerRecord
 
     @property
-    def theoretical_speedup(self) -> float:
-        """Return the sequential run's fed tokens / critical path."""
-        return self.sequential_tokens / self.critical_path
-
-    @property
-    def realised_speedup(self) -> float:
-        """Return the wall clock of the sequential run / that of the parallel one."""
-        return self.sequential_s / self.parallel_s
+    def wall_s(self) -> tuple[float, float]:
+        """Return the seconds of the sequential and of the parallel run."""
+        assert self.sequential.wall_s is not None
+        assert self.parallel.wall_s is not None
+        return self.sequential.wall_s, self.parallel.wall_s
 
 
-@dataclass(slots=True)
-class ReplayReport:
-    """All pairs, and what could not be decoded."""
+class Skipped(NamedTuple):
+    """An answer that was not replayed."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The conditions of a replay."""
 
     model: str
     device: str
     dtype: str
-    has_random_weights: bool
+    weights: str
     positions: str
     strategy: str = pasta.NAME
-    pairs: list[Pair] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    """Id and reason of answers that the model's context or the pool cannot hold."""
-    was_interrupted: bool = False
-    """Whether Ctrl-C ended it before the last answer; the figures are of those that were done."""
 
-    def to_dict(self) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The figures of some answers; None where there are no answers.
+
+    Speedups and parallelism are geometric means. Tokens per second count content, tags excluded.
+    """
+
+    num_documents: int = 0
+    num_threads_mean: float | None = None
+    theoretical_speedup: float | None = None
+    realised_speedup: float | None = None
+    efficiency: float | None = None
+    parallelism: float | None = None
+    sequential_tokens_per_s: float | None = None
+    parallel_tokens_per_s: float | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> Figures:
+        """Compute the figures."""
+        if not pairs:
+            return cls()
+        theoretical = geometric_mean(
+            pair.parallel.theoretical_speedup(pair.sequential) for pair in pairs
+        )
+        realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
+        num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
+        return cls(
+            num_documents=len(pairs),
+            num_threads_mean=mean(pair.num_threads for pair in pairs),
+            theoretical_speedup=theoretical,
+            realised_speedup=realised,
+            efficiency=speed.efficiency(realised, theoretical),
+            parallelism=geometric_mean(pair.parallel.parallelism for pair in pairs),
+            sequential_tokens_per_s=num_tokens / sum(pair.wall_s[0] for pair in pairs),
+            parallel_tokens_per_s=num_tokens / sum(pair.wall_s[1] for pair in pairs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """All pairs, and the answers that could not be decoded."""
+
+    setting: Setting
+    pairs: Sequence[Pair] = ()
+    skipped: Sequence[Skipped] = ()
+    """Answers that the strategy cannot express, or that do not fit the context or the pool."""
+    was_interrupted: bool = False
+    """Whether Ctrl-C ended the replay; the figures are of the answers that were done."""
+
+    @property
+    def figures(self) -> Figures:
+        """Return the figures of all answers."""
+        return Figures.of(self.pairs)
+
+    @property
+    def multi_block(self) -> Figures:
+        """Return the figures of the answers with two blocks or more."""
+        return Figures.of([pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS])
+
+    def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta replay --json`` prints."""
-        weights = Kind.RANDOM_WEIGHTS.value if self.has_random_weights else "given"
-        setting = {
-            "device": self.device,
-            "dtype": self.dtype,
-            "model": self.model,
-            "weights": weights,
-            "positions": self.positions,
-            "strategy": self.strategy,
-        }
-        multi = [pair for pair in self.pairs if pair.num_blocks >= 2]
+        setting = asdict(self.setting)
         return {
             "kind": Kind.REPLAYED.value,
-            "num_documents": len(self.pairs),
-            **figures(self.pairs),
+            **asdict(self.figures),
             **setting,
             "num_skipped": len(self.skipped),
-            "multi_block": {"num_documents": len(multi), **figures(multi), **setting},
+            "multi_block": asdict(self.multi_block) | setting,
         }
 
 
-def figures(pairs: Sequence[Pair]) -> dict[str, float | None]:
-    """Return the figures of some pairs: speedups are geometric means; None where there are none.
+class _Requests(NamedTuple):
+    """Both requests of one answer."""
 
-    Efficiency is realised / theoretical speedup. Tokens per second count content, tags excluded.
-    """
-    if not pairs:
-        names = ["num_threads_mean", "theoretical_speedup", "realised_speedup", "efficiency"]
-        names += ["parallelism", "sequential_tokens_per_s", "parallel_tokens_per_s"]
-        return dict.fromkeys(names)
-    theoretical = geometric_mean(pair.theoretical_speedup for pair in pairs)
-    realised = geometric_mean(pair.realised_speedup for pair in pairs)
-    num_tokens = sum(pair.content_tokens for pair in pairs)
-    return {
-        "num_threads_mean": mean(pair.num_threads for pair in pairs),
-        "theoretical_speedup": theoretical,
-        "realised_speedup": realised,
-        "efficiency": realised / theoretical,
-        "parallelism": geometric_mean(pair.content_tokens / pair.critical_path for pair in pairs),
-        "sequential_tokens_per_s": num_tokens / sum(pair.sequential_s for pair in pairs),
-        "parallel_tokens_per_s": num_tokens / sum(pair.parallel_s for pair in pairs),
-    }
+    answer: AnnotatedAnswer
+    sequential: Request
+    parallel: Request
 
 
 def replay(
@@ -134,53 +170,55 @@ def replay(
     """Decode each answer sequentially, then in parallel.
 
     Args:
-        answers: What to decode.
-        loaded: A model with tag pieces.
-        positions: Where main goes on after a promise.
-        strategy: By whose table blocks are decoded, see ``REPLAYED``; rivals have no promises.
+        answers: The answers to decode.
+        loaded: The model. Without tag pieces it is given them, in place: the text is forced, so
+            their rows need no training.
+        positions: Where main goes on after a promise; strategies without promises ignore it.
+        strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
         max_threads: Threads that decode in the same pass; None: all.
-        progress: Told after each answer.
+        progress: Called after each answer.
 
     Returns:
         The report; after Ctrl-C that of the answers that were done.
-
-    Raises:
-        VocabularyError: the model has no tag pieces.
     """
     from pasta_lm.engines.torch.engine import TorchEngine
+    from pasta_lm.engines.torch.pieces import with_pieces
 
-    report = ReplayReport(
-        loaded.name,
-        str(loaded.device),
-        str(loaded.dtype).removeprefix("torch."),
-        loaded.kind is Kind.RANDOM_WEIGHTS,
-        positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
-        strategy,
+    weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else GIVEN_WEIGHTS
+    if not loaded.vocabulary.has_pieces:
+        loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
+    setting = Setting(
+        model=loaded.name,
+        device=str(loaded.device),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        weights=weights,
+        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
+        strategy=strategy,
     )
-    requests: list[tuple[Request, Request]] = []
-    kept: list[AnnotatedAnswer] = []
+    requests: list[_Requests] = []
+    skipped: list[Skipped] = []
     for answer in answers:
         try:
             requests.append(_requests(answer, loaded, strategy, positions, max_threads))
-            kept.append(answer)
         except (ValueError, VocabularyError) as exc:
-            if strategy == pasta.NAME:  # every answer can be said in it
+            if strategy == pasta.NAME:  # it can express every answer
                 raise
-            report.skipped.append((answer.id, str(exc)))
-    largest = max((_need(request) for pair in requests for request in pair), default=1)
-    engine = TorchEngine(loaded, pool_tokens=largest)
+            skipped.append(Skipped(answer.id, str(exc)))
+    engine = TorchEngine(loaded, pool_tokens=max(map(_num_entries, requests), default=1))
     _warm_up(engine, requests)
+    pairs: list[Pair] = []
+    was_interrupted = False
     try:
-        for index, (answer, pair) in enumerate(zip(kept, requests, strict=True), start=1):
-            try:
-                report.pairs.append(_decode(answer, engine, *pair))
-            except RequestError as exc:
-                report.skipped.append((answer.id, exc.message))
+        for index, found in enumerate(_decode(engine, requests), start=1):
+            if isinstance(found, Pair):
+                pairs.append(found)
+            else:
+                skipped.append(found)
             if progress is not None:
-                progress(index, len(kept))
+                progress(index, len(requests))
     except KeyboardInterrupt:
-        report.was_interrupted = True
-    return report
+        was_interrupted = True
+    return ReplayReport(setting, pairs, skipped, was_interrupted)
 
 
 def _requests(
@@ -189,23 +227,22 @@ def _requests(
     strategy: str,
     positions: PositionStrategy,
     max_threads: int | None,
-) -> tuple[Request, Request]:
-    """Return the sequential and the parallel request of one answer."""
-    vocabulary = loaded.vocabulary
+) -> _Requests:
+    vocabulary, params = loaded.vocabulary, SamplingParams()
     prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
     document = answer.document.with_lengths(vocabulary.count_tokens)
-    one = bounded(sequential.replay(prompt, document, vocabulary, SamplingParams()), None)
+    one = bounded(sequential.replay(prompt, document, vocabulary, params), None)
     if strategy == sot.NAME:
-        return one, _by_points(answer, vocabulary, max_threads)
+        return _Requests(answer, one, _by_points(answer, vocabulary, max_threads))
     if strategy == apar.NAME:
-        many = apar.replay(prompt, document, vocabulary, SamplingParams())
+        many = apar.replay(prompt, document, vocabulary, params)
     else:
-        many = pasta.replay(prompt, document, vocabulary, SamplingParams(), positions)
-    return one, bounded(many, max_threads)
+        many = pasta.replay(prompt, document, vocabulary, params, positions)
+    return _Requests(answer, one, bounded(many, max_threads))
 
 
 def _by_points(answer: AnnotatedAnswer, vocabulary: Vocabulary, max_threads: int | None) -> Request:
-    """Return the request of an answer by points; one that has none is its own only point."""
+    """Return the request of an answer by points; without blocks, the whole answer is one point."""
     document = answer.document
     if not document.blocks:
         document = Document((Block("", None, (Text(document.plain_text),)),))
@@ -216,7 +253,7 @@ def _by_points(answer: AnnotatedAnswer, vocabulary: Vocabulary, max_threads: int
 
 
 def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
-    """Give a request room for exactly its forced tokens and their end, and what it is given."""
+    """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
     assert request.forced is not None
     blocks = request.forced.blocks
     num_tokens = num_given + len(request.forced.main) + sum(len(block) + 2 for block in blocks)
@@ -226,31 +263,36 @@ def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Re
     return replace(request, params=params)
 
 
-def _need(request: Request) -> int:
-    return len(request.prompt) + request.params.max_tokens
+def _num_entries(requests: _Requests) -> int:
+    """Return the cache entries that the larger of both requests needs."""
+    both = (requests.sequential, requests.parallel)
+    return max(len(request.prompt) + request.params.max_tokens for request in both)
 
 
-def _warm_up(engine: TorchEngine, requests: Sequence[tuple[Request, Request]]) -> None:
-    """Decode one answer before the clock counts: first passes allocate and compile."""
-    for request in requests[0] if requests else ():
+def _warm_up(engine: TorchEngine, requests: Sequence[_Requests]) -> None:
+    """Decode one answer before anything is timed: first passes allocate and compile."""
+    for one in requests[:1]:
         try:
-            engine.generate([request])
+            engine.generate([one.sequential])
+            engine.generate([one.parallel])
         except RequestError:
             return
 
 
-def _decode(answer: AnnotatedAnswer, engine: TorchEngine, one: Request, many: Request) -> Pair:
-    alone, together = (_run(engine, request) for request in (one, many))
-    return Pair(
-        answer.id,
-        len(answer.document.blocks),
-        alone.trace.critical_path,
-        together.trace.critical_path,
-        together.trace.num_content_tokens,
-        len(together.trace.threads),
-        alone.trace.wall_s,
-        together.trace.wall_s,
-    )
+def _decode(engine: TorchEngine, requests: Sequence[_Requests]) -> Iterator[Pair | Skipped]:
+    for answer, one, many in requests:
+        try:
+            alone, together = _run(engine, one), _run(engine, many)
+        except RequestError as exc:
+            yield Skipped(answer.id, exc.message)
+            continue
+        yield Pair(
+            id=answer.id,
+            num_blocks=len(answer.document.blocks),
+            num_threads=len(together.trace.threads),
+            sequential=AnswerRecord.of(alone, is_timed=True),
+            parallel=AnswerRecord.of(together, is_timed=True),
+        )
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:

@@ -8,6 +8,8 @@ are used, never cut off.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import AddedToken
@@ -17,6 +19,9 @@ from pasta_lm.engines.encoded_document import check_piece_ids
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import VocabularyError
 from pasta_lm.language.tags import PIECES
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.torch.loading import LoadedModel
 
 
 def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
@@ -42,6 +47,18 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
         if piece not in taken or token_id >= num_rows:
             _set_row_to_mean(model, token_id, _spelling(before, piece))
     return piece_ids
+
+
+def with_pieces(loaded: LoadedModel) -> LoadedModel:
+    """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place.
+
+    Raises:
+        VocabularyError: the tokenizer cannot spell a piece.
+    """
+    tokenizer = loaded.vocabulary.tokenizer
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    piece_ids = add_pieces(loaded.model, tokenizer)
+    return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 
 def _marker(piece: str) -> AddedToken:
