@@ -27,6 +27,7 @@ DOORS = {
     "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers",
     "train/adapters.py": "peft",
+    "train/router.py": "sklearn",
     "evaluate/": "scipy numpy",
     "evaluate/page.py": "jinja2",
     "evaluate/instructions.py": "huggingface_hub",

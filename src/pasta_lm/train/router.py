@@ -1,47 +1,91 @@
-"""Learn the router of SoT from tasks: can all points of an answer be written at once?"""
+"""Train the router of Skeleton-of-Thought on tasks whose dependency structure is known.
+
+A prompt's label says whether all points of its answer can be written at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pasta_lm.strategies.router import learn, write_router
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from pasta_lm.errors import InputError
+from pasta_lm.strategies.router import LearnedRouter, features, write_router
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.rivals import SOT_ANNOTATORS
 
+MIN_PROMPTS = 5
+"""Words of fewer prompts get no weight."""
 NUM_DEV = 500
 SEED = 3
-"""Not that of any recipe: other prompts than those that models learn from first."""
+"""Not that of any recipe: the prompts differ from those that models are trained on first."""
 
 
-class Learned(NamedTuple):
-    """A router on disk, and how it does on prompts that it has not seen."""
+class TrainedRouter(NamedTuple):
+    """A router on disk, and its figures on development prompts."""
 
     file: Path
     agreement: float
-    """Share of dev prompts on which it and the true structure agree."""
+    """Share of prompts on which the router and the true structure agree."""
     routed: float
-    """Share of dev prompts to which it gives a skeleton."""
+    """Share of prompts to which it gives a skeleton."""
 
 
-def train_router(folder: Path, annotator: str, num_tasks: int) -> Learned:
-    """Learn a router and write it into a model folder.
+def train_router(folder: Path, annotator: str, num_tasks: int) -> TrainedRouter:
+    """Train a router and write it into a model folder.
 
     Args:
-        folder: Of the model that it is for.
+        folder: The folder of its model.
         annotator: One of ``SOT_ANNOTATORS``.
-        num_tasks: Training prompts to learn from.
+        num_tasks: Number of training prompts.
 
     Raises:
-        InputError: the annotator does not tell prompts apart, or the folder cannot be written to.
+        InputError: the annotator labels all prompts alike, or the folder cannot be written to.
     """
-    router = learn(_rows("train", annotator, num_tasks))
-    seen = [(router(prompt), should) for prompt, should in _rows("dev", "sot_gold", NUM_DEV)]
+    router = fit(_rows("train", annotator, num_tasks))
+    seen = [(router(prompt), label) for prompt, label in _rows("dev", "sot_gold", NUM_DEV)]
     file = write_router(router, folder)
-    agreement = sum(given == should for given, should in seen) / len(seen)
-    return Learned(file, agreement, sum(given for given, _ in seen) / len(seen))
+    agreement = sum(given == label for given, label in seen) / len(seen)
+    return TrainedRouter(file, agreement, sum(given for given, _ in seen) / len(seen))
+
+
+def fit(rows: Iterable[tuple[str, bool]]) -> LearnedRouter:
+    """Fit a logistic regression; the same rows give the same router.
+
+    Both classes have the same total weight: an annotator that errs finds few answers independent,
+    because one wrong sync is enough, and its errors must not set the threshold.
+
+    Args:
+        rows: Prompts, each with its label: whether its answer should begin with a skeleton.
+
+    Raises:
+        InputError: all labels are the same, or no word occurs in ``MIN_PROMPTS`` prompts.
+    """
+    labelled = list(rows)
+    labels = [label for _, label in labelled]
+    if len({*labels}) < 2:
+        raise InputError(
+            f"{len(labels)} prompts, and a skeleton for {'all' if any(labels) else 'none'} of "
+            "them: a router learns nothing from that",
+            hint="take more prompts, and an annotator that tells them apart: sot_gold or sot_noisy",
+        )
+    vectorizer = CountVectorizer(analyzer=features, binary=True, min_df=MIN_PROMPTS)
+    try:
+        counts = vectorizer.fit_transform([prompt for prompt, _ in labelled])
+    except ValueError as exc:
+        raise InputError(
+            f"no word occurs in {MIN_PROMPTS} of {len(labels)} prompts: a router learns nothing "
+            "from that",
+            hint="take more prompts",
+        ) from exc
+    model = LogisticRegression(class_weight="balanced", max_iter=1000).fit(counts, labels)
+    names = (str(name) for name in vectorizer.get_feature_names_out())
+    weights = dict(zip(names, map(float, model.coef_[0]), strict=True))
+    return LearnedRouter(float(model.intercept_[0]), weights)
 
 
 def _rows(split: str, annotator: str, num_tasks: int) -> Iterator[tuple[str, bool]]:
