@@ -1,26 +1,80 @@
-"""Ways to put tags on a task's answer: as its dependencies are, by chance wrong, or by a rule."""
+"""Annotators of a task's answer: its true structure, copies of it with errors, and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 
-from pasta_lm.language.document import Block, Document
+from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.tasks.layout import Layout
-from pasta_lm.tasks.plan import needed_syncs, plan, write
-from pasta_lm.tasks.rules import MARKED, rule_document
-from pasta_lm.tasks.task import Task
+from pasta_lm.tasks.rules import EVERY_LINE, label_document, rule_document
+from pasta_lm.tasks.task import Task, Unit
 
 MISSED = 0.3
 """Share of true blocks that the noisy annotator misses."""
 ADDED = 0.3
 """Share of the other units that it makes blocks of."""
-NO_TOPIC = "part"
-"""The topic of every block where topics are taken away."""
 SYNC_NOISE = 0.2
-"""Share of syncs that it drops, and of the other places where it puts one."""
+"""Share of true syncs that it drops, and of the other places where it puts one."""
+NO_TOPIC = "part"
+"""The topic of every block of the annotator without topics."""
+
+
+def needed_syncs(units: Sequence[Unit], blocks: Collection[int]) -> list[int]:
+    """Return the units that need a sync in front of them if these units are blocks.
+
+    A sync is needed where a unit needs a block that no earlier sync has joined.
+
+    Raises:
+        ValueError: a unit needs itself or a later one.
+    """
+    syncs: list[int] = []
+    unjoined: set[int] = set()
+    for index, unit in enumerate(units):
+        if any(need >= index for need in unit.needs):
+            raise ValueError(f"unit {index} needs {sorted(unit.needs)}")
+        if unit.needs & unjoined:
+            syncs.append(index)
+            unjoined.clear()
+        if index in blocks:
+            unjoined.add(index)
+    return syncs
+
+
+def write(
+    units: Sequence[Unit], blocks: Collection[int], syncs: Collection[int], preface: str = ""
+) -> Document:
+    """Return the answer with these units as blocks and a sync in front of those units.
+
+    A sync that would join nothing is left out. The white space before a unit stays in front of
+    its sync: only the text of the unit needs the blocks.
+    """
+    items: list[Item] = []
+    has_unjoined = False
+    for index, unit in enumerate(units):
+        items.append(Text(unit.before if index else preface))
+        if index in syncs and has_unjoined:
+            items.append(Sync())
+            has_unjoined = False
+        text = Text(unit.text)
+        items.append(Block(unit.topic, None, (text,)) if index in blocks else text)
+        has_unjoined |= index in blocks
+    return Document(tuple(items))
+
+
+def plan(units: Sequence[Unit], preface: str = "") -> Document:
+    """Return the answer with every block that pays and every sync that they need.
+
+    Args:
+        units: The parts of the answer.
+        preface: The text in front of them.
+
+    Raises:
+        ValueError: a unit needs itself or a later one.
+    """
+    blocks = _true_blocks(units)
+    return write(units, blocks, needed_syncs(units, blocks), preface)
 
 
 def gold(task: Task, seed: int = 0) -> Document:
@@ -30,17 +84,18 @@ def gold(task: Task, seed: int = 0) -> Document:
 
 def plain(task: Task, seed: int = 0) -> Document:
     """Return the answer without tags."""
-    return plan(task.units, task.preface).without_tags()
+    return Document((Text(task.text),))
 
 
 def noisy(task: Task, seed: int = 0) -> Document:
-    """Return the answer as an annotator marks it that errs at fixed rates, whatever is true.
+    """Return the answer as marked by an annotator that errs at fixed rates.
 
-    The honest analogue of a teacher model. Seeded by task, so that a data set can be made again.
+    It stands for a teacher model. The errors do not depend on the content of the task, and are the
+    same for the same task and seed.
     """
     random = Random(f"noisy/{task.id}/{seed}")
     units = task.units
-    true_syncs = needed_syncs(units, [i for i, unit in enumerate(units) if unit.fork])
+    true_syncs = needed_syncs(units, _true_blocks(units))
     blocks = [
         index
         for index, unit in enumerate(units)
@@ -51,7 +106,7 @@ def noisy(task: Task, seed: int = 0) -> Document:
 
 
 def noisy_without_topics(task: Task, seed: int = 0) -> Document:
-    """Return the same with one topic for all blocks: promises say where text comes, not of what."""
+    """Return the answer of the noisy annotator with the same topic for all blocks."""
     items = noisy(task, seed).items
     return Document(
         tuple(replace(one, topic=NO_TOPIC) if isinstance(one, Block) else one for one in items)
@@ -59,26 +114,51 @@ def noisy_without_topics(task: Task, seed: int = 0) -> Document:
 
 
 def noisy_without_syncs(task: Task, seed: int = 0) -> Document:
-    """Return the noisy annotator's blocks without its syncs: nothing ever sees a block."""
+    """Return the answer of the noisy annotator without its syncs."""
     items = noisy(task, seed).items
     return Document(tuple(one for one in items if not isinstance(one, Sync)))
 
 
 def always_fork(task: Task, seed: int = 0) -> Document:
-    """Return the answer with every unit a block, its true syncs kept as they are."""
+    """Return the answer with every unit a block, and its true syncs."""
     return _forking(task, range(len(task.units)))
 
 
 def random_fork(task: Task, rate: float, seed: int = 0) -> Document:
-    """Return the answer with units made blocks by chance, syncs where its true blocks need them.
+    """Return the answer with random units as blocks, and syncs where its true blocks need them.
 
     Args:
-        task: What was asked.
-        rate: The chance of each unit.
-        seed: With the task's id, of the chance: the same block falls at every rate above its own.
+        task: The task.
+        rate: The probability that a unit is a block.
+        seed: With the task's id, the random seed: a unit that is a block at one rate is a block at
+            every higher rate.
     """
     random = Random(f"fork/{task.id}/{seed}")
     return _forking(task, [i for i in range(len(task.units)) if random.random() < rate])
+
+
+def never_sync(task: Task, seed: int = 0) -> Document:
+    """Return the answer with its true blocks and no sync."""
+    return write(task.units, _true_blocks(task.units), (), task.preface)
+
+
+def rule(task: Task, seed: int = 0) -> Document:
+    """Return the answer as the rule for Markdown marks it; it does not see the label."""
+    return _with_unit_topics(task, rule_document(task.body), task.preface)
+
+
+def rule_lines(task: Task, seed: int = 0) -> Document:
+    """Return the answer as the rule for every line marks it; it does not see the label."""
+    return _with_unit_topics(task, rule_document(task.body, EVERY_LINE), task.preface)
+
+
+def rule_label(task: Task, seed: int = 0) -> Document:
+    """Return the answer as the rule that reads its label marks it."""
+    return _with_unit_topics(task, label_document(task.text))
+
+
+def _true_blocks(units: Sequence[Unit]) -> list[int]:
+    return [index for index, unit in enumerate(units) if unit.fork]
 
 
 def _forking(task: Task, blocks: Collection[int]) -> Document:
@@ -87,27 +167,10 @@ def _forking(task: Task, blocks: Collection[int]) -> Document:
     return write(units, blocks, needed_syncs(units, true_blocks), task.preface)
 
 
-def never_sync(task: Task, seed: int = 0) -> Document:
-    """Return the answer with its true blocks and no sync."""
-    units = task.units
-    return write(units, [i for i, unit in enumerate(units) if unit.fork], (), task.preface)
+def _with_unit_topics(task: Task, document: Document, preface: str = "") -> Document:
+    """Give blocks that are whole units the topics that the other annotators give them.
 
-
-def rule(task: Task, seed: int = 0) -> Document:
-    """Return the answer as rule-pasta's rule marks it: from its Markdown, whatever was asked."""
-    return _with_topics(task, rule_document(task.body))
-
-
-def rule_lines(task: Task, seed: int = 0) -> Document:
-    """Return the same where lines that stand alone are set apart too."""
-    return _with_topics(task, rule_document(task.body, MARKED | {Layout.LINE}))
-
-
-def _with_topics(task: Task, document: Document) -> Document:
-    """Give blocks that are whole units the topics that every annotator gives them.
-
-    A rule places blocks and syncs; that it had other topics as well, or took the preface for a part
-    of its own, would blur the comparison.
+    Rules are compared by the blocks and syncs that they place, and other topics would blur that.
     """
     topics = {unit.text: unit.topic for unit in task.units}
     items = [
@@ -116,10 +179,12 @@ def _with_topics(task: Task, document: Document) -> Document:
         else item
         for item in document.items
     ]
-    return Document((Text(task.preface), *items))
+    return Document((Text(preface), *items))
 
 
-ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
+Annotator = Callable[[Task, int], Document]
+
+ANNOTATORS: dict[str, Annotator] = {
     "gold": gold,
     "noisy": noisy,
     "noisy_without_topics": noisy_without_topics,
@@ -130,13 +195,5 @@ ANNOTATORS: dict[str, Callable[[Task, int], Document]] = {
     "never_sync": never_sync,
     "rule": rule,
     "rule_lines": rule_lines,
+    "rule_label": rule_label,
 }
-
-
-def annotate(task: Task, name: str, seed: int = 0) -> Document:
-    """Return the task's answer as the annotator of this name marks it.
-
-    Raises:
-        KeyError: there is no such annotator.
-    """
-    return ANNOTATORS[name](task, seed)

@@ -1,107 +1,61 @@
-"""Draw names, words, numbers and wordings, each split from a share of its own.
+"""Draw the names, words, numbers and wordings of a task; no two splits share any.
 
-One rule says to which split a word or a number belongs, so that no list has to be kept apart by
-hand: words by a hash of their spelling, numbers by the sum of their last two digits. Numbers are
-not dealt out by contiguous ranges: every digit must be met in every place, or a test would ask for
-digits that were never seen rather than for numbers that were never seen.
+A hash of its spelling decides to which split a word belongs, the sum of its last two digits to
+which split a number belongs. Ranges of numbers would not do: every digit must occur in every
+place in training, or the test would measure unseen digits rather than unseen numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
-from pasta_lm.tasks.grammar import sentences
 from pasta_lm.tasks.task import Split
-from pasta_lm.tasks.words import CODAS, NUCLEI, ONSETS, WORDS
+from pasta_lm.tasks.wordings import Wordings, syllable_parts, word_lists
 
 GRAMMAR_SHARE = 0.7
-"""Of the wordings of training, those that a grammar writes rather than a person."""
+"""Share of the training wordings that the grammar writes; the others are listed."""
 
 T = TypeVar("T")
 
 NUM_RECORDS = (2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)
-"""How many records a prompt has: drawn from these, as often as they stand here."""
+"""Number of records of a prompt: one of these, all equally likely."""
 NUM_HARD_RECORDS = (7, 8)
 
 INVENTED = {Split.TRAIN: 0.6, Split.DEV: 0.2, Split.TEST: 0.2, Split.HARD: 0.2}
 """Share of words that are invented although their kind has a list.
 
-Training has more of them: a model that knows most words by heart has little reason to copy."""
+It is larger in training: a model that knows most words by heart has little reason to copy."""
 
 _SHARES = {Split.TRAIN: range(0, 7), Split.DEV: range(7, 8), Split.TEST: range(8, 10)}
 _SUMS = {Split.TRAIN: (0, 1, 2), Split.DEV: (3,), Split.TEST: (4,)}
 
 
-@dataclass(frozen=True, slots=True)
-class Wordings(Generic[T]):
-    """Ways to say one thing, none of which two splits share."""
-
-    train: tuple[T, ...]
-    dev: tuple[T, ...]
-    test: tuple[T, ...]
-    grammar: str = ""
-    """What training goes on with, see ``grammar``; empty: it has the listed ones alone."""
-
-    def of(self, split: Split) -> tuple[T, ...]:
-        """Return the wordings of a split; ``hard`` has those of ``test``."""
-        by_split = {Split.TRAIN: self.train, Split.DEV: self.dev, Split.TEST: self.test}
-        return by_split[source_of(split)]
-
-
-def source_of(split: Split) -> Split:
-    """Return the split whose words, values and wordings a split uses."""
-    return Split.TEST if split is Split.HARD else split
-
-
 def owns_word(split: Split, word: str) -> bool:
-    """Tell whether a word belongs to a split."""
+    """Return whether a word belongs to a split."""
     digest = hashlib.sha256(word.lower().encode()).digest()
-    return digest[0] % 10 in _SHARES[source_of(split)]
+    return digest[0] % 10 in _SHARES[split.source]
 
 
 def owns_value(split: Split, value: int) -> bool:
-    """Tell whether a number of two digits or more belongs to a split."""
-    return (value // 10 % 10 + value % 10) % 5 in _SUMS[source_of(split)]
+    """Return whether a number of two digits or more belongs to a split."""
+    return (value // 10 % 10 + value % 10) % 5 in _SUMS[split.source]
 
 
 @lru_cache(maxsize=256)
 def _owned(split: Split, kind: str) -> tuple[str, ...]:
-    return tuple(word for word in WORDS[kind] if owns_word(split, word))
-
-
-def _written(wordings: Wordings[T], random: Random) -> T:
-    """Return a sentence, or sides, of a grammar, and none that another split has."""
-    (one, *_), held_out = wordings.train, _held_out(wordings)
-    while True:
-        found = sentences(wordings.grammar, random)
-        if not _plain(found) & held_out:
-            return found[0] if isinstance(one, str) else type(one)(*found)  # type: ignore
-
-
-@cache
-def _held_out(wordings: Wordings[Any]) -> set[str]:
-    return _plain((*wordings.dev, *wordings.test))
-
-
-def _plain(wordings: Iterable[Any]) -> set[str]:
-    """Return sentences without what makes no other wording of them: case, marks, articles."""
-    sides = [one for some in wordings for one in ((some,) if isinstance(some, str) else some)]
-    words = (re.findall(r"\w+|[{}]", side.lower()) for side in sides)
-    return {" ".join(word for word in found if word not in ("a", "an", "the")) for found in words}
+    return tuple(word for word in word_lists()[kind] if owns_word(split, word))
 
 
 class Draw:
-    """All the chance of one task.
+    """The random choices of one task.
 
     Attributes:
         split: The split that everything is drawn from.
-        random: The source of chance; the same seed gives the same task.
+        random: The random generator; the same seed gives the same task.
         drawn: Every name, word and number drawn so far, as it is written.
     """
 
@@ -110,19 +64,20 @@ class Draw:
         split: Split,
         seed: int | str,
         *,
-        most: int | None = None,
+        max_records: int | None = None,
         wordings: Split | None = None,
     ) -> None:
-        """Begin a task.
+        """Seed the random generator.
 
         Args:
             split: Where words and values come from.
             seed: The same seed draws the same.
-            most: The most records that a prompt may have.
+            max_records: Upper bound on the records of the prompt, where the family leaves the
+                number open.
             wordings: Where wordings come from, if not from ``split``.
         """
         self.split = split
-        self._most = most
+        self._max_records = max_records
         self._wordings = wordings or split
         self.random = Random(f"{split.value}/{seed}")
         self.drawn: set[str] = set()
@@ -130,26 +85,32 @@ class Draw:
     def count(self, low: int = 2, high: int = 8) -> int:
         """Return how many records the prompt has, between the bounds."""
         choices = NUM_HARD_RECORDS if self.split is Split.HARD else NUM_RECORDS
-        high = high if self._most is None else max(low, min(high, self._most))
+        if self._max_records is not None:
+            high = max(low, min(high, self._max_records))
         fitting = [number for number in choices if low <= number <= high]
         return self.random.choice(fitting or [high])
 
-    def wording(self, wordings: Wordings[T]) -> T:
-        """Return one of the split's wordings; training draws most of its own from a grammar."""
+    def wording(self, wordings: Wordings, side: int = 0) -> str:
+        """Return a sentence of the split; training draws most of its own from a grammar.
+
+        Args:
+            wordings: What can be said.
+            side: Which side of a pair is wanted: 0 or 1.
+        """
         is_training = self.split is self._wordings is Split.TRAIN
         if is_training and wordings.grammar and self.random.random() < GRAMMAR_SHARE:
-            return _written(wordings, self.random)
-        return self.random.choice(wordings.of(self._wordings))
+            return wordings.write(self.random)[side]
+        return self.random.choice(wordings.of(self._wordings))[side]
 
     def choice(self, options: Sequence[T]) -> T:
-        """Return one of the options, which all splits share."""
+        """Return one of some options that all splits share."""
         return self.random.choice(options)
 
     def words(self, kind: str, number: int) -> list[str]:
-        """Return different words of a kind (a key of ``words.WORDS``), some of them invented.
+        """Return different words of a kind (a key of ``word_lists()``), some of them invented.
 
-        Invented words stand in for a share of them, and for those that the split lacks: who
-        answers must copy what is there, not what it knows.
+        A share is invented, and so are words that the split lacks: the answer must copy words of
+        the prompt rather than recall known ones.
         """
         owned = _owned(self.split, kind)
         num_known = sum(self.random.random() >= INVENTED[self.split] for _ in range(number))
@@ -163,11 +124,11 @@ class Draw:
         return self.words(kind, 1)[0]
 
     def names(self, number: int) -> list[str]:
-        """Return different invented names, capitalised; none begins as another does."""
+        """Return different invented names, capitalised; no two begin with the same letters."""
         return self._keep([name.capitalize() for name in self._invent(number)])
 
     def invented(self, number: int) -> list[str]:
-        """Return different invented words in small letters; none begins as another does."""
+        """Return different invented words in small letters; no two begin with the same letters."""
         return self._keep(self._invent(number))
 
     def values(self, number: int, low: int = 11, high: int = 99) -> list[int]:
@@ -191,8 +152,7 @@ class Draw:
         return found
 
     def _syllable(self) -> str:
-        parts = (ONSETS, NUCLEI, CODAS)
-        return "".join(self.random.choice(part) for part in parts)
+        return "".join(self.random.choice(part) for part in syllable_parts())
 
     def _keep(self, words: list[str]) -> list[str]:
         self.drawn.update(words)

@@ -9,15 +9,13 @@ sentences are those of the training split, and no grader reads the answers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pasta_lm.tasks.draw import Draw, Wordings
-from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings
-from pasta_lm.tasks.prefaces import CHAIN, FREE
+from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lm.tasks.records import Cell
 from pasta_lm.tasks.registry import make
 from pasta_lm.tasks.task import Split
-from pasta_lm.tasks.words import WORDS
+from pasta_lm.tasks.wordings import word_lists, wordings
 
 MOST_QUESTIONS = 12
 SEPARATORS = (". ", "\n", "; ")
@@ -29,12 +27,12 @@ NUMBERED = 0.3
 """Share of drills whose answers are numbered, so that no line begins with what is to be found."""
 NUMBERS = 0.4
 """Share of columns that hold numbers."""
-CLAUSES: tuple[tuple[Wordings[Any], str, str], ...] = (
-    (takings.CLAUSES, "takings", "running_takings"),
-    (journeys.CLAUSES, "legs", "route"),
-    (notes.CLAUSES, "numbered_apart", "numbered_on"),
-    (prices.CLAUSES, "as_given", "as_above"),
-    (exchanges.CLAUSES, "lookups", "substitutions"),
+CLAUSES: tuple[tuple[str, str, str], ...] = (
+    ("takings", "takings", "running_takings"),
+    ("journeys", "legs", "route"),
+    ("notes", "numbered_apart", "numbered_on"),
+    ("prices", "as_given", "as_above"),
+    ("exchanges", "lookups", "substitutions"),
 )
 """Clauses that decide, and the family on either side."""
 ALONE, WITH_RECORDS = 0.6, 0.2
@@ -59,7 +57,7 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
     """
     draw = Draw(Split.TRAIN, f"drill/{seed}")
     num_records = draw.random.randint(2, most_records)
-    kind, *kinds = draw.random.sample(sorted(WORDS), 1 + draw.random.randint(1, most_columns))
+    kind, *kinds = draw.random.sample(sorted(word_lists()), 1 + draw.random.randint(1, most_columns))
     is_name = draw.random.random() < NAMES
     names = draw.names(num_records) if is_name else draw.words(kind, num_records)
     columns = [_column(draw, kind, num_records) for kind in kinds]
@@ -82,12 +80,12 @@ def clause_drill(seed: int) -> Drill:
     side = draw.choice((0, 1))
     shown = draw.random.random()
     if shown < ALONE:
-        prompt = draw.wording(clauses)[side]
+        prompt = draw.wording(wordings(clauses, "clauses"), side)
     else:
-        task = make(families[side], Split.TRAIN, seed, most=3)
+        task = make(families[side], Split.TRAIN, seed, max_records=3)
         is_whole = shown < ALONE + WITH_RECORDS
         prompt = task.prompt if is_whole else task.prompt.replace(task.records, "").strip()
-    return Drill(prompt, (FREE, CHAIN)[side])
+    return Drill(prompt, (FREE_LABEL, CHAIN_LABEL)[side])
 
 
 def _column(draw: Draw, kind: str, number: int) -> list[Cell]:

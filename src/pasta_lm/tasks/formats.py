@@ -1,17 +1,26 @@
-"""The format ladder: the same content as a list, in bold, as table rows or as plain sentences.
+"""Write the items of an answer: their marks, the label sentence in front of them, and sums.
 
-What may run in parallel never depends on the format, so a rule that reads the marks is measured
-against a model that reads the meaning.
+Which items can run in parallel never depends on their marks, so that an annotator that reads the
+marks can be compared with a model that reads the prompt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from pasta_lm.tasks.draw import Draw, Wordings
-from pasta_lm.tasks.more_wordings import more_sentences
+from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.wordings import wordings
 
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth")
+
+FREE_LABEL, CHAIN_LABEL = "Each stands alone.", "Each builds on the last."
+"""First sentence of an answer whose prompt has a deciding clause: how the answer reads the clause.
+
+About one token in 250 depends on that clause, and it decides tokens that come late: the first
+number of an item. A small model did not learn to decide without this sentence (``docs/log.md``).
+The graders do not ask for it.
+"""
 
 
 class Format(StrEnum):
@@ -25,80 +34,10 @@ class Format(StrEnum):
     SENTENCES = "plain"
 
 
-REQUESTS: dict[Format, Wordings[str]] = {
-    Format.DOTS: Wordings(
-        train=(
-            "Write a numbered list (1. 2. 3.).",
-            "Number the items 1., 2., 3. and so on.",
-            "Answer as a list numbered 1. 2. 3.",
-            *more_sentences("format 1."),
-        ),
-        grammar="format 1.",
-        dev=("Give a list with the numbers 1. 2. 3.",),
-        test=("Number the list 1., 2., 3.", "The answer is a numbered list: 1. 2. 3."),
-    ),
-    Format.PARENTHESES: Wordings(
-        train=(
-            "Write a numbered list with brackets: 1) 2) 3).",
-            "Number the items 1), 2), 3) and so on.",
-            "Answer as a list numbered 1) 2) 3).",
-            *more_sentences("format 1)"),
-        ),
-        grammar="format 1)",
-        dev=("Give a list with the numbers 1) 2) 3).",),
-        test=("Number the list 1), 2), 3).", "The answer is a numbered list: 1) 2) 3)."),
-    ),
-    Format.ORDINALS: Wordings(
-        train=(
-            "Begin the items with First, Second, Third.",
-            "Start each item with First, Second, Third and so on.",
-            "Count with words: First, Second, Third.",
-            *more_sentences("format First,"),
-        ),
-        grammar="format First,",
-        dev=("Open the items with the words First, Second, Third.",),
-        test=("The items start with First, Second, Third.", "Count in words: First, Second."),
-    ),
-    Format.BOLD: Wordings(
-        train=(
-            "Begin each item with its name in bold.",
-            "Put the name in bold at the start of each item.",
-            "Every item starts with a bold name.",
-            *more_sentences("format bold"),
-        ),
-        grammar="format bold",
-        dev=("Open each item with the name in bold.",),
-        test=("Each item begins with a bold name.", "Start every item with the name in bold."),
-    ),
-    Format.ROWS: Wordings(
-        train=(
-            "Write each item as a table row with | at both ends.",
-            "Answer in table rows: | name | text |.",
-            "Use table rows, name first: | name | text |.",
-            *more_sentences("format table row"),
-        ),
-        grammar="format table row",
-        dev=("Give table rows: | name | text |.",),
-        test=("Write table rows | name | text |.", "Each item is a table row: | name | text |."),
-    ),
-    Format.SENTENCES: Wordings(
-        train=(
-            "Write plain sentences in one paragraph.",
-            "Use plain sentences, no list.",
-            "Answer in running text without any list marks.",
-            *more_sentences("format plain"),
-        ),
-        grammar="format plain",
-        dev=("Give plain sentences without a list.",),
-        test=("Write running text, no list.", "Use one paragraph of plain sentences."),
-    ),
-}  # fmt: skip
-
-
 def draw_format(draw: Draw) -> tuple[Format, str]:
     """Return a format and the sentence that asks for it."""
     form = draw.choice(tuple(Format))
-    return form, draw.wording(REQUESTS[form])
+    return form, draw.wording(wordings("formats", form.name.lower()))
 
 
 def item(form: Format, index: int, name: str, body: str) -> str:
@@ -106,9 +45,9 @@ def item(form: Format, index: int, name: str, body: str) -> str:
 
     Args:
         form: How it is marked.
-        index: Its place, from 0; at most 7 with ordinals.
-        name: What the item is about.
-        body: What is said of it: whole sentences that do not begin with the name.
+        index: Its index, from 0; at most 7 with ordinals.
+        name: The name of its record.
+        body: The sentences about it; they do not begin with the name.
     """
     match form:
         case Format.DOTS:
@@ -126,5 +65,31 @@ def item(form: Format, index: int, name: str, body: str) -> str:
 
 
 def separator(form: Format) -> str:
-    """Return what stands between two items."""
+    """Return the white space between two items."""
     return " " if form is Format.SENTENCES else "\n"
+
+
+def added(start: int, value: int) -> str:
+    """Return the steps of ``start + value``, each written ``a + b = c``.
+
+    The tens are added before the ones: each step changes few digits, so that a small model can
+    learn it and adds unseen numbers by steps that it has seen.
+    """
+    tens, ones = value // 10 * 10, value % 10
+    parts = [part for part in (tens, ones) if part]
+    steps = []
+    for part in parts or [0]:
+        steps.append(f"{start} + {part} = {start + part}")
+        start += part
+    return ", ".join(steps)
+
+
+def summed(values: Iterable[int]) -> str:
+    """Return the steps that add numbers one after the other, from the first on."""
+    first, *others = values
+    steps = []
+    total = first
+    for value in others:
+        steps.append(added(total, value))
+        total += value
+    return ", ".join(steps)

@@ -1,4 +1,4 @@
-"""The data of a prompt: records written as a table, as lines or as sentences."""
+"""Write the records of a prompt as a table or as lines, and put the prompt together."""
 
 from __future__ import annotations
 
@@ -6,37 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pasta_lm.tasks.draw import Draw, Wordings
-from pasta_lm.tasks.more_wordings import more_sentences
+from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.task import Dependence, Split, Task, Unit
+from pasta_lm.tasks.wordings import wordings
 
 Cell = str | int
 T = TypeVar("T", bound=Sequence[Cell])
 
 SHUFFLED = {Split.TRAIN: 0.5, Split.DEV: 0.3, Split.TEST: 0.3, Split.HARD: 0.3}
-"""Share of prompts whose records stand in another order than the answer, which the prompt states.
+"""Share of prompts whose records are in another order than the answer; the prompt states it.
 
-Without them the record of a unit is always the next one, and a model learns to count, not to find.
+Without them the record of a unit is always the next one: a model would learn to count, not to look
+up.
 """
-
-ORDERS = Wordings(
-    train=(
-        "Take them in this order: {names}.",
-        "Go in this order: {names}.",
-        "The order of the answer is {names}.",
-        "Answer in the order {names}.",
-        "Keep to this order: {names}.",
-        "From first to last: {names}.",
-        *more_sentences("orders"),
-    ),
-    grammar="orders",
-    dev=("Follow this order: {names}.",),
-    test=(
-        "Answer in this order: {names}.",
-        "Take them in the order {names}.",
-        "The order to keep is {names}.",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +26,9 @@ class Records:
     """Records as they stand in a prompt.
 
     Attributes:
-        text: The whole, lines joined.
-        cells: Every cell but those of the first column, as text.
-        order: The records' names in the order of the answer, where it is another than theirs.
+        text: All lines.
+        cells: Every cell except those of the first column.
+        order: The names of the records in the order of the answer; empty: it is the same.
     """
 
     text: str
@@ -63,14 +45,15 @@ class Records:
         preface: str = "",
         ordered: bool = False,
     ) -> Task:
-        """Return the task that asks these sentences about these records.
+        """Return the task of a prompt with these sentences and these records.
 
-        The data stand after the first sentence (what they are) or after all of them, by chance.
-        Where the records stand in another order than the units, a sentence more says so.
-        ``family``, ``id`` and ``pair`` are filled in by the registry.
+        The records follow either the first sentence, which introduces them, or the last one.
+        Another sentence states the order of the units if it is not that of the records. The
+        registry fills in ``family``, ``id`` and ``pair``.
         """
         if self.order and {*self.order} <= {unit.anchor for unit in units}:
-            sentences = [*sentences, draw.wording(ORDERS).format(names=", ".join(self.order))]
+            asked = draw.wording(wordings("records", "orders"))
+            sentences = [*sentences, asked.format(names=", ".join(self.order))]
         first, *others = sentences
         if draw.choice((True, False)):
             prompt = f"{first}\n{self.text}\n{' '.join(others)}"
@@ -92,10 +75,10 @@ class Records:
 
 
 def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Records:
-    """Write rows in a layout drawn by chance: a table with a head, or a line for each record.
+    """Write rows in a random layout: a table with a head, or a line for each record.
 
     Args:
-        draw: The source of chance.
+        draw: The random choices of the task.
         columns: Names of the columns, the record's own name first.
         rows: One cell for each column.
     """
@@ -112,7 +95,7 @@ def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cel
 
 
 def write_lines(draw: Draw, rows: Sequence[Sequence[Cell]]) -> Records:
-    """Write rows of any length, a line each: the record's name, then its cells."""
+    """Write rows of any length, one a line: the name of the record, then its cells."""
     rows, order = _arranged(draw, rows)
     lines = [f"{name}: {', '.join(map(str, cells))}" for name, *cells in rows]
     cells = frozenset(str(cell) for row in rows for cell in row[1:])
@@ -120,7 +103,7 @@ def write_lines(draw: Draw, rows: Sequence[Sequence[Cell]]) -> Records:
 
 
 def _arranged(draw: Draw, rows: Sequence[T]) -> tuple[Sequence[T], tuple[str, ...]]:
-    """Return rows as they stand in the prompt and, if not in their order, their names in it."""
+    """Return the rows as the prompt has them and, if they were shuffled, the names in order."""
     if draw.random.random() >= SHUFFLED[draw.split]:
         return rows, ()
     mixed = draw.random.sample(rows, len(rows))

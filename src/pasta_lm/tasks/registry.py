@@ -1,4 +1,4 @@
-"""Every family by name, and how a task, a twin or a whole mixture is made from a seed."""
+"""The table of families; draw a task, its pair partner or a mixture from a seed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.families import (
-    code_words,
-    exchanges,
-    held_out,
-    journeys,
-    mixed,
-    notes,
-    prices,
-    sections,
-    takings,
-    tallies,
-)
+from pasta_lm.tasks.families import held_out, mixed, paired_lists, sections, tallies
 from pasta_lm.tasks.task import Split, Task
 
 
@@ -31,14 +20,14 @@ class Family:
     Attributes:
         name: Its name in every table.
         make: Draws one task.
-        twin: The family on the other side of its minimal pairs, if it has one.
-        held_out: Whether no training stage ever sees it.
-        draws: How often a mixture draws it in each round: short answers have few tokens to learn.
+        partner: The family on the other side of its minimal pairs, if it has one.
+        held_out: Whether it is in no training stage.
+        draws: Tasks of it in each round of a mixture: short answers have few tokens to learn.
     """
 
     name: str
     make: Callable[[Draw], Task]
-    twin: str | None = None
+    partner: str | None = None
     held_out: bool = False
     draws: int = 1
 
@@ -46,27 +35,27 @@ class Family:
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("takings", takings.takings, twin="running_takings"),
-        Family("running_takings", takings.running_takings, twin="takings"),
-        Family("legs", journeys.legs, twin="route"),
-        Family("route", journeys.route, twin="legs"),
+        Family("takings", paired_lists.takings, partner="running_takings"),
+        Family("running_takings", paired_lists.running_takings, partner="takings"),
+        Family("legs", paired_lists.legs, partner="route"),
+        Family("route", paired_lists.route, partner="legs"),
         Family("profiles", sections.profiles),
         Family("plain_chunks", sections.plain_chunks),
         Family("single_answer", sections.single_answer, draws=4),
-        Family("lookups", exchanges.lookups, twin="substitutions"),
-        Family("substitutions", exchanges.substitutions, twin="lookups"),
-        Family("numbered_apart", notes.numbered_apart, twin="numbered_on"),
-        Family("numbered_on", notes.numbered_on, twin="numbered_apart"),
-        Family("as_given", prices.as_given, twin="as_above"),
-        Family("as_above", prices.as_above, twin="as_given"),
-        Family("code_words", code_words.code_words),
+        Family("lookups", paired_lists.lookups, partner="substitutions"),
+        Family("substitutions", paired_lists.substitutions, partner="lookups"),
+        Family("numbered_apart", paired_lists.numbered_apart, partner="numbered_on"),
+        Family("numbered_on", paired_lists.numbered_on, partner="numbered_apart"),
+        Family("as_given", paired_lists.as_given, partner="as_above"),
+        Family("as_above", paired_lists.as_above, partner="as_given"),
+        Family("code_words", mixed.code_words),
         Family("two_rounds", mixed.two_rounds),
         Family("uneven", mixed.uneven),
         Family("short_answers", mixed.short_answers, draws=4),
-        Family("tallies_motto", tallies.tallies_motto, twin="tallies"),
-        Family("tallies", tallies.tallies, twin="tallies_motto"),
-        Family("bills_motto", tallies.bills_motto, twin="bills"),
-        Family("bills", tallies.bills, twin="bills_motto"),
+        Family("tallies_motto", tallies.tallies_motto, partner="tallies"),
+        Family("tallies", tallies.tallies, partner="tallies_motto"),
+        Family("bills_motto", tallies.bills_motto, partner="bills"),
+        Family("bills", tallies.bills, partner="bills_motto"),
         Family("menus", held_out.menus, held_out=True),
         Family("savings", held_out.savings, held_out=True),
         Family("harvest", held_out.harvest, held_out=True),
@@ -76,16 +65,16 @@ FAMILIES: dict[str, Family] = {
 
 
 TOKENIZER_SEED = 999_999
-"""Of the mixture that the tokenizer is trained on; no recipe's."""
+"""Seed of the mixture that the tokenizer is trained on; no recipe uses it."""
 
 
 def training_families() -> tuple[str, ...]:
-    """Return the families that training may see."""
+    """Return the families that training may use."""
     return tuple(family.name for family in FAMILIES.values() if not family.held_out)
 
 
 def held_out_families() -> tuple[str, ...]:
-    """Return the families that occur in no training stage."""
+    """Return the families that are in no training stage."""
     return tuple(family.name for family in FAMILIES.values() if family.held_out)
 
 
@@ -94,44 +83,45 @@ def make(
     split: Split | str,
     seed: int,
     *,
-    most: int | None = None,
+    max_records: int | None = None,
     wordings: str | None = None,
 ) -> Task:
-    """Draw the task of a seed; twins of one seed are the two sides of a minimal pair.
+    """Draw the task of a seed; pair partners with the same seed are a minimal pair.
 
     Args:
         family: Its name.
         split: Where words, values and wordings come from.
         seed: The same seed gives the same task.
-        most: The most records that the prompt may have, where the family leaves that open.
-        wordings: Another split whose wordings are used instead.
+        max_records: Upper bound on the records of the prompt, where the family leaves the number
+            open.
+        wordings: Another split, to use its wordings instead.
 
     Raises:
         KeyError: there is no such family.
     """
     kind, split = FAMILIES[family], Split(split)
-    group = min(family, kind.twin or family)
+    group = min(family, kind.partner or family)
     source = None if wordings is None else Split(wordings)
-    task = kind.make(Draw(split, f"{group}/{seed}", most=most, wordings=source))
-    pair = f"{group}-{split.value}-{seed}" if kind.twin else None
+    task = kind.make(Draw(split, f"{group}/{seed}", max_records=max_records, wordings=source))
+    pair = f"{group}-{split.value}-{seed}" if kind.partner else None
     return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
 
 
-def twin_of(task: Task, *, most: int | None = None) -> Task | None:
+def pair_partner(task: Task, *, max_records: int | None = None) -> Task | None:
     """Return the other side of a task's minimal pair, or None where it has none.
 
     Args:
         task: As ``make`` or ``mixture`` drew it.
-        most: What it was drawn with.
+        max_records: The bound that it was drawn with.
     """
-    twin, seed = FAMILIES[task.family].twin, int(task.id.rpartition("-")[2])
-    return None if twin is None else make(twin, task.split, seed, most=most)
+    partner, seed = FAMILIES[task.family].partner, int(task.id.rpartition("-")[2])
+    return None if partner is None else make(partner, task.split, seed, max_records=max_records)
 
 
-def mixture(split: Split | str, seed: int, *, most: int | None = None) -> Iterator[Task]:
-    """Yield tasks of all training families without end, a round of all after the other.
+def mixture(split: Split | str, seed: int, *, max_records: int | None = None) -> Iterator[Task]:
+    """Yield tasks of all training families without end, in rounds.
 
-    In a round every family is drawn as often as it says, in an order by chance.
+    Each round has every family ``draws`` times, in random order.
     """
     random = Random(f"mixture/{seed}")
     names = [name for name in training_families() for _ in range(FAMILIES[name].draws)]
@@ -140,4 +130,4 @@ def mixture(split: Split | str, seed: int, *, most: int | None = None) -> Iterat
         for name in random.sample(names, len(names)):
             number = seed * 10_000 + 10 * count + drawn[name]
             drawn[name] += 1
-            yield make(name, split, number, most=most)
+            yield make(name, split, number, max_records=max_records)

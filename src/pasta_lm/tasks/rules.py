@@ -1,42 +1,49 @@
-"""Annotate an answer by a hand-written rule that reads its layout alone, whatever was asked.
+"""Annotate a plain answer by hand-written rules that read its text and never the prompt.
 
-``rule`` is the rule of rule-pasta: what Markdown sets apart becomes a block. ``rule_lines`` is the
-same rule at its most generous: lines that stand alone are set apart too.
+``rule_document`` reads the layout: by default it forks what Markdown sets apart (the annotator of
+rule-pasta), with ``EVERY_LINE`` each line of its own as well. ``label_document`` reads the label
+with which the answers of ten families begin.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.tasks.layout import Layout, Part, parts, rest
+from pasta_lm.language.layout import Layout, Part, parts, rest
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 
 MARKED = frozenset({Layout.ITEM, Layout.SECTION, Layout.BOLD, Layout.ROW})
 """What Markdown sets apart."""
-LEAST_WORDS = 5
-"""Of a block: the paper's annotator keeps the same bound (PASTA, appendix on annotation)."""
-LEAST_BLOCKS = 2
-"""Alone, a block runs beside nothing."""
+EVERY_LINE = MARKED | {Layout.LINE}
+MIN_BLOCK_WORDS = 5
+"""The paper's annotator has the same bound (PASTA, appendix on annotation)."""
+MIN_BLOCKS = 2
+"""A single block runs beside nothing."""
+
+_ITEM_GAP = re.compile(r"(\s*\n\s*|(?<=[.!?])[ \t]+(?=[A-Z][^:.!?\n]{0,50}:\s))")
+"""White space between items: line breaks, or in a paragraph the space before "For Ada: "."""
 
 
 def rule_document(text: str, layouts: Collection[Layout] = MARKED) -> Document:
     """Return an answer with its set-apart parts as blocks and a sync before its conclusion.
 
-    A conclusion is a part behind a block that says so with its first words, or the last line where
-    lines are not set apart themselves. It is no block, and neither is anything behind it.
+    A conclusion is a part after a block that begins like one ("Overall") or, where lines are not
+    set apart themselves, the last line. The conclusion and everything after it are no blocks.
 
     Args:
         text: The plain answer.
-        layouts: What counts as set apart.
+        layouts: The layouts that count as set apart.
     """
     found = parts(text)
     blocks = [index for index, part in enumerate(found) if _is_block(part, layouts)]
-    if len(blocks) < LEAST_BLOCKS:
+    if len(blocks) < MIN_BLOCKS:
         return Document((Text(text),))
     end = _conclusion(found, blocks[0], layouts)
     kept = {index for index in blocks if index < end}
-    if len(kept) < LEAST_BLOCKS:
+    if len(kept) < MIN_BLOCKS:
         kept, end = set(), len(found)
     items: list[Item] = []
     for index, part in enumerate(found):
@@ -48,13 +55,34 @@ def rule_document(text: str, layouts: Collection[Layout] = MARKED) -> Document:
     return Document((*items, Text(rest(text, found))))
 
 
+def label_document(text: str) -> Document:
+    """Return an answer forked as its label says; without a label, by the rule for every line.
+
+    After ``FREE_LABEL`` every item is a block, after ``CHAIN_LABEL`` none is.
+
+    Args:
+        text: The plain answer.
+    """
+    if text.startswith(CHAIN_LABEL):
+        return Document((Text(text),))
+    if not text.startswith(FREE_LABEL):
+        return rule_document(text, EVERY_LINE)
+    label, *others = _ITEM_GAP.split(text)
+    items: list[Item] = [Text(label)]
+    for one in others:
+        topic = parts(one)[0].topic if one.strip() else ""
+        items.append(Block(topic, None, (Text(one),)) if topic else Text(one))
+    document = Document(tuple(items))
+    return document if len(document.blocks) >= MIN_BLOCKS else document.without_tags()
+
+
 def _is_block(part: Part, layouts: Collection[Layout]) -> bool:
-    is_long = part.num_words >= LEAST_WORDS
+    is_long = part.num_words >= MIN_BLOCK_WORDS
     return part.layout in layouts and is_long and bool(part.topic) and not part.is_conclusion
 
 
 def _conclusion(found: list[Part], first_block: int, layouts: Collection[Layout]) -> int:
-    """Return the index of the part that concludes; where there is none, of the end."""
+    """Return the index of the concluding part; the number of parts if there is none."""
     for index in range(first_block + 1, len(found)):
         is_last = index == len(found) - 1
         is_plain = Layout.LINE not in layouts and found[index].layout is Layout.LINE

@@ -1,7 +1,7 @@
-"""What a task is: a prompt, the units of its answer, what each must say and which it needs.
+"""The data classes of a task: its prompt, the units of its answer, their facts and dependencies.
 
-Everything that is known about a task is known by construction: the generator that wrote the prompt
-also wrote the answer, unit by unit, with the units whose text each one cannot do without.
+All of it is known by construction: the generator that writes the prompt also writes the answer,
+unit by unit, and records for each unit the earlier units whose text it needs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from enum import StrEnum
 
 
 class Split(StrEnum):
-    """Which share of the words, values and wordings a task is drawn from."""
+    """Share of the words, values and wordings that a task is drawn from."""
 
     TRAIN = "train"
     DEV = "dev"
     TEST = "test"
     HARD = "hard"
-    """Words, values and wordings of ``test``; more records than the usual prompt has."""
+    """Words, values and wordings of ``test``, in prompts with more records."""
+
+    @property
+    def source(self) -> Split:
+        """Return the split that owns the words, values and wordings: of ``hard`` it is ``test``."""
+        return Split.TEST if self is Split.HARD else self
 
 
 class Dependence(StrEnum):
@@ -27,11 +32,11 @@ class Dependence(StrEnum):
     FREE = "free"
     """No unit needs another: all of them can be written at the same time."""
     SYNC = "sync"
-    """Free units, and then text that needs what was written in them."""
+    """Free units, followed by text that needs what they say."""
     CHAIN = "chain"
-    """Each unit needs the one before."""
+    """Each unit needs the one before it."""
     SHORT = "short"
-    """Units too short, or too few, for a fork to pay."""
+    """The units are too short, or too few, for a fork to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,8 @@ class Fact:
     """Something that a unit must say.
 
     Attributes:
-        value: Words that must stand in the unit, whole.
-        cues: One of these must stand in the same sentence or line; none: the value is enough.
+        value: Whole words that must occur in the unit.
+        cues: One of these must occur in the same sentence or line; empty: the value is enough.
     """
 
     value: str
@@ -49,18 +54,18 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One part of an answer: what a block may hold.
+    """One part of an answer, the smallest that a block can hold.
 
     Attributes:
-        text: What the answer says, white space at the ends excluded.
-        anchor: The word or words by which a reader knows where the unit begins.
-        topic: What a promise of this unit says: at most three words.
-        facts: What must be said, at least one.
-        needs: Indices of earlier units whose *written text* this one cannot do without. What it
-            can read in the prompt, or in an earlier topic, it does not need.
+        text: The text, without white space at its ends.
+        anchor: The words that mark where the unit begins.
+        topic: The topic of a promise of this unit: at most three words.
+        facts: The facts that it must state, at least one.
+        needs: Indices of earlier units whose *written text* is needed to write this one. What
+            stands in the prompt or in an earlier topic is not a need.
         fork: Whether a thread of its own pays: it is long enough and others can run beside it.
-        before: White space, or text of the answer, between the unit before and this one.
-        weight: Its share of the grade, relative to the other units.
+        before: The text between the previous unit and this one, mostly white space.
+        weight: Its weight in the grade, relative to the other units.
     """
 
     text: str
@@ -78,19 +83,20 @@ class Task:
     """A prompt whose answer and dependencies are known.
 
     Attributes:
-        id: Stable: family, split and seed.
+        id: Family, split and seed; stable.
         family: The name of its family.
-        split: Where its words, values and wordings come from.
-        prompt: What the model is asked.
+        split: The split that its words, values and wordings come from.
+        prompt: The prompt.
         units: The parts of the reference answer in reading order, at least one.
-        records: The part of the prompt that holds the data, as it stands there.
-        candidates: Every word of the prompt's data that a unit could get wrong.
-        preface: What the answer says before its first unit, white space after it included.
-        ordered: Whether units out of order make the answer wrong.
+        records: The part of the prompt that holds the data.
+        candidates: Every word of the prompt's data that a wrong answer could put into a unit.
         dependence: How the units depend on one another.
-        pair: Id that the two tasks of a minimal pair share; None: the task has no twin.
-        palette: Words of which every unit must say one, as its own first fact, and no two the same.
-        drawn: What was drawn at random (names, words, numbers): masked when templates are compared.
+        preface: The text of the answer before its first unit, with the white space after it.
+        ordered: Whether an answer with its units in another order is wrong.
+        pair: Id shared by the two tasks of a minimal pair; None: the task is in no pair.
+        palette: Words from which every unit must choose one, as its first fact, each a
+            different one.
+        drawn: The names, words and numbers drawn at random, as they are written.
     """
 
     id: str
@@ -108,16 +114,16 @@ class Task:
     drawn: frozenset[str] = field(default_factory=frozenset)
 
     def with_candidates(self, words: Iterable[str]) -> Task:
-        """Return the same task with more words that a unit could get wrong."""
+        """Return the same task with more candidates."""
         return replace(self, candidates=self.candidates.union(words))
 
     def with_palette(self, words: Iterable[str]) -> Task:
-        """Return the same task with words to choose from, each at most once."""
+        """Return the same task with a palette."""
         return replace(self, palette=frozenset(words))
 
     @property
     def text(self) -> str:
-        """Return the reference answer as a reader gets it: preface, units and what is between."""
+        """Return the reference answer: preface, units and the text between them."""
         return self.preface + self.body
 
     @property
@@ -125,8 +131,3 @@ class Task:
         """Return the reference answer without its preface."""
         parts = [unit.before + unit.text for unit in self.units]
         return "".join(parts)[len(self.units[0].before) :]
-
-    @property
-    def allows_gain(self) -> bool:
-        """Tell whether anything of the answer can be written in parallel."""
-        return sum(unit.fork for unit in self.units) > 1

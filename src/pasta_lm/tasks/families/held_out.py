@@ -1,39 +1,13 @@
-"""Families and a composition that no training stage ever sees; they get a column of their own."""
+"""Families that no training stage sees, one of them a composition; they are reported apart."""
 
 from __future__ import annotations
 
-from pasta_lm.tasks.arithmetic import summed
-from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.families.sections import describe, draw_rows, facts_of
+from pasta_lm.tasks.formats import summed
 from pasta_lm.tasks.records import draw_records, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
-
-
-def _same(*wordings: str) -> Wordings[str]:
-    """All splits may have the same wordings where nothing is trained."""
-    return Wordings(wordings, wordings, wordings)
-
-
-MENU = _same(
-    "Here is the menu of an inn. Introduce each dish in two sentences, then go to the next.",
-    "The inn serves these dishes. Present every dish to the guests.",
-    "Present the menu below, dish by dish.",
-)
-SAVINGS = _same(
-    "Below is what somebody saved, a line for each week. Tell how much is in the box after each "
-    "week, with all that was saved before.",
-    "Each week two sums go into the box. Give the balance week by week, carried on from above.",
-)
-HARVEST = _same(
-    "Each field was harvested three times. Work out every field, and at the end, under Overall, "
-    "how much was harvested in all.",
-    "Here are the sacks of each field. Add up each field on its own line. Close with a line "
-    "Overall that adds all fields.",
-)
-MIXTURE = _same(
-    "First describe every {noun} in running text. Then keep a running total over the boxes: each "
-    "line includes the boxes above.",
-)
+from pasta_lm.tasks.wordings import wordings
 
 
 def menus(draw: Draw) -> Task:
@@ -55,7 +29,7 @@ def menus(draw: Draw) -> Task:
         facts = tuple(map(Fact, (one, two, flavour, str(price)), ((cue,) for cue in cues)))
         units.append(Unit(text, dish, dish, facts))
     records = draw_records(draw, ("dish", "main", "side", "flavour", "price"), rows)
-    return records.task(draw, [draw.wording(MENU)], units, Dependence.FREE)
+    return records.task(draw, [draw.wording(wordings("held_out", "menus"))], units, Dependence.FREE)
 
 
 def savings(draw: Draw) -> Task:
@@ -73,7 +47,7 @@ def savings(draw: Draw) -> Task:
         facts = (Fact(str(balance), ("balance",)),)
         units.append(Unit(text, week, week, facts, needs, fork=False))
     records = draw_records(draw, ("week", "first", "second"), rows)
-    sentences = [draw.wording(SAVINGS)]
+    sentences = [draw.wording(wordings("held_out", "savings"))]
     return records.task(draw, sentences, units, Dependence.CHAIN, ordered=True)
 
 
@@ -96,7 +70,9 @@ def harvest(draw: Draw) -> Task:
         (f, g, *s) for f, g, s in zip(fields, goods, sacks, strict=True)
     ]
     records = draw_records(draw, ("field", "crop", "first", "second", "third"), rows)
-    return records.task(draw, [draw.wording(HARVEST)], units, Dependence.SYNC)
+    return records.task(
+        draw, [draw.wording(wordings("held_out", "harvest"))], units, Dependence.SYNC
+    )
 
 
 def profiles_then_running(draw: Draw) -> Task:
@@ -115,5 +91,5 @@ def profiles_then_running(draw: Draw) -> Task:
         units.append(Unit(text, box, box, (Fact(str(total), ("total",)),), needs, fork=False))
     stock: list[tuple[str | int, ...]] = [(b, *g) for b, g in zip(boxes, amounts, strict=True)]
     lines = write_lines(draw, [*rows, *stock])
-    asked = draw.wording(MIXTURE).format(noun=domain.noun)
+    asked = draw.wording(wordings("held_out", "profiles_then_running")).format(noun=domain.noun)
     return lines.task(draw, [asked], units, Dependence.CHAIN)

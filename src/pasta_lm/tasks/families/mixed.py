@@ -1,133 +1,13 @@
-"""Answers of mixed make: two rounds of blocks, uneven lengths, and answers too short to fork."""
+"""Other structures: two rounds, uneven lengths, short answers, and words chosen by the model."""
 
 from __future__ import annotations
 
-from pasta_lm.tasks.arithmetic import summed
-from pasta_lm.tasks.draw import Draw, Wordings
+from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.families.sections import draw_rows
-from pasta_lm.tasks.more_wordings import more_sentences
+from pasta_lm.tasks.formats import summed
 from pasta_lm.tasks.records import draw_records, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
-
-ROUNDS = Wordings(
-    train=(
-        "Add up each team. Then give every cup its sum of two teams.",
-        "First work out the teams, then the cups, each from its two teams.",
-        "Work out the points of every team and after that of every cup.",
-        "Each team gets a line with its points, each cup a line with those of its teams.",
-        "Start with the teams; then add two teams for every cup.",
-        "For every team add the points, and for every cup add its two teams.",
-        "Give the points of the teams first and of the cups after them.",
-        "The teams come first, then the cups, each with its points.",
-        *more_sentences("rounds"),
-    ),
-    grammar="rounds",
-    dev=("Work out every team first, then every cup from its two teams.",),
-    test=(
-        "First add up every team, then every cup from its teams.",
-        "Give each team a line with its points, then each cup a line with its sum.",
-        "Work out the teams, and after that add two teams for each cup.",
-    ),
-)
-
-ROUND_OPENINGS = Wordings(
-    train=(
-        "Teams have three results each, and every cup counts two teams.",
-        "Below are teams with three results and cups with two teams.",
-        "Here are the results of some teams. Each cup is shared by two of them.",
-        "Three results are known of each team. Two teams share a cup.",
-        "The list has teams with results, then cups with their teams.",
-        "Every team has three results; every cup belongs to two teams.",
-        *more_sentences("round openings"),
-    ),
-    grammar="round openings",
-    dev=("Here are teams with three results and cups of two teams each.",),
-    test=(
-        "The teams below have three results each, the cups two teams each.",
-        "Each team has three results. Each cup counts two of the teams.",
-        "Here are teams with their results, then cups with their teams.",
-    ),
-)
-
-UNEVEN_OPENINGS = Wordings(
-    train=(
-        "Some people are known well, others hardly at all.",
-        "Here is what is known of some people.",
-        "The list says a lot about some people and little about others.",
-        "Below are some people with what is known of them.",
-        "Of these people we know more or less.",
-        "What we know of each person is listed here.",
-        *more_sentences("uneven openings"),
-    ),
-    grammar="uneven openings",
-    dev=("Here are some people with all that is known of them.",),
-    test=(
-        "Below is what we know of some people.",
-        "The list says what is known of each person.",
-        "Here are people of whom we know a lot or little.",
-    ),
-)
-
-UNEVEN = Wordings(
-    train=(
-        "Write all that is known about each person.",
-        "Tell everything about every person.",
-        "For each person, say all that the list has.",
-        "Write about every person as much as is known.",
-        "Each person gets a line with everything we know.",
-        "Say everything that is known of each person.",
-        "Leave nothing out: write a line about every person.",
-        "Turn every entry into a line of sentences.",
-        *more_sentences("uneven"),
-    ),
-    grammar="uneven",
-    dev=("Say all we know about every person.",),
-    test=(
-        "Tell all that is known about every person.",
-        "Write a line about each person with all that the list has.",
-        "Say everything we know of every person.",
-    ),
-)
-
-SHORT = Wordings(
-    train=(
-        "Name the {column} of each {noun}, nothing else.",
-        "Only the {column} of every {noun}, please.",
-        "What is the {column} of each {noun}? Be short.",
-        "List just the {column} for every {noun}.",
-        "In a few words: which {column} has each {noun}?",
-        "Give only the {column} of each {noun}.",
-        "Answer briefly: the {column} of every {noun}.",
-        "Just say which {column} each {noun} has.",
-        *more_sentences("short"),
-    ),
-    grammar="short",
-    dev=("Just name the {column} of every {noun}.",),
-    test=(
-        "Be short: only the {column} of each {noun}.",
-        "Give just the {column} for each {noun}, nothing else.",
-        "Answer in a few words: what is the {column} of every {noun}?",
-    ),
-)
-
-SHORT_OPENINGS = Wordings(
-    train=(
-        "Here are some records, one {noun} a line.",
-        "These are the data of each {noun}.",
-        "Look at the list, one {noun} a line.",
-        "Each {noun} has a line of data.",
-        "The records describe one {noun} a line.",
-        "You see one {noun} a line.",
-        *more_sentences("short openings"),
-    ),
-    grammar="short openings",
-    dev=("Below, each {noun} has a line.",),
-    test=(
-        "Here are the records of each {noun}.",
-        "The list has one {noun} a line.",
-        "Below are data, a line for each {noun}.",
-    ),
-)
+from pasta_lm.tasks.wordings import wordings
 
 DETAILS = {
     "job": "job", "hobby": "hobby", "pet": "animal", "favourite food": "food", "instrument":
@@ -136,7 +16,7 @@ DETAILS = {
 
 
 def two_rounds(draw: Draw) -> Task:
-    """Partial dependence: three free items, and three that need the figures of the first."""
+    """Partial dependence: free items, and as many that need the figures of two of them."""
     num = draw.choice((2, 3, 3, 4))
     names = draw.names(2 * num)
     teams, cups = names[:num], names[num:]
@@ -162,12 +42,12 @@ def two_rounds(draw: Draw) -> Task:
             Fact(str(one + two), ("In all",)),
         )
         units.append(Unit(text, cup, cup, facts, frozenset(pair)))
-    sentences = [draw.wording(ROUND_OPENINGS), draw.wording(ROUNDS)]
+    sentences = _sentences(draw, "two_rounds")
     return write_lines(draw, rows).task(draw, sentences, units, Dependence.SYNC)
 
 
 def uneven(draw: Draw) -> Task:
-    """Very uneven lengths: one or two long sections among short ones."""
+    """Uneven lengths: one or two long sections among short ones."""
     num = draw.count(high=6)
     names = draw.names(num)
     num_long = 1 if num < 5 else 2
@@ -183,7 +63,7 @@ def uneven(draw: Draw) -> Task:
         says = " ".join(f"The {detail} is {word}." for detail, word in known)
         facts = tuple(Fact(word, (f"{detail} is",)) for detail, word in known)
         units.append(Unit(f"About {name}: {says}", name, name, facts))
-    sentences = [draw.wording(UNEVEN_OPENINGS), draw.wording(UNEVEN)]
+    sentences = _sentences(draw, "uneven")
     task = write_lines(draw, rows).task(draw, sentences, units, Dependence.FREE)
     return task.with_candidates(cell.split()[-1] for _, *cells in rows for cell in cells)
 
@@ -196,7 +76,48 @@ def short_answers(draw: Draw) -> Task:
     for name, *cells in rows:
         text = f"{name} has {cells[column]}."
         units.append(Unit(text, name, name, (Fact(cells[column], ("has",)),), fork=False))
-    wording = draw.wording(SHORT).format(column=domain.columns[column], noun=domain.noun)
-    opening = draw.wording(SHORT_OPENINGS).format(noun=domain.noun)
+    # The clause is drawn before the opening: the fixed sets depend on the order.
+    clause = draw.wording(wordings("short_answers", "clauses"))
+    opening = draw.wording(wordings("short_answers", "openings"))
+    sentences = [
+        wording.format(column=domain.columns[column], noun=domain.noun)
+        for wording in (opening, clause)
+    ]
     records = draw_records(draw, (domain.noun, *domain.columns), rows)
-    return records.task(draw, [opening, wording], units, Dependence.SHORT)
+    return records.task(draw, sentences, units, Dependence.SHORT)
+
+
+def code_words(draw: Draw) -> Task:
+    """Each unit has a word that no other unit has; its topic carries it.
+
+    The model chooses the words itself, so no thread can know what another chose. Main writes the
+    topics one after the other and sees them all.
+    """
+    num = draw.count(high=7)
+    crews, vehicles = draw.names(num), draw.words("vehicle", num)
+    instruments = draw.words("instrument", num)
+    sizes = draw.values(num)
+    palette = draw.words("colour", num + draw.choice((2, 3, 4)))
+    chosen = draw.random.sample(palette, num)
+    rows = list(zip(crews, vehicles, instruments, sizes, strict=True))
+    records = draw_records(draw, ("crew", "vehicle", "instrument", "people"), rows)
+    units = []
+    for (crew, vehicle, instrument, size), word in zip(rows, chosen, strict=True):
+        text = (
+            f"{crew} has the code word {word}. The {size} members come by {vehicle} and bring "
+            f"{instrument} for the evening."
+        )
+        facts = (
+            Fact(word, ("code word",)),
+            Fact(str(size), ("members",)),
+            Fact(vehicle, ("come by",)),
+            Fact(instrument, ("bring",)),
+        )
+        units.append(Unit(text, crew, f"{crew} {word}", facts))
+    opening, clause = _sentences(draw, "code_words")
+    sentences = [opening.format(words=", ".join(palette)), clause]
+    return records.task(draw, sentences, units, Dependence.FREE).with_palette(palette)
+
+
+def _sentences(draw: Draw, file: str) -> list[str]:
+    return [draw.wording(wordings(file, place)) for place in ("openings", "clauses")]

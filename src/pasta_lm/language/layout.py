@@ -1,7 +1,7 @@
-"""Read the layout of a plain answer: its list items, sections, rows and lines, and what leads each.
+"""Read the layout of plain text: its list items, sections, table rows and lines, with their leads.
 
-Layout alone: what a part means, or needs, is not read. Parts with what stands between them are the
-text, whatever the text.
+It does not know what a part means or depends on. The parts and the white space between them are
+always the whole text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONCLUSION = re.compile(
 
 
 class Layout(Enum):
-    """How a part of an answer is set apart."""
+    """How a part of a text is set apart."""
 
     ITEM = "list item"
     SECTION = "section under a heading"
@@ -46,11 +46,11 @@ _MARKS = {Layout.ITEM: _ITEM, Layout.SECTION: _HEADING, Layout.ROW: _BAR}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of lines that belong together.
+    """Lines that belong together.
 
     Attributes:
         before: The white space in front of it.
-        text: Its lines, white space at the ends excluded.
+        text: Its lines, without white space at the ends.
         layout: How it is set apart.
     """
 
@@ -60,14 +60,14 @@ class Part:
 
     @property
     def body_start(self) -> int:
-        """Return where its text goes on behind the mark: a number, a heading's signs, a bar."""
+        """Return where the text after its mark begins: a number, the signs of a heading, a bar."""
         mark = _MARKS.get(self.layout)
         found = None if mark is None else mark.match(self.text)
         return found.end() if found else 0
 
     @property
     def lead(self) -> str:
-        """Return what it begins with: bold words, a cell, a label, a heading or else a name."""
+        """Return the words that it begins with: bold words, a cell, a label, a heading or a name."""
         body = self.text[self.body_start :].split("\n", 1)[0]
         bold, label = _BOLD.match(body), _LABEL.match(body)
         if bold is not None:
@@ -81,9 +81,9 @@ class Part:
 
     @property
     def label_end(self) -> int | None:
-        """Return where its label ends: a heading's line, the first cell, bold words, a colon.
+        """Return where its label ends: the heading, the first cell, the bold words or a colon.
 
-        None where it has none.
+        None: it has no label.
         """
         first = self.text.split("\n", 1)[0]
         if self.layout is Layout.SECTION:
@@ -97,29 +97,26 @@ class Part:
 
     @property
     def topic(self) -> str:
-        """Return its lead as a promise can say it: a few words, nothing that a topic cannot hold.
-
-        Empty where the lead has no word.
-        """
+        """Return its lead, shortened to a valid topic; empty if no word is left."""
         words = _NOT_IN_TOPIC.sub(" ", self.lead).split()[:MAX_TOPIC_WORDS]
         return " ".join(words)[:MAX_TOPIC_CHARACTERS].rstrip(" .,;:!?")
 
     @property
     def is_conclusion(self) -> bool:
-        """Tell whether it begins as a text does that sums up what stands above."""
+        """Return whether its first words announce a summary, such as "Overall"."""
         return _CONCLUSION.match(self.text[self.body_start :]) is not None
 
     @property
     def num_words(self) -> int:
-        """Return how many words it has."""
+        """Return the number of its words."""
         return len(self.text.split())
 
 
 def parts(text: str) -> list[Part]:
-    """Return the parts of an answer in order, their white space in front of them.
+    """Return the parts of a text in order.
 
-    A section goes on to the next heading of its level or a higher one, a list item over the lines
-    indented below it. A table's head is a line: it is no row of its own. So is fenced code,
+    A section ends at the next heading of its level or a higher one, a list item at the next line
+    that is not indented below it. The head of a table is a line, not a row. So is fenced code,
     whatever its lines look like.
     """
     found: list[Part] = []
@@ -133,7 +130,7 @@ def parts(text: str) -> list[Part]:
 
 
 def rest(text: str, found: Sequence[Part]) -> str:
-    """Return the white space behind the last part."""
+    """Return the white space after the last part."""
     return text[sum(len(part.before) + len(part.text) for part in found) :]
 
 
@@ -143,13 +140,12 @@ class _Line:
     end: int
     indent: int
     text: str
-    is_after_blank: bool
 
 
 def _lines(text: str) -> list[_Line]:
-    """Return the lines that are not blank, white space at their ends excluded."""
+    """Return the lines that are not blank, without white space at their ends."""
     found: list[_Line] = []
-    place, is_after_blank, fence = 0, False, ""
+    place, fence = 0, ""
     for line in text.split("\n"):
         stripped = line.strip()
         mark = _FENCE.match(stripped)
@@ -162,14 +158,13 @@ def _lines(text: str) -> list[_Line]:
             fence = mark[1] if mark else ""
             indent = len(line) - len(line.lstrip())
             start = place + indent
-            found.append(_Line(start, start + len(stripped), indent, stripped, is_after_blank))
-        is_after_blank = not stripped
+            found.append(_Line(start, start + len(stripped), indent, stripped))
         place += len(line) + 1
     return found
 
 
 def _first(lines: Sequence[_Line]) -> tuple[Layout, int]:
-    """Return how the first part is set apart, and how many lines it has."""
+    """Return the layout of the first part and its number of lines."""
     line = lines[0]
     heading = _HEADING.match(line.text)
     if heading is not None:
