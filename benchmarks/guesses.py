@@ -26,7 +26,7 @@ from pasta_lm.evaluate.quality import as_dict
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks.registry import training_families
-from pasta_lm.tasks.splits import task_set
+from pasta_lm.tasks.sets import task_set
 
 NUMBERS = (2, 4, 6, 8, 12)
 PARAMS = SamplingParams(max_tokens=1024)

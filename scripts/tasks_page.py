@@ -1,19 +1,50 @@
-"""Write the examples of ``docs/tasks.md``: one task of every family, as the generators draw it.
+"""Write the generated parts of ``docs/tasks.md``: forks of the rules, one example of every family.
 
-``python scripts/tasks_page.py`` rewrites what stands below its mark; a test holds the page to it.
+``python scripts/tasks_page.py`` rewrites both below their marks; a test compares the page with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pasta_lm.tasks import FAMILIES, Task, make
-from pasta_lm.tasks.annotators import gold
+from pasta_lm.evaluate.structure import fork_counts, structure, true_structure
+from pasta_lm.tasks import FAMILIES, Task, make, training_families
+from pasta_lm.tasks.annotators import ANNOTATORS, gold
+from pasta_lm.tasks.sets import task_set
 
 PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
+RULES_MARK = "<!-- forks of the rules: scripts/tasks_page.py -->\n"
+END_MARK = "<!-- end of the forks of the rules -->\n"
 MARK = "<!-- below: scripts/tasks_page.py -->\n"
 SEED = 11
+NUM_PER_FAMILY = 20
+"""Development prompts of each of the 21 families: 420 in all."""
+RULES = ("rule", "rule_lines", "rule_label", "always_fork", "noisy")
+
+
+def rules_table() -> str:
+    """Return the precision and recall of the forks of each rule on development prompts."""
+    tasks = task_set("dev", NUM_PER_FAMILY, families=training_families())
+    labelled = [task for task in tasks if task.preface]
+    lines = [
+        f"| annotator | precision, {len(tasks)} prompts | recall | precision, the {len(labelled)} "
+        "prompts of the ten families | recall |",
+        "|---|---|---|---|---|",
+    ]
+    for name in RULES:
+        cells = (*_precision_recall(name, tasks), *_precision_recall(name, labelled))
+        lines.append(" | ".join((f"| `{name}`", *(f"{cell:.2f}" for cell in cells))) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _precision_recall(name: str, tasks: Sequence[Task]) -> tuple[float, float]:
+    counts = [
+        fork_counts(structure(task, ANNOTATORS[name](task, 0)), true_structure(task))
+        for task in tasks
+    ]
+    right = sum(one.right for one in counts)
+    return right / sum(one.given for one in counts), right / sum(one.wanted for one in counts)
 
 
 def examples() -> str:
@@ -33,15 +64,16 @@ def _section(name: str) -> Iterator[str]:
 
 def _notes(task: Task) -> str:
     family = FAMILIES[task.family]
-    twin = f" Twin: `{family.twin}`." if family.twin else ""
-    return twin + (" Held out: no training sees it." if family.held_out else "")
+    partner = f" Pair partner: `{family.partner}`." if family.partner else ""
+    return partner + (" Held out: in no training stage." if family.held_out else "")
 
 
-def main() -> None:
-    """Rewrite the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text.partition(MARK)[0] + MARK + examples() + "\n", encoding="utf-8")
+def page() -> str:
+    """Return the page with its generated parts made anew."""
+    begin, _, others = PAGE.read_text(encoding="utf-8").partition(RULES_MARK)
+    middle = others.partition(END_MARK)[2].partition(MARK)[0]
+    return begin + RULES_MARK + rules_table() + END_MARK + middle + MARK + examples() + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

@@ -8,9 +8,8 @@ import pytest
 
 from pasta_lm.tasks import FAMILIES, make, training_families
 from pasta_lm.tasks.draw import owns_value, owns_word
-from pasta_lm.tasks.examples import CHOSEN, FIRST_SEED, example
 from pasta_lm.tasks.registry import held_out_families
-from pasta_lm.tasks.splits import NUM_DEV_PER_FAMILY
+from pasta_lm.tasks.sets import CHOSEN, FIRST_SEED, NUM_DEV_PER_FAMILY, example
 from pasta_lm.tasks.task import Split
 from tests.cli.conftest import Pasta
 

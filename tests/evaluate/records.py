@@ -8,7 +8,7 @@ from pathlib import Path
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.evaluate.answered import Answered, graded, write_answers
 from pasta_lm.tasks import Task, make
-from pasta_lm.tasks.annotators import annotate
+from tests.tasks.reading import annotate
 
 FAMILIES = ("takings", "running_takings", "profiles")
 

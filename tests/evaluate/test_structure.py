@@ -15,9 +15,9 @@ from pasta_lm.evaluate.structure import (
 )
 from pasta_lm.language.document import Document, parse
 from pasta_lm.tasks import FAMILIES, Task, make
-from pasta_lm.tasks.annotators import ANNOTATORS, NO_TOPIC, annotate, gold
+from pasta_lm.tasks.annotators import ANNOTATORS, NO_TOPIC, gold
 from tests.evaluate.rows import CHAIN, FORKS, SYNCS, marks
-from tests.tasks.reading import marked
+from tests.tasks.reading import annotate, marked
 
 ONE_TOPIC = {"noisy_without_topics": NO_TOPIC}
 """Annotators that give every block the same topic, and that topic."""

@@ -16,11 +16,10 @@ from pasta_lm.tasks.annotators import (
     ANNOTATORS,
     MISSED,
     SYNC_NOISE,
-    annotate,
+    plan,
     random_fork,
 )
-from pasta_lm.tasks.plan import plan
-from tests.tasks.reading import marked
+from tests.tasks.reading import allows_gain, annotate, marked
 
 SEEDS = range(10)
 NUM_NOISY_TASKS = 1_000
@@ -41,7 +40,7 @@ def test_an_annotation_keeps_the_text_and_is_well_formed(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gold_forks_what_pays_and_syncs_exactly_where_a_block_is_needed(family: str) -> None:
+def test_gold_forks_units_that_pay_and_syncs_exactly_where_a_block_is_needed(family: str) -> None:
     for seed in SEEDS:
         task = make(family, "test", seed)
         blocks, syncs = marked(task, annotate(task, "gold"))
@@ -59,8 +58,8 @@ def test_the_dependence_of_a_family_shows_in_its_gold_structure(family: str) -> 
         task = make(family, "test", seed)
         blocks, syncs = marked(task, annotate(task, "gold"))
         assert bool(syncs) == (task.dependence is Dependence.SYNC)
-        assert bool(blocks) == task.allows_gain
-        assert task.allows_gain or task.dependence in {Dependence.CHAIN, Dependence.SHORT}
+        assert bool(blocks) == allows_gain(task)
+        assert allows_gain(task) or task.dependence in {Dependence.CHAIN, Dependence.SHORT}
 
 
 def test_one_sync_joins_all_blocks_above_it() -> None:
@@ -81,7 +80,7 @@ def test_a_unit_that_needs_a_later_one_is_refused() -> None:
         plan((unit("A", 0), unit("B")))
 
 
-def test_the_document_speedup_counts_tags_and_the_longest_way() -> None:
+def test_the_document_speedup_counts_tags_and_the_critical_path() -> None:
     def count(text: str) -> int:
         return len(text.split())
 
@@ -94,7 +93,7 @@ def test_the_document_speedup_counts_tags_and_the_longest_way() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_annotators_that_break_a_rule_break_that_rule_alone(family: str) -> None:
+def test_annotators_that_break_a_rule_break_only_that_rule(family: str) -> None:
     for seed in SEEDS:
         task = make(family, "test", seed)
         blocks, syncs = marked(task, annotate(task, "gold"))
@@ -105,7 +104,7 @@ def test_the_annotators_that_break_a_rule_break_that_rule_alone(family: str) -> 
 
 
 @pytest.mark.parametrize("family", ["takings", "lookups", "plain_chunks"])
-def test_forks_by_chance_fall_at_their_rate_and_wait_where_they_must(family: str) -> None:
+def test_random_forks_occur_at_their_rate_and_syncs_where_needed(family: str) -> None:
     tasks = [make(family, "train", seed) for seed in range(150)]
     num_forked = num_units = 0
     for task in tasks:
@@ -126,7 +125,7 @@ def test_forks_by_chance_fall_at_their_rate_and_wait_where_they_must(family: str
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_an_ablation_takes_away_is_all_that_it_takes(family: str) -> None:
+def test_an_ablation_removes_topics_or_syncs_and_nothing_else(family: str) -> None:
     for seed in SEEDS:
         task = make(family, "train", seed)
         noisy = annotate(task, "noisy")
@@ -168,7 +167,7 @@ def test_the_noisy_annotator_errs_at_its_rates() -> None:
 
 
 def has_unjoined(index: int, blocks: set[int], syncs: set[int]) -> bool:
-    """Tell whether a sync would join anything here: one that would not is never written."""
+    """Return whether a sync would join anything here: one that would not is never written."""
     last_sync = max((sync for sync in syncs if sync < index), default=0)
     return any(last_sync <= block < index for block in blocks)
 
@@ -179,7 +178,7 @@ def assert_rate(errors: list[bool], rate: float) -> None:
     assert sum(errors) / len(errors) == pytest.approx(rate, abs=NUM_DEVIATIONS * deviation)
 
 
-def test_the_noise_is_that_of_the_place_whatever_is_said_there() -> None:
+def test_the_noise_does_not_depend_on_the_content() -> None:
     for family, seed in itertools.product(FAMILIES, range(5)):
         task = make(family, "train", seed)
         for other in (without_meaning(task), without_data(task)):
@@ -198,7 +197,7 @@ def without_data(task: Task) -> Task:
     return replace(task, prompt="", records="", candidates=frozenset(), pair=None)
 
 
-def test_the_noise_can_be_made_again_and_another_seed_makes_another() -> None:
+def test_the_noise_is_the_same_for_a_seed_and_differs_between_seeds() -> None:
     task = make("profiles", "hard", 2)
     drawn = [annotate(task, "noisy", seed) for seed in range(8)]
     assert drawn == [annotate(task, "noisy", seed) for seed in range(8)]

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from pasta_lm.tasks import FAMILIES, Task, make
-from pasta_lm.tasks.attacks import attacks
 from pasta_lm.tasks.grader import grade
 from pasta_lm.tasks.referee import referee_grade
+from tests.tasks.attacks import attacks
 
 SEEDS = range(15)
 MOST = 0.10

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta_lm.tasks import make
 from pasta_lm.tasks.draw import owns_word
-from pasta_lm.tasks.drills import MOST_QUESTIONS, SEPARATORS, Drill, drill
+from pasta_lm.tasks.drills import CLAUSES, MOST_QUESTIONS, SEPARATORS, Drill, clause_drill, drill
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lm.tasks.task import Split
 
 seeds = st.integers(0, 10_000_000)
@@ -69,3 +71,24 @@ def test_the_same_seed_gives_the_same_drill_and_another_another() -> None:
     assert {bool(re.search(r" \| ", drill(seed).prompt)) for seed in range(20)} == {True, False}
     assert {drill(seed).prompt.split("\n")[1][0].isupper() for seed in range(20)} == {True, False}
     assert {drill(seed).answer.startswith("Step 1: ") for seed in range(20)} == {True, False}
+
+
+def test_a_drill_says_which_side_its_clause_is_on() -> None:
+    shown = {"alone": 0, "beside": 0}
+    for seed in range(300):
+        found = clause_drill(seed)
+        assert found == clause_drill(seed)
+        assert found.answer in (FREE_LABEL, CHAIN_LABEL)
+        for _, *families in CLAUSES:
+            for side, family in enumerate(families):
+                task = make(family, "train", seed, max_records=3)
+                if found.prompt in (task.prompt, task.prompt.replace(task.records, "").strip()):
+                    assert found.answer == (FREE_LABEL, CHAIN_LABEL)[side]
+                    shown["beside"] += 1
+                    break
+    assert 0.3 * 300 < shown["beside"] < 0.5 * 300
+
+
+def test_both_sides_and_every_clause_are_asked_alike_often() -> None:
+    answers = [clause_drill(seed).answer for seed in range(1000)]
+    assert 420 < answers.count(FREE_LABEL) < 580

@@ -1,4 +1,4 @@
-"""What a layout sets apart, and where the hand-written rule puts blocks and syncs: by hand."""
+"""The layout of texts, and the blocks and syncs of the hand-written rules, expected by hand."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.language.document import parse
+from pasta_lm.language.layout import Layout, parts, rest
 from pasta_lm.language.parser import Form
 from pasta_lm.tasks import FAMILIES, Dependence, make
-from pasta_lm.tasks.annotators import annotate
-from pasta_lm.tasks.layout import Layout, parts, rest
-from pasta_lm.tasks.rules import MARKED, rule_document
-from tests.tasks.reading import marked
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
+from pasta_lm.tasks.rules import EVERY_LINE, MARKED, label_document, rule_document
+from tests.tasks.reading import LABELLED, annotate, marked
 
-EVERY_LINE = MARKED | {Layout.LINE}
 ITEM, SECTION, BOLD, ROW, LINE = Layout
 
 CASES = [
@@ -134,8 +133,8 @@ def test_the_rule_reads_the_answer_and_nothing_else(family: str, name: str) -> N
         blocks, syncs = marked(task, document)
         assert parse(document.annotator_form(), Form.ANNOTATOR) == document
         if task.pair is not None and task.dependence is Dependence.CHAIN:
-            twin = make(FAMILIES[family].twin or "", "test", seed)
-            assert marked(twin, annotate(twin, name))[0] == blocks
+            partner = make(FAMILIES[family].partner or "", "test", seed)
+            assert marked(partner, annotate(partner, name))[0] == blocks
         assert len(syncs) <= 1
 
 
@@ -147,3 +146,63 @@ def test_the_rule_forks_lists_and_leaves_sentences() -> None:
     lines = {family: annotate(make(family, "train", 3), "rule_lines") for family in FAMILIES}
     assert (len(lines["tallies"].blocks), lines["tallies"].num_syncs) == (4, 1)
     assert lines["plain_chunks"].blocks == ()
+
+
+# --- the rule that reads the label
+
+
+def read_by_label(text: str) -> str:
+    """Return how the label rule forks an answer: blocks in brackets behind their topics."""
+    form = label_document(text).annotator_form()
+    return form.replace('<async topic="', "").replace('">', "[").replace("</async>", "]")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{FREE_LABEL}\n1. A: x y.\n2. B: z.", f"{FREE_LABEL}\nA[1. A: x y.]\nB[2. B: z.]"),
+        (
+            f"{FREE_LABEL} For A: x. It is y. For B: z.",
+            f"{FREE_LABEL} For A[For A: x. It is y.] For B[For B: z.]",
+        ),
+        (f"{FREE_LABEL}\nA: x.", f"{FREE_LABEL}\nA: x."),  # a block alone
+        (f"{FREE_LABEL}\nA: x.\n***\nB: y.\n", f"{FREE_LABEL}\nA[A: x.]\n***\nB[B: y.]\n"),
+        (FREE_LABEL, FREE_LABEL),
+        (f"{CHAIN_LABEL}\n1. A: one two three.\n2. B: four five six.",) * 2,
+    ],
+)
+def test_the_label_decides_whether_items_are_blocks(text: str, expected: str) -> None:
+    assert read_by_label(text) == expected
+
+
+@given(st.lists(LINES, max_size=12).map("\n".join), st.sampled_from([FREE_LABEL, CHAIN_LABEL, ""]))
+def test_the_label_rule_keeps_any_text(text: str, label: str) -> None:
+    assert label_document(label + text).plain_text == label + text
+
+
+def test_an_answer_without_a_label_is_read_line_by_line() -> None:
+    text = "Ada has four plus five apples.\nBob has one plus two pears.\nOverall, they have twelve."
+    assert label_document(text) == rule_document(text, EVERY_LINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "forked_free", "forked_chain"), [
+        ("rule", True, True), ("rule_lines", True, True), ("rule_label", True, False),
+    ],
+)  # fmt: skip
+def test_each_rule_on_a_minimal_pair(name: str, forked_free: bool, forked_chain: bool) -> None:
+    for family, is_forked in (("takings", forked_free), ("running_takings", forked_chain)):
+        task = make(family, "train", 11)  # table rows
+        every_unit = {*range(len(task.units))}
+        assert marked(task, annotate(task, name)) == (every_unit if is_forked else set(), set())
+
+
+@pytest.mark.parametrize("family", LABELLED)
+def test_the_label_rule_forks_as_gold_from_the_plain_text_alone(family: str) -> None:
+    for split in ("train", "dev", "test", "hard"):
+        for seed in range(30):
+            task = make(family, split, seed)
+            true = annotate(task, "gold")
+            assert marked(task, annotate(task, "rule_label")) == marked(task, true)
+            found = label_document(task.text)
+            assert [b.plain_text for b in found.blocks] == [b.plain_text for b in true.blocks]

@@ -18,27 +18,30 @@ from pasta_lm.tasks import (
     Task,
     make,
     mixture,
+    pair_partner,
     training_families,
-    twin_of,
 )
 from pasta_lm.tasks.annotators import gold
-from pasta_lm.tasks.families import exchanges, journeys, notes, prices, takings, tallies
+from pasta_lm.tasks.families import tallies
 from pasta_lm.tasks.registry import held_out_families
+from pasta_lm.tasks.wordings import wordings
+from tests.tasks.reading import allows_gain
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(15)
-PAIRS = sorted({tuple(sorted((name, f.twin))) for name, f in FAMILIES.items() if f.twin})
+PAIRS = sorted({tuple(sorted((name, f.partner))) for name, f in FAMILIES.items() if f.partner})
+PLACES = [
+    *((file, "clauses") for file in ("exchanges", "journeys", "notes", "prices", "takings")),
+    *(("tallies", "listed"), ("tallies", "summed")),
+]
 CLAUSES = [
     clauses
-    for wordings in (
-        *(module.CLAUSES for module in (exchanges, journeys, notes, prices, takings)),
-        *(tallies.LISTED, tallies.SUMMED),
-    )
-    for clauses in (*wordings.train, *wordings.dev, *wordings.test)
+    for asked in (wordings(*place) for place in PLACES)
+    for clauses in (*asked.train, *asked.dev, *asked.test)
 ]
 OWN_SIZE = {"two_rounds", "profiles_then_running"}
-"""These choose how many records they have, in every split alike."""
-NOUNS = [noun for noun, _ in tallies.NOUNS]
+"""Families that draw their number of records alike in every split."""
+NOUNS = [*tallies.NOUNS]
 
 
 def twins(pair: tuple[str, str], split: str, seed: int) -> tuple[Task, Task]:
@@ -114,12 +117,12 @@ def test_the_hard_split_has_more_records_than_most_prompts(family: str) -> None:
 @pytest.mark.parametrize("family", ["takings", "route", "tallies", "numbered_on", "uneven"])
 def test_a_bound_on_records_is_kept(family: str) -> None:
     for seed in SEEDS:
-        num = make(family, "train", seed, most=3).records.count("\n") + 1
+        num = make(family, "train", seed, max_records=3).records.count("\n") + 1
         assert num <= 4, "three records and perhaps a head"
 
 
 def test_a_third_of_the_trained_families_allows_no_gain() -> None:
-    allows = {name: {make(name, "test", s).allows_gain for s in SEEDS} for name in FAMILIES}
+    allows = {name: {allows_gain(make(name, "test", s)) for s in SEEDS} for name in FAMILIES}
     assert all(len(answers) == 1 for answers in allows.values()), "a family is one or the other"
     without_gain = [name for name in training_families() if allows[name] == {False}]
     assert (len(without_gain), len(training_families()), len(held_out_families())) == (7, 21, 4)
@@ -129,7 +132,7 @@ def test_where_no_gain_is_allowed_the_document_speedup_is_one() -> None:
     for family in FAMILIES:
         task = make(family, "test", 1)
         speedup = document_speedup(gold(task), lambda text: len(text.split()))
-        assert speedup > 1.2 if task.allows_gain else speedup == 1.0
+        assert speedup > 1.2 if allows_gain(task) else speedup == 1.0
 
 
 def test_a_round_of_a_mixture_has_every_trained_family_as_often_as_it_says() -> None:
@@ -144,7 +147,7 @@ def test_a_round_of_a_mixture_has_every_trained_family_as_often_as_it_says() -> 
 def test_twins_name_each_other_and_share_an_id() -> None:
     assert len(PAIRS) == 7
     for pair in PAIRS:
-        assert [FAMILIES[name].twin for name in pair] == [pair[1], pair[0]]
+        assert [FAMILIES[name].partner for name in pair] == [pair[1], pair[0]]
         one, other = twins(pair, "dev", 4)
         assert one.pair == other.pair is not None
         assert one.pair != twins(pair, "dev", 5)[0].pair
@@ -181,24 +184,26 @@ def test_training_twins_differ_in_one_place_beside_their_records(pair: tuple[str
 
 
 def test_the_other_side_of_a_task_is_the_one_that_is_drawn_alike() -> None:
-    paired = {task.family: task for task in itertools.islice(mixture("train", 3, most=2), 120)}
+    paired = {
+        task.family: task for task in itertools.islice(mixture("train", 3, max_records=2), 120)
+    }
     assert {*paired} == {*training_families()}
     for family, task in paired.items():
-        twin = twin_of(task, most=2)
-        if FAMILIES[family].twin is None:
-            assert twin is None
+        partner = pair_partner(task, max_records=2)
+        if FAMILIES[family].partner is None:
+            assert partner is None
         else:
-            assert twin is not None
-            assert (twin.family, twin.pair) == (FAMILIES[family].twin, task.pair)
-            assert twin.records == task.records
-            assert twin_of(twin, most=2) == task
+            assert partner is not None
+            assert (partner.family, partner.pair) == (FAMILIES[family].partner, task.pair)
+            assert partner.records == task.records
+            assert pair_partner(partner, max_records=2) == task
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_rule_that_reads_the_layout_alone_gets_a_twin_wrong(pair: tuple[str, str]) -> None:
     for split, seed in itertools.product(("train", "test"), SEEDS):
         free, bound = twins(pair, split, seed)
-        assert free.allows_gain
+        assert allows_gain(free)
         assert structure(free) != structure(bound)
         # All that such a rule can see is the same, so it gives both the same structure.
         assert free.records == bound.records
@@ -209,9 +214,9 @@ def test_a_rule_that_reads_the_layout_alone_gets_a_twin_wrong(pair: tuple[str, s
 
 def test_the_page_shows_what_the_generators_draw() -> None:
     script = load(ROOT / "scripts" / "tasks_page.py")
-    _, mark, examples = script.PAGE.read_text("utf-8").partition(script.MARK)
-    assert mark
-    assert examples == script.examples() + "\n"
+    text = script.PAGE.read_text("utf-8")
+    assert all(mark in text for mark in (script.RULES_MARK, script.END_MARK, script.MARK))
+    assert text == script.page()
 
 
 def load(path: Path) -> ModuleType:

@@ -12,11 +12,11 @@ from typing import Any
 from pasta_lm.data.records import Record
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.tasks import mixture
-from pasta_lm.tasks.annotators import annotate
 from pasta_lm.train.config import DataConfig, ModelConfig, SftConfig, TasksConfig, TrainConfig
 from pasta_lm.train.learner import Learner, load_learner
 from pasta_lm.train.sources import Pack, packs_of
 from pasta_lm.train.tokenizer import train_tokenizer
+from tests.tasks.reading import annotate
 
 NUM_TEXTS = 200
 ARCHITECTURE = {

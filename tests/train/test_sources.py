@@ -13,7 +13,7 @@ from pasta_lm.data.records import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, make, training_families
-from pasta_lm.tasks.prefaces import CHAIN, FREE
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
 
@@ -95,11 +95,11 @@ def weighted(**tasks: object) -> list[EncodedExample]:
 def test_where_an_answer_parts_from_its_twins_tokens_count_more() -> None:
     examples = weighted(decision_weight=7.0)
     heavy = [example for example in examples if example.weights is not None]
-    twins = {example.id for example in examples if FAMILIES[example.id.split("-")[0]].twin}
+    twins = {example.id for example in examples if FAMILIES[example.id.split("-")[0]].partner}
     assert {example.id for example in heavy} == twins
     for example in heavy:
         family, split, seed = example.id.rsplit("-", 2)
-        task, twin = (make(name, split, int(seed)) for name in (family, FAMILIES[family].twin))
+        task, twin = (make(name, split, int(seed)) for name in (family, FAMILIES[family].partner))
         shared = [commonprefix([task.text, twin.text])]
         if task.preface:
             begun = [each.text[len(each.preface.rstrip()) :] for each in (task, twin)]
@@ -120,16 +120,16 @@ def test_the_answer_to_a_drill_about_a_clause_counts_more() -> None:
     assert 0.4 * len(drills) < len(heavy) < 0.6 * len(drills)
     for example in heavy:
         answer = "".join(map(chr, example.labels[example.num_prompt - 1 : -1]))
-        assert answer in (FREE, CHAIN)
+        assert answer in (FREE_LABEL, CHAIN_LABEL)
         (index,) = (at for at, weight in enumerate(example.weights) if weight != 1)
-        assert index == example.num_prompt - 1 + len(commonprefix([FREE, CHAIN]))
+        assert index == example.num_prompt - 1 + len(commonprefix([FREE_LABEL, CHAIN_LABEL]))
     others = [example for example in drills if example.weights is None]
     assert all(chr(example.labels[-2]) != "." for example in others)
 
 
 def test_drills_ask_for_clauses_in_their_share() -> None:
     assert not any(
-        "".join(map(chr, example.labels[example.num_prompt - 1 : -1])) in (FREE, CHAIN)
+        "".join(map(chr, example.labels[example.num_prompt - 1 : -1])) in (FREE_LABEL, CHAIN_LABEL)
         for example in weighted(drills_first=1.0)
     )
 

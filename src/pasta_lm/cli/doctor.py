@@ -137,8 +137,8 @@ def _builtin() -> BuiltinReport | None:
     """Let the built-in model answer its example; None if the installation lacks the model."""
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import BUILTIN, Pasta
-    from pasta_lm.tasks.examples import example
     from pasta_lm.tasks.grader import grade
+    from pasta_lm.tasks.sets import example
 
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")

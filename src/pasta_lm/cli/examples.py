@@ -26,8 +26,8 @@ def examples(
     """
     from shlex import quote
 
-    from pasta_lm.tasks.examples import example
     from pasta_lm.tasks.registry import training_families
+    from pasta_lm.tasks.sets import example
 
     names = training_families()
     require_one_of("--family", family, names)

@@ -133,7 +133,7 @@ def router(
     """Learn from prompts alone which of them get a skeleton."""
     from pasta_lm.cli.flags import require_one_of
     from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.tasks.rivals import SOT_ANNOTATORS
+    from pasta_lm.train.annotators import SOT_ANNOTATORS
     from pasta_lm.train.router import train_router
 
     require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
+from pasta_lm.tasks.annotators import needed_syncs
 from pasta_lm.tasks.grader import unit_starts
-from pasta_lm.tasks.plan import needed_syncs
 from pasta_lm.tasks.task import Task
 
 

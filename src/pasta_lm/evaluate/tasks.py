@@ -29,7 +29,7 @@ from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.tasks.registry import held_out_families, make, training_families
-from pasta_lm.tasks.splits import prompts_hash
+from pasta_lm.tasks.sets import prompts_hash
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:

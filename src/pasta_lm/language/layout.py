@@ -67,7 +67,7 @@ class Part:
 
     @property
     def lead(self) -> str:
-        """Return the words that it begins with: bold words, a cell, a label, a heading or a name."""
+        """Return its first words: bold words, a cell, a label, a heading or a name."""
         body = self.text[self.body_start :].split("\n", 1)[0]
         bold, label = _BOLD.match(body), _LABEL.match(body)
         if bold is not None:

@@ -57,7 +57,9 @@ def drill(seed: int, *, most_records: int = 8, most_columns: int = 5) -> Drill:
     """
     draw = Draw(Split.TRAIN, f"drill/{seed}")
     num_records = draw.random.randint(2, most_records)
-    kind, *kinds = draw.random.sample(sorted(word_lists()), 1 + draw.random.randint(1, most_columns))
+    kind, *kinds = draw.random.sample(
+        sorted(word_lists()), 1 + draw.random.randint(1, most_columns)
+    )
     is_name = draw.random.random() < NAMES
     names = draw.names(num_records) if is_name else draw.words(kind, num_records)
     columns = [_column(draw, kind, num_records) for kind in kinds]

@@ -23,8 +23,9 @@ MIN_BLOCK_WORDS = 5
 MIN_BLOCKS = 2
 """A single block runs beside nothing."""
 
-_ITEM_GAP = re.compile(r"(\s*\n\s*|(?<=[.!?])[ \t]+(?=[A-Z][^:.!?\n]{0,50}:\s))")
-"""White space between items: line breaks, or in a paragraph the space before "For Ada: "."""
+_LINE_GAP = re.compile(r"(\s*\n\s*)")
+_SENTENCE_GAP = re.compile(r"((?<=[.!?])[ \t]+(?=[A-Z][^:.!?\n]{0,50}:\s))")
+"""The space before an item of a paragraph, which begins with a name and a colon: "For Ada: "."""
 
 
 def rule_document(text: str, layouts: Collection[Layout] = MARKED) -> Document:
@@ -67,7 +68,8 @@ def label_document(text: str) -> Document:
         return Document((Text(text),))
     if not text.startswith(FREE_LABEL):
         return rule_document(text, EVERY_LINE)
-    label, *others = _ITEM_GAP.split(text)
+    gap = _LINE_GAP if "\n" in text.strip() else _SENTENCE_GAP
+    label, *others = gap.split(text)
     items: list[Item] = [Text(label)]
     for one in others:
         topic = parts(one)[0].topic if one.strip() else ""

@@ -20,7 +20,7 @@ from typing import Any
 from pasta_lm.tasks.task import Split
 
 Wording = tuple[str, ...]
-"""One sentence, or one for each side of a minimal pair: items that stand alone, items that do not."""
+"""One sentence, or both sides of a minimal pair: first the free side, then the dependent one."""
 
 _SLOT = re.compile(r"<(\w+)>")
 _WORD = re.compile(r"\w+|[{}]")
@@ -111,8 +111,8 @@ def wordings(file: str, place: str) -> Wordings:
         return Wordings(everywhere, everywhere, everywhere)
     grammar = table["grammar"]
     sides = [grammar[key] for key in ("all", "first", "second") if key in grammar]
-    lists = (_listed(table[split]) for split in ("train", "dev", "test"))
-    return Wordings(*lists, Grammar(tuple(sides), grammar["slots"]))
+    train, dev, test = (_listed(table[split]) for split in ("train", "dev", "test"))
+    return Wordings(train, dev, test, Grammar(tuple(sides), grammar["slots"]))
 
 
 def _listed(options: Iterable[str | list[str]]) -> tuple[Wording, ...]:

@@ -1,4 +1,4 @@
-"""Annotators of generated tasks by name: those of PASTA, and those of the APAR and SoT baselines."""
+"""Annotators of generated tasks by name: those of PASTA and those of the APAR and SoT baselines."""
 
 from __future__ import annotations
 

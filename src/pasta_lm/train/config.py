@@ -11,13 +11,9 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.tasks.rivals import (
-    APAR_ANNOTATORS,
-    APAR_RULES,
-    EVERY_ANNOTATOR,
-    SOT_ANNOTATORS,
-)
+from pasta_lm.strategies.baselines import APAR_RULES
 from pasta_lm.tasks.task import Split
+from pasta_lm.train.annotators import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
 from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
 
 WSD = "warmup_stable_decay"
@@ -183,7 +179,7 @@ class SftConfig:
         self._check_wider()
         above_0("data.max_tokens", self.data.max_tokens)
         if self.data.tasks:
-            choice("data.tasks.annotator", self.data.tasks.annotator, list(EVERY_ANNOTATOR))
+            choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
             choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
             for key in ("few_first", "drills", "drills_first", "clauses"):
                 if not 0 <= getattr(self.data.tasks, key) <= 1:

@@ -19,10 +19,11 @@ from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
+from pasta_lm.strategies.baselines import APAR_RULES
 from pasta_lm.tasks import Task
 from pasta_lm.tasks.drills import Drill, clause_drill, drill
-from pasta_lm.tasks.prefaces import CHAIN, FREE
-from pasta_lm.tasks.rivals import APAR_RULES, EVERY_ANNOTATOR
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
+from pasta_lm.train.annotators import ANNOTATORS
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]
@@ -98,7 +99,7 @@ class TaskPacks(Dataset[Pack]):
         share = 1.0 if done < config.drills_first else config.drills * (1 - done)
         seed = config.seed * 1_000_000 + index
         random = Random(f"drills/{seed}")
-        all_tasks = tasks.mixture(config.split, seed, most=most)
+        all_tasks = tasks.mixture(config.split, seed, max_records=most)
         for number in itertools.count(1000 * seed):
             if random.random() < share:
                 grown = done / config.drills_first if config.drills_first else 1
@@ -117,7 +118,7 @@ class TaskPacks(Dataset[Pack]):
         """
         example = self._answered(task)
         has_weight = self._config.decision_weight != 1
-        twin = tasks.twin_of(task, most=most) if has_weight else None
+        twin = tasks.pair_partner(task, max_records=most) if has_weight else None
         if twin is None:
             return example
         other = self._answered(twin)
@@ -131,7 +132,7 @@ class TaskPacks(Dataset[Pack]):
         example = self._encode(_record(number, drawn))
         if self._config.decision_weight == 1:
             return example
-        turned = replace(drawn, answer=FREE if drawn.answer == CHAIN else CHAIN)
+        turned = replace(drawn, answer=FREE_LABEL if drawn.answer == CHAIN_LABEL else CHAIN_LABEL)
         return self._weighted(example, _parting(example, self._encode(_record(number, turned))))
 
     def _preface(self, task: Task) -> int:
@@ -140,7 +141,7 @@ class TaskPacks(Dataset[Pack]):
         return len(example) - example.num_prompt
 
     def _answered(self, task: Task) -> EncodedExample:
-        annotate = EVERY_ANNOTATOR[self._config.annotator]
+        annotate = ANNOTATORS[self._config.annotator]
         return self._encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
 
     def _weighted(self, example: EncodedExample, indices: Set[int]) -> EncodedExample:

@@ -12,6 +12,7 @@ from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.formats import (
     CHAIN_LABEL,
     FREE_LABEL,
+    Format,
     added,
     draw_format,
     item,
@@ -200,7 +201,10 @@ class _Answer:
     def __init__(self, draw: Draw, *, is_chain: bool, has_format: bool = True) -> None:
         self._draw = draw
         self._is_chain = is_chain
-        self._format, self._request = draw_format(draw) if has_format else (None, "")
+        self._format: Format | None = None
+        self._request = ""
+        if has_format:
+            self._format, self._request = draw_format(draw)
         self._units: list[Unit] = []
 
     @property
