@@ -1,7 +1,7 @@
-"""Answers that know nothing: what a grader must not pay for, by name.
+"""Attacks on the graders: answers without knowledge, by name.
 
-Each gets at most 0.10 from both graders, in every family. An attack that would happen to be right
-for a task, or that makes no sense for it, is left out there; the reason stands where that is done.
+Each gets at most 0.10 from both graders, in every family. An attack that is right for a task by
+chance, or makes no sense for it, is left out there; a comment says why.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MAX_TRIES = 20
 
 
 def attacks(task: Task, seed: int = 0) -> dict[str, str]:
-    """Return answers to a task that deserve nothing.
+    """Return worthless answers to a task.
 
     Args:
-        task: What was asked.
-        seed: Decides which wrong entity gets which values.
+        task: The task.
+        seed: Random seed of the values of the wrong entities.
 
     Returns:
         Texts by the name of the attack.
@@ -48,7 +48,7 @@ def attacks(task: Task, seed: int = 0) -> dict[str, str]:
 
 
 def _candidates_everywhere(task: Task) -> str:
-    """Say everything of every unit, with all the words that a right answer would have around it."""
+    """State all candidates in every unit, with the cues of a right answer."""
     everything = ", ".join([*sorted(task.candidates), *sorted(task.palette)])
     lines = []
     for unit in task.units:
@@ -58,7 +58,7 @@ def _candidates_everywhere(task: Task) -> str:
 
 
 def _facts_everywhere(task: Task) -> Iterator[tuple[str, str]]:
-    """Say of every unit, in one sentence and few words, all that the records tell about any."""
+    """State in every unit, in one short sentence, the facts of all records."""
     told = {word for cell in task.candidates for word in (cell, *cell.split())}
     facts = {fact: None for unit in task.units for fact in unit.facts if fact.value in told}
     own = [facts.keys() & unit.facts for unit in task.units]
@@ -79,7 +79,7 @@ def _reversed(task: Task) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_entities(task: Task, seed: int) -> Iterator[tuple[str, str]]:
-    """Say right values of the wrong units."""
+    """State the right values in the wrong units."""
     if len(task.units) == 1:
         yield from _other_record(task, seed)
         return
@@ -102,7 +102,7 @@ def _one_block(task: Task) -> Iterator[tuple[str, str]]:
 
 
 def _differ(unit: Unit, other: Unit) -> bool:
-    """Tell whether units have no fact in common, so that one's text is wrong for the other."""
+    """Return whether units have no fact in common, so that each is wrong for the other."""
     return {*unit.facts}.isdisjoint(other.facts)
 
 
@@ -111,7 +111,7 @@ def _moved(unit: Unit, to: Unit) -> str:
 
 
 def _other_record(task: Task, seed: int) -> Iterator[tuple[str, str]]:
-    """Say of the one unit what the prompt says of another: its row's words for the own row's."""
+    """Replace the words of the one unit's row by those of another row."""
     (unit,) = task.units
     rows = [re.findall(r"\w+", line) for line in task.records.splitlines()]
     own = next(row for row in rows if row[0] == unit.anchor)

@@ -10,7 +10,7 @@ from pasta_lm.tasks.referee import referee_grade
 from tests.tasks.attacks import attacks
 
 SEEDS = range(15)
-MOST = 0.10
+MAX_GRADE = 0.10
 ALWAYS = {
     *("empty", "constant", "tags", "prompt", "table", "headings", "filler"),
     *("candidates", "candidates_everywhere"),
@@ -22,15 +22,15 @@ def tasks(family: str, *splits: str) -> list[Task]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_attack_is_paid_by_either_grader(family: str) -> None:
+def test_attacks_have_a_low_grade_with_both_graders(family: str) -> None:
     for task in tasks(family, "train", "test"):
         for name, text in attacks(task).items():
-            assert grade(task, text) <= MOST, (task.id, name)
-            assert referee_grade(task, text) <= MOST, (task.id, name)
+            assert grade(task, text) <= MAX_GRADE, (task.id, name)
+            assert referee_grade(task, text) <= MAX_GRADE, (task.id, name)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_attack_is_never_the_answer_and_the_plain_ones_are_always_made(family: str) -> None:
+def test_no_attack_is_the_answer_and_simple_attacks_always_exist(family: str) -> None:
     for task in tasks(family, "test"):
         made = attacks(task)
         assert made.keys() >= ALWAYS
@@ -39,13 +39,13 @@ def test_an_attack_is_never_the_answer_and_the_plain_ones_are_always_made(family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_right_values_on_wrong_entities_can_be_tried_on_most_tasks(family: str) -> None:
+def test_most_tasks_have_the_attack_by_wrong_entities(family: str) -> None:
     made = [attacks(task) for task in tasks(family, "train", "test")]
     assert sum("wrong_entities" in texts for texts in made) > len(made) / 2
     assert family == "single_answer" or any("one_block" in texts for texts in made)
 
 
-def test_values_are_moved_whole_and_anchors_stay() -> None:
+def test_wrong_entities_keep_all_anchors_and_values() -> None:
     task = make("profiles", "test", 0)
     text = attacks(task)["wrong_entities"]
     for unit in task.units:
@@ -54,7 +54,7 @@ def test_values_are_moved_whole_and_anchors_stay() -> None:
         assert all(fact.value in text for fact in unit.facts)
 
 
-def test_the_one_entity_asked_for_gets_the_values_of_another() -> None:
+def test_a_single_entity_gets_the_values_of_another() -> None:
     task = make("single_answer", "test", 1)
     (unit,) = task.units
     text = attacks(task)["wrong_entities"]
@@ -63,7 +63,7 @@ def test_the_one_entity_asked_for_gets_the_values_of_another() -> None:
     assert len(text.split()) == len(task.text.split())
 
 
-def test_another_seed_moves_the_values_elsewhere() -> None:
+def test_the_seed_decides_which_entity_gets_which_values() -> None:
     task = make("menus", "hard", 0)
     assert attacks(task, 1) == attacks(task, 1)
     assert len({attacks(task, seed)["wrong_entities"] for seed in range(5)}) > 1

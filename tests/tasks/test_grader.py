@@ -48,14 +48,14 @@ WORDS_TASK = replace(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_reference_has_the_full_grade(family: str) -> None:
+def test_the_reference_has_grade_one(family: str) -> None:
     for split, seed in itertools.product(Split, SEEDS):
         task = make(family, split, seed)
         assert grade(task, task.text) == referee_grade(task, task.text) == 1.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_fact_deleted_lowers_the_grade(family: str) -> None:
+def test_a_deleted_fact_lowers_the_grade(family: str) -> None:
     for seed in range(4):
         task = make(family, "test", seed)
         for index, unit in enumerate(task.units):
@@ -92,18 +92,18 @@ def test_both_graders_agree_on_answers_that_are_partly_wrong(family: str) -> Non
 
 
 @both
-def test_other_words_around_the_facts_cost_nothing(grader: Grader) -> None:
+def test_other_words_around_the_facts_do_not_lower_the_grade(grader: Grader) -> None:
     assert grader(TASK, "Ben works as a pilot, 37 years old.\nAnn works as a baker, 42 years.") == 1
 
 
 @both
-def test_a_fact_without_its_cue_is_not_said(grader: Grader) -> None:
+def test_a_fact_without_its_cue_does_not_count(grader: Grader) -> None:
     assert grader(TASK, TASK.text.replace("works as", "is")) == 0.5
     assert grader(TASK, TASK.text.replace("works as baker", "works. A baker")) == 0.75
 
 
 @both
-def test_a_value_must_stand_whole(grader: Grader) -> None:
+def test_a_value_must_be_a_whole_word(grader: Grader) -> None:
     assert grader(TASK, TASK.text.replace("baker", "bakery")) == 0.75
     assert grader(TASK, TASK.text.replace("42", "4 2")) < 0.75
 
@@ -115,13 +115,13 @@ def test_a_value_or_a_number_of_another_unit_costs_the_whole_unit(grader: Grader
 
 
 @both
-def test_facts_under_no_anchor_or_the_wrong_one_are_not_said(grader: Grader) -> None:
+def test_facts_under_no_anchor_or_a_wrong_one_do_not_count(grader: Grader) -> None:
     assert grader(TASK, "works as baker, 42 years") == 0.0
     assert grader(TASK, f"{ANN.replace('Ann', 'Ben')}\n{BEN.replace('Ben', 'Ann')}") == 0.0
 
 
 @both
-def test_the_number_of_the_next_item_belongs_to_nobody(grader: Grader) -> None:
+def test_the_number_of_the_next_item_belongs_to_no_unit(grader: Grader) -> None:
     units = tuple(replace(u, text=f"{i}. {u.text}") for i, u in enumerate(TASK.units, 1))
     listed = replace(TASK, units=units)
     assert grader(listed, listed.text) == 1.0
@@ -130,7 +130,7 @@ def test_the_number_of_the_next_item_belongs_to_nobody(grader: Grader) -> None:
 
 
 @both
-def test_only_where_order_matters_it_is_graded(grader: Grader) -> None:
+def test_order_counts_only_in_ordered_tasks(grader: Grader) -> None:
     swapped = f"{BEN}\n{ANN}"
     assert grader(TASK, swapped) == 1.0
     assert grader(replace(TASK, ordered=True), swapped) == 0.0
@@ -138,7 +138,7 @@ def test_only_where_order_matters_it_is_graded(grader: Grader) -> None:
 
 
 @both
-def test_length_costs_from_a_quarter_more_and_everything_at_twice(grader: Grader) -> None:
+def test_the_grade_falls_from_a_quarter_more_words_to_zero_at_twice(grader: Grader) -> None:
     assert len(TASK.text.split()) == 18
     for extra, value in {0: 1.0, 4: 1.0, 9: 2 / 3, 18: 0.0, 90: 0.0}.items():
         padded = TASK.text + "\n" + " ".join(f"w{'x' * i}" for i in range(extra))
@@ -146,14 +146,14 @@ def test_length_costs_from_a_quarter_more_and_everything_at_twice(grader: Grader
 
 
 @both
-def test_a_sentence_that_is_repeated_costs_everything(grader: Grader) -> None:
+def test_a_repeated_sentence_makes_the_grade_zero(grader: Grader) -> None:
     assert grader(TASK, f"{TASK.text}\nBen is 37 years old.") == 0.0
     assert grader(TASK, f"{TASK.text}\nThat is all.\nThat is all.") == pytest.approx(1.0, abs=0.2)
     assert grader(TASK, f"{TASK.text}\nThat is all.\nThat is all.") > 0.0
 
 
 @both
-def test_any_word_of_the_palette_will_do_if_nobody_else_has_it(grader: Grader) -> None:
+def test_any_word_of_the_palette_counts_if_no_other_unit_has_it(grader: Grader) -> None:
     def says(one: str, other: str) -> float:
         return grader(WORDS_TASK, f"Ann has the word {one}.\nBen has the word {other}.")
 

@@ -1,4 +1,4 @@
-"""The layout of texts, and the blocks and syncs of the hand-written rules, expected by hand."""
+"""The blocks and syncs of the hand-written rules, expected by hand."""
 
 from __future__ import annotations
 
@@ -7,46 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.language.document import parse
-from pasta_lm.language.layout import Layout, parts, rest
 from pasta_lm.language.parser import Form
 from pasta_lm.tasks import FAMILIES, Dependence, make
 from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lm.tasks.rules import EVERY_LINE, MARKED, label_document, rule_document
 from tests.tasks.reading import LABELLED, annotate, marked
-
-ITEM, SECTION, BOLD, ROW, LINE = Layout
-
-CASES = [
-    ("One sentence. And another one.", [(LINE, "One sentence. And another one.")]),
-    ("- a\n- b", [(ITEM, "- a"), (ITEM, "- b")]),
-    ("1. a\n   more\n   - inner\n2. b\n", [(ITEM, "1. a\n   more\n   - inner"), (ITEM, "2. b")]),
-    ("1) a\n\n2) b\n\nSo.", [(ITEM, "1) a"), (ITEM, "2) b"), (LINE, "So.")]),
-    ("First, a.\nSecond, b.", [(ITEM, "First, a."), (ITEM, "Second, b.")]),
-    ("First a.", [(LINE, "First a.")]),
-    ("12 of them", [(LINE, "12 of them")]),
-    ("Intro:\n\n## A\nx\n\ny\n\n### A1\nz\n\n## B\nw", [
-        (LINE, "Intro:"), (SECTION, "## A\nx\n\ny\n\n### A1\nz"), (SECTION, "## B\nw"),
-    ]),
-    ("**A**: x\n__B:__ y\n**not closed", [(BOLD, "**A**: x"), (BOLD, "__B:__ y"),
-                                          (LINE, "**not closed")]),
-    ("| n | t |\n|---|---|\n| A | x |\n| B | y |", [
-        (LINE, "| n | t |\n|---|---|"), (ROW, "| A | x |"), (ROW, "| B | y |"),
-    ]),
-    ("Run:\n```sh\n# x\n\n- y\n```\n- z", [
-        (LINE, "Run:"), (LINE, "```sh\n# x\n\n- y\n```"), (ITEM, "- z"),
-    ]),
-    ("- a\n  ```\n1. b\n  ```\n- c", [(ITEM, "- a\n  ```\n1. b\n  ```"), (ITEM, "- c")]),
-    ("````\n```\n# x\n````\n~~~\n# y", [(LINE, "````\n```\n# x\n````"), (LINE, "~~~\n# y")]),
-    ("| A | x |\n| B | y |", [(ROW, "| A | x |"), (ROW, "| B | y |")]),
-    ("", []),
-    ("  \n ", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "expected"), CASES)
-def test_a_layout_is_read_line_by_line(text: str, expected: list[tuple[Layout, str]]) -> None:
-    assert [(part.layout, part.text) for part in parts(text)] == expected
-
 
 LINES = st.sampled_from(
     ["# A", "```", "- b", "  - c", "1. d: e", "**f** g", "| h |", "i j.", "", " "]
@@ -54,34 +19,12 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=12).map("\n".join))
-def test_parts_and_what_stands_between_them_are_the_text(text: str) -> None:
-    found = parts(text)
-    assert "".join(part.before + part.text for part in found) + rest(text, found) == text
-    assert not any(part.before.strip() for part in found)
+def test_the_rule_keeps_any_text(text: str) -> None:
     for layouts in (MARKED, EVERY_LINE):
         assert rule_document(text, layouts).plain_text == text
 
 
-@pytest.mark.parametrize(
-    ("text", "topic"),
-    [
-        ("1. Dimbra: by bus, a long way.", "Dimbra"),
-        ("Second, Step 2: net goes there.", "Step 2"),
-        ("**The Blue Room:** it is blue.", "The Blue Room"),
-        ("| Wire | stands there |", "Wire"),
-        ("## A very long heading indeed", "A very long"),
-        ("- wash your <b>hands</b> often", "wash your b"),
-        ("Ada Berg stands for swimming.", "Ada Berg"),
-        ("- in the morning, at 10:30 or so", "in the morning"),
-        ('"Quoted" words come first here.', "Quoted words come"),
-        ("***", ""),
-    ],
-)
-def test_a_topic_is_a_few_words_of_the_lead(text: str, topic: str) -> None:
-    assert parts(text)[0].topic == topic
-
-
-def test_list_items_become_blocks_and_what_concludes_stands_behind_a_sync() -> None:
+def test_list_items_become_blocks_and_the_conclusion_follows_a_sync() -> None:
     text = (
         "Three tips:\n\n1. Sleep: go to bed at ten.\n2. Light: turn all the lamps off.\n\n"
         "Both are free of charge.\n"
@@ -93,7 +36,7 @@ def test_list_items_become_blocks_and_what_concludes_stands_behind_a_sync() -> N
     )
 
 
-def test_lines_become_blocks_only_where_they_are_asked_for() -> None:
+def test_lines_become_blocks_only_on_request() -> None:
     text = "Ada has four plus five apples.\nBob has one plus two pears.\nOverall, they have twelve."
     assert rule_document(text).blocks == ()
     assert rule_document(text, EVERY_LINE).annotator_form() == (
@@ -112,12 +55,12 @@ def test_lines_become_blocks_only_where_they_are_asked_for() -> None:
         "In all one two three four\n- Overall one two three four\n- a b c d e",
     ],
 )
-def test_plain_sentences_and_what_is_alone_or_short_stay_sequential(text: str) -> None:
+def test_plain_sentences_single_items_and_short_items_stay_sequential(text: str) -> None:
     document = rule_document(text)
     assert (document.blocks, document.num_syncs) == ((), 0)
 
 
-def test_nothing_behind_a_conclusion_is_a_block() -> None:
+def test_nothing_after_a_conclusion_is_a_block() -> None:
     text = "- a b c d e\n- f g h i j\nIn summary, all are letters.\n- k l m n o"
     document = rule_document(text)
     assert [block.topic for block in document.blocks] == ["a b c", "f g h"]
@@ -126,7 +69,9 @@ def test_nothing_behind_a_conclusion_is_a_block() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ["rule", "rule_lines"])
-def test_the_rule_reads_the_answer_and_nothing_else(family: str, name: str) -> None:
+def test_the_rules_without_the_label_mark_both_sides_of_a_pair_alike(
+    family: str, name: str
+) -> None:
     for seed in range(10):
         task = make(family, "test", seed)
         document = annotate(task, name)
@@ -138,7 +83,7 @@ def test_the_rule_reads_the_answer_and_nothing_else(family: str, name: str) -> N
         assert len(syncs) <= 1
 
 
-def test_the_rule_forks_lists_and_leaves_sentences() -> None:
+def test_the_rule_forks_lists_and_not_sentences() -> None:
     found = {family: annotate(make(family, "train", 3), "rule").blocks for family in FAMILIES}
     assert len(found["legs"]) == len(found["route"]) == 5
     assert len(found["takings"]) == len(found["running_takings"]) > 1  # whatever they need

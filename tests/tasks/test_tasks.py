@@ -44,7 +44,7 @@ OWN_SIZE = {"two_rounds", "profiles_then_running"}
 NOUNS = [*tallies.NOUNS]
 
 
-def twins(pair: tuple[str, str], split: str, seed: int) -> tuple[Task, Task]:
+def sides(pair: tuple[str, str], split: str, seed: int) -> tuple[Task, Task]:
     one, other = (make(name, split, seed) for name in pair)
     return (other, one) if one.dependence is not Dependence.FREE else (one, other)
 
@@ -55,7 +55,7 @@ def structure(task: Task) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_task_is_its_seed(family: str) -> None:
+def test_the_same_seed_gives_the_same_task(family: str) -> None:
     task = make(family, "test", 3)
     assert task == make(family, Split.TEST, 3)
     assert task.prompt != make(family, "test", 4).prompt
@@ -68,7 +68,7 @@ def test_a_family_that_is_unknown_is_refused() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_data_of_a_task_stand_in_its_prompt(family: str) -> None:
+def test_the_data_of_a_task_are_in_its_prompt(family: str) -> None:
     for seed in SEEDS:
         task = make(family, "train", seed)
         assert task.records in task.prompt
@@ -98,7 +98,7 @@ def test_no_two_units_of_a_task_have_an_anchor_or_a_topic_in_common(family: str)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_forked_is_long_enough_and_not_too_many(family: str) -> None:
+def test_blocks_are_long_enough_and_not_too_many(family: str) -> None:
     documents = [gold(make(family, split, seed)) for split in ("train", "test") for seed in SEEDS]
     forked = [document.blocks for document in documents if document.blocks]
     lengths = [len(block.plain_text.split()) for blocks in forked for block in blocks]
@@ -121,21 +121,21 @@ def test_a_bound_on_records_is_kept(family: str) -> None:
         assert num <= 4, "three records and perhaps a head"
 
 
-def test_a_third_of_the_trained_families_allows_no_gain() -> None:
+def test_a_third_of_the_training_families_allows_no_gain() -> None:
     allows = {name: {allows_gain(make(name, "test", s)) for s in SEEDS} for name in FAMILIES}
     assert all(len(answers) == 1 for answers in allows.values()), "a family is one or the other"
     without_gain = [name for name in training_families() if allows[name] == {False}]
     assert (len(without_gain), len(training_families()), len(held_out_families())) == (7, 21, 4)
 
 
-def test_where_no_gain_is_allowed_the_document_speedup_is_one() -> None:
+def test_the_document_speedup_is_one_where_no_gain_is_possible() -> None:
     for family in FAMILIES:
         task = make(family, "test", 1)
         speedup = document_speedup(gold(task), lambda text: len(text.split()))
         assert speedup > 1.2 if allows_gain(task) else speedup == 1.0
 
 
-def test_a_round_of_a_mixture_has_every_trained_family_as_often_as_it_says() -> None:
+def test_a_round_of_a_mixture_draws_each_family_as_often_as_its_table_says() -> None:
     draws = {name: FAMILIES[name].draws for name in training_families()}
     num = 3 * sum(draws.values())
     tasks = list(itertools.islice(mixture("train", 5), num))
@@ -144,19 +144,19 @@ def test_a_round_of_a_mixture_has_every_trained_family_as_often_as_it_says() -> 
     assert tasks == list(itertools.islice(mixture("train", 5), num))
 
 
-def test_twins_name_each_other_and_share_an_id() -> None:
+def test_pair_partners_name_each_other_and_share_an_id() -> None:
     assert len(PAIRS) == 7
     for pair in PAIRS:
         assert [FAMILIES[name].partner for name in pair] == [pair[1], pair[0]]
-        one, other = twins(pair, "dev", 4)
+        one, other = sides(pair, "dev", 4)
         assert one.pair == other.pair is not None
-        assert one.pair != twins(pair, "dev", 5)[0].pair
+        assert one.pair != sides(pair, "dev", 5)[0].pair
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_twins_differ_in_nothing_but_the_deciding_clause(pair: tuple[str, str]) -> None:
+def test_pair_partners_differ_only_in_the_deciding_clause(pair: tuple[str, str]) -> None:
     for split, seed in itertools.product(("dev", "test"), SEEDS):
-        free, bound = twins(pair, split, seed)
+        free, bound = sides(pair, split, seed)
         assert free.records == bound.records
         assert free.drawn == bound.drawn
         assert any(
@@ -171,9 +171,9 @@ def deciding(prompt: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_training_twins_differ_in_one_place_beside_their_records(pair: tuple[str, str]) -> None:
+def test_training_pairs_differ_in_one_place_outside_their_records(pair: tuple[str, str]) -> None:
     for seed in SEEDS:
-        free, bound = twins(pair, "train", seed)
+        free, bound = sides(pair, "train", seed)
         assert free.records == bound.records
         assert free.drawn == bound.drawn
         rest = free.prompt.replace(free.records, ""), bound.prompt.replace(bound.records, "")
@@ -183,7 +183,7 @@ def test_training_twins_differ_in_one_place_beside_their_records(pair: tuple[str
             assert text[len(begin) : len(text) - len(end)].count("\n") == 0
 
 
-def test_the_other_side_of_a_task_is_the_one_that_is_drawn_alike() -> None:
+def test_the_pair_partner_of_a_task_has_the_same_records() -> None:
     paired = {
         task.family: task for task in itertools.islice(mixture("train", 3, max_records=2), 120)
     }
@@ -200,9 +200,9 @@ def test_the_other_side_of_a_task_is_the_one_that_is_drawn_alike() -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_a_rule_that_reads_the_layout_alone_gets_a_twin_wrong(pair: tuple[str, str]) -> None:
+def test_a_rule_that_reads_the_layout_alone_is_wrong_on_one_side(pair: tuple[str, str]) -> None:
     for split, seed in itertools.product(("train", "test"), SEEDS):
-        free, bound = twins(pair, split, seed)
+        free, bound = sides(pair, split, seed)
         assert allows_gain(free)
         assert structure(free) != structure(bound)
         # All that such a rule can see is the same, so it gives both the same structure.
@@ -212,7 +212,7 @@ def test_a_rule_that_reads_the_layout_alone_gets_a_twin_wrong(pair: tuple[str, s
         assert [unit.anchor for unit in free.units] == [unit.anchor for unit in bound.units]
 
 
-def test_the_page_shows_what_the_generators_draw() -> None:
+def test_the_page_is_up_to_date() -> None:
     script = load(ROOT / "scripts" / "tasks_page.py")
     text = script.PAGE.read_text("utf-8")
     assert all(mark in text for mark in (script.RULES_MARK, script.END_MARK, script.MARK))

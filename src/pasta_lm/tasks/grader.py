@@ -1,8 +1,8 @@
-"""Grade an answer by what it says: facts in the units they belong to, and nothing foreign there.
+"""Grade an answer for training and development, by the facts that its units state.
 
-Sees text without tags. The grade is the weighted share of facts that stand in their own unit,
-brought down by what an honest answer does not do: other units' values, repetition, filler, the
-wrong order. ``referee.py`` is the second implementation, which no training ever sees.
+The grade is the weighted share of the facts that are stated in their own unit. Values of other
+units, repetition, filler and the wrong order lower it. It sees text without tags. ``referee.py``
+is the second implementation, which no training uses; the two share no code.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from itertools import pairwise
 from pasta_lm.tasks.task import Fact, Task, Unit
 
 FREE_EXCESS, FATAL_EXCESS = 1.25, 2.0
-"""An answer may be this much longer than the reference; at the second it is worth nothing."""
-NUM_WORDS_REPEATED = 4
-"""A sentence of so many words, said more often than in the reference, is a repetition."""
+"""Length relative to the reference from which the grade falls, and at which it is 0."""
+MIN_REPEATED_WORDS = 4
+"""A sentence this long that occurs more often than in the reference is a repetition."""
 
 _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"[ \t]+")
 _NEXT_MARK = re.compile(r"\n\s*\d+[.)]\s*$")
-"""The number of the next item of a list stands in front of its anchor."""
+"""The number of the next list item, which is in front of the anchor that ends the section."""
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
 def grade(task: Task, text: str) -> float:
-    """Return how much of what was asked an answer says, from 0 to 1.
+    """Return the grade of an answer, from 0 to 1.
 
     Args:
-        task: What was asked.
-        text: The answer as a reader gets it, without tags.
+        task: The task.
+        text: The answer without tags.
     """
     text = _SPACES.sub(" ", text)
     starts = unit_starts(task, text)
@@ -48,7 +48,7 @@ def grade(task: Task, text: str) -> float:
 
 
 def unit_starts(task: Task, text: str) -> list[int | None]:
-    """Return where each unit's anchor first stands in an answer; None: nowhere."""
+    """Return the first index of each unit's anchor in an answer; None: it is not there."""
     return [_find(unit.anchor, text) for unit in task.units]
 
 
@@ -79,7 +79,7 @@ def _score(task: Task, unit: Unit, section: str, taken: set[str]) -> float:
 def _with_own_choice(
     task: Task, unit: Unit, sentences: list[str], taken: set[str]
 ) -> tuple[Fact, ...]:
-    """Return the unit's facts, the first about the word that was chosen, if no other has it."""
+    """Return the facts with the chosen word in the first; without the first if the choice fails."""
     first, *others = unit.facts
     chosen = {word for word in task.palette if any(_find(word, s) is not None for s in sentences)}
     if len(chosen) != 1 or chosen & taken:
@@ -97,7 +97,7 @@ def _says(fact: Fact, sentences: list[str]) -> bool:
 
 
 def _has_foreign(task: Task, unit: Unit, section: str) -> bool:
-    """Tell whether a number or a candidate stands here that the unit's reference does not have."""
+    """Return whether a number or candidate occurs that is not in the unit's reference."""
     if not {*_NUMBER.findall(section)} <= {*_NUMBER.findall(unit.text)}:
         return True
     others = (word for word in task.candidates if _find(word, unit.text) is None)
@@ -116,4 +116,4 @@ def _repeats(task: Task, text: str) -> bool:
 
 def _sentences(text: str) -> Counter[str]:
     parts = (" ".join(part.lower().split()) for part in _SENTENCE_END.split(text))
-    return Counter(part for part in parts if len(part.split()) >= NUM_WORDS_REPEATED)
+    return Counter(part for part in parts if len(part.split()) >= MIN_REPEATED_WORDS)

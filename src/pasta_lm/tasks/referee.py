@@ -1,8 +1,9 @@
-"""Grade an answer a second time, from its words alone: the figures that are reported are these.
+"""Grade an answer for the reports: a second implementation of ``grader.py``, by sets of phrases.
 
-Shares no code with ``grader.py`` and works another way, so that an error of one shows as a
-disagreement. The answer is read once into words; words are dealt out to units; what a unit must
-say, and must not, is then a matter of which phrases (runs of words) a set has. No training sees it.
+It shares no code with the grader and works in another way, so that an error of one shows as a
+disagreement. The answer is split into words and the words into units; the facts that a unit states
+and the foreign values in it are then looked up in its set of phrases (runs of words). No training
+uses it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pasta_lm.tasks.task import Task, Unit
 Phrase = tuple[str, ...]
 
 SLACK = 0.25
-"""An answer may be longer than the reference by this share; it is worthless at one whole more."""
-SHORTEST_REPEAT = 4
-"""Shorter sentences may be said again."""
+"""Share by which an answer may exceed the reference; at twice the length its grade is 0."""
+MIN_REPEATED_WORDS = 4
+"""Shorter sentences may be repeated."""
 
 _WORD = re.compile(r"(\s*)(\w+|[^\w\s])")
 _ENDS = frozenset(".!?;")
@@ -30,13 +31,13 @@ _LIST_MARKS = frozenset(".)")
 
 
 class Word(NamedTuple):
-    """A word or a single mark of the answer.
+    """A word or a punctuation mark of the answer.
 
     Attributes:
         text: As it is written.
-        sentence: Which sentence or line of the answer it stands in.
+        sentence: Index of its sentence or line in the answer.
         opens_line: Whether it is the first of a line.
-        is_apart: Whether white space, or nothing at all, stands in front of it.
+        is_apart: Whether it is the first word or has white space in front of it.
     """
 
     text: str
@@ -46,11 +47,11 @@ class Word(NamedTuple):
 
 
 def referee_grade(task: Task, text: str) -> float:
-    """Return how much of what was asked an answer says, from 0 to 1.
+    """Return the grade of an answer, from 0 to 1.
 
     Args:
-        task: What was asked.
-        text: The answer as a reader gets it, without tags.
+        task: The task.
+        text: The answer without tags.
     """
     worth = _worth(task, text)
     if not worth:
@@ -89,7 +90,7 @@ def _phrase(text: str) -> Phrase:
 
 
 def _first(words: Sequence[Word], anchor: str) -> int | None:
-    """Return where a unit begins, if it does."""
+    """Return the index of the word with which a unit begins; None: it does not occur."""
     wanted = _phrase(anchor)
     for place, word in enumerate(words):
         if word.text == wanted[0]:
@@ -101,19 +102,19 @@ def _first(words: Sequence[Word], anchor: str) -> int | None:
 
 
 def _deal(words: Sequence[Word], starts: Iterable[int]) -> dict[int, list[Phrase]]:
-    """Return, for every place where a unit begins, its sentences; a word belongs to one unit."""
+    """Return the sentences of each unit by its first word; every word belongs to one unit."""
     ordered = sorted(starts)
-    nobodys = {place for end in (*ordered, len(words)) for place in _list_mark(words, end)}
+    list_marks = {place for end in (*ordered, len(words)) for place in _list_mark(words, end)}
     sections: dict[int, dict[int, list[str]]] = {start: {} for start in ordered}
     for place, word in enumerate(words):
         rank = bisect_right(ordered, place)
-        if rank and place not in nobodys:
+        if rank and place not in list_marks:
             sections[ordered[rank - 1]].setdefault(word.sentence, []).append(word.text)
     return {start: list(map(tuple, section.values())) for start, section in sections.items()}
 
 
 def _list_mark(words: Sequence[Word], end: int) -> tuple[int, ...]:
-    """Return the places of ``2.`` or ``2)`` if a line opens with it and it is the last in front."""
+    """Return the indices of a ``2.`` or ``2)`` that opens a line directly before ``end``."""
     if end < 2 or not words[end - 2].opens_line:
         return ()
     number, mark = words[end - 2], words[end - 1]
@@ -122,7 +123,7 @@ def _list_mark(words: Sequence[Word], end: int) -> tuple[int, ...]:
 
 
 def _phrases(sentences: Iterable[Phrase], lengths: Iterable[int]) -> set[Phrase]:
-    """Return every run of words that has one of these lengths and stays within a sentence."""
+    """Return every run of words within a sentence that has one of these lengths."""
     wanted = {*lengths}
     return {
         sentence[start : start + length]
@@ -133,7 +134,7 @@ def _phrases(sentences: Iterable[Phrase], lengths: Iterable[int]) -> set[Phrase]
 
 
 def _choices(task: Task, said: Sequence[Sequence[Phrase]]) -> list[Phrase | None]:
-    """Return the word that each unit chose from the palette: one alone, and nobody's before."""
+    """Return the word of the palette that each unit chose; None: none, several, or a taken one."""
     palette = {_phrase(word) for word in task.palette}
     chosen: list[Phrase | None] = []
     for unit, sentences in zip(task.units, said, strict=True):
@@ -144,7 +145,7 @@ def _choices(task: Task, said: Sequence[Sequence[Phrase]]) -> list[Phrase | None
 
 
 def _share(task: Task, unit: Unit, sentences: Sequence[Phrase], choice: Phrase | None) -> float:
-    """Return the share of its facts that a unit says."""
+    """Return the share of its facts that a unit states."""
     if not sentences or _is_foreign(task, unit, sentences):
         return 0.0
     num_said = 0
@@ -155,7 +156,7 @@ def _share(task: Task, unit: Unit, sentences: Sequence[Phrase], choice: Phrase |
 
 
 def _is_said(value: Phrase, cues: Iterable[Phrase], sentences: Iterable[Phrase]) -> bool:
-    """Tell whether a sentence has the value, and one of its cues if it has any."""
+    """Return whether a sentence has the value and, if there are cues, one of them."""
     signs = {*cues}
     for sentence in sentences:
         has = _phrases([sentence], {len(value), *map(len, signs)})
@@ -165,7 +166,7 @@ def _is_said(value: Phrase, cues: Iterable[Phrase], sentences: Iterable[Phrase])
 
 
 def _is_foreign(task: Task, unit: Unit, sentences: Sequence[Phrase]) -> bool:
-    """Tell whether a number or a value of the data stands here that does not belong to the unit."""
+    """Return whether a number or a value of the data occurs that is not the unit's own."""
     own = _sentences(unit.text)
     if _numbers(sentences) - _numbers(own):
         return True
@@ -183,20 +184,20 @@ def _sentences(text: str) -> tuple[Phrase, ...]:
 
 
 def _numbers(sentences: Iterable[Phrase]) -> set[str]:
-    """Return all that has a digit in it: who glues a number to letters has still written it."""
+    """Return the words with a digit, also those with letters around it."""
     return {word for sentence in sentences for word in sentence if any(map(str.isdigit, word))}
 
 
 def _worth(task: Task, text: str) -> float:
-    """Return what the length of the answer leaves of its grade."""
+    """Return the factor of the grade for the length of the answer."""
     allowed = len(task.text.split())
     excess = (len(text.split()) - allowed) / max(allowed, 1)
     return 1.0 - min(max(excess - SLACK, 0.0) / (1.0 - SLACK), 1.0)
 
 
 def _says_again(words: Sequence[Word], allowed: Counter[Phrase]) -> bool:
-    """Tell whether a longer sentence is said more often than the reference says it."""
-    # What the reference does not say at all may be said once: it may be the same in other words.
+    """Return whether a long sentence occurs more often than in the reference."""
+    # A sentence that the reference lacks may occur once: it may be a paraphrase.
     said = _counted(words)
     return any(num > 1 and num > allowed[sentence] for sentence, num in said.items())
 
@@ -207,11 +208,11 @@ def _long_sentences(text: str) -> Counter[Phrase]:
 
 
 def _counted(words: Sequence[Word]) -> Counter[Phrase]:
-    """Count sentences that are not short, each in small letters."""
+    """Count the long sentences in small letters."""
     said: Counter[Phrase] = Counter()
     for _, group in groupby(words, key=lambda word: word.sentence):
         sentence = list(group)
-        # Counted as a reader counts, ``44,`` and ``1.`` being one word each.
-        if 1 + sum(word.is_apart for word in sentence[1:]) >= SHORTEST_REPEAT:
+        # ``44,`` and ``1.`` count as one word each.
+        if 1 + sum(word.is_apart for word in sentence[1:]) >= MIN_REPEATED_WORDS:
             said[tuple(word.text.lower() for word in sentence)] += 1
     return said
