@@ -21,8 +21,8 @@ import torch
 from machine import describe_machine
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.torch.loading import DTYPES, LoadedModel, read_architecture
-from pasta_lm.engines.torch.random_model import random_model, train_tokenizer
+from pasta_lm.engines.torch.loading import DTYPES, LoadedModel
+from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, Skipped, replay

@@ -22,8 +22,8 @@ from machine import describe_machine
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import DTYPES, read_architecture
-from pasta_lm.engines.torch.random_model import random_model, train_tokenizer
+from pasta_lm.engines.torch.loading import DTYPES
+from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter import Entries, Interpreter, Limits, Placer, PositionStrategy
 from pasta_lm.interpreter.interpreter import Resume
 from pasta_lm.language.lexer import Lexeme, LexemeKind

@@ -16,8 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from pasta_lm.cli import main
-from pasta_lm.engines.torch.model_folder import save_model_folder
-from pasta_lm.engines.torch.pieces import add_pieces
+from pasta_lm.engines.torch.model_folder import add_pieces, save_model_folder
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from tests.small_tokenizers import byte_level

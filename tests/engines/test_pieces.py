@@ -17,8 +17,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.engines.torch.model_folder import FILE_NAME, read_pasta_config, save_model_folder
-from pasta_lm.engines.torch.pieces import add_pieces
+from pasta_lm.engines.torch.model_folder import (
+    FILE_NAME,
+    add_pieces,
+    read_pasta_config,
+    save_model_folder,
+)
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, VocabularyError
 from pasta_lm.interpreter.limits import Limits

@@ -6,8 +6,7 @@ import pytest
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import Kind, Role, Trace
-from pasta_lm.interpreter.perfetto import to_perfetto
-from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
+from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, to_perfetto
 
 
 @pytest.fixture

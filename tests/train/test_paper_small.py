@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from pasta_lm.engines.torch.loading import read_architecture
+from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.train.config import SftConfig, read_config

@@ -12,7 +12,8 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 from pasta_lm.cli.tables import print_facts, print_json
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.diagnosis import ModelReport, SelfTest
+    from pasta_lm.engines.torch.loading import ModelReport
+    from pasta_lm.engines.torch.self_test import SelfTest
 
 CORE = ("typer", "rich")
 EXTRAS = {
@@ -120,16 +121,17 @@ def _version(package: str) -> str | None:
 
 def _machine(model: str | None, dtype: str | None, device: str | None) -> Machine:
     try:
-        from pasta_lm.engines.torch import diagnosis
+        from pasta_lm.engines.torch.loading import describe
+        from pasta_lm.engines.torch.self_test import devices, run_self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
         return Machine([])
     return Machine(
-        diagnosis.devices(),
-        diagnosis.self_test(),
+        devices(),
+        run_self_test(),
         _builtin(),
-        None if model is None else diagnosis.describe(model, dtype=dtype, device=device),
+        None if model is None else describe(model, dtype=dtype, device=device),
     )
 
 

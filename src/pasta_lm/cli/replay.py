@@ -137,12 +137,17 @@ def _load(
     device: str | None,
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
-    from pasta_lm.engines.torch.loading import DTYPES, load, read_architecture, usable_device
+    from pasta_lm.engines.torch.loading import DTYPES, load, usable_device
 
     if random is None:
         assert model is not None
         return load(model, dtype=dtype, device=device)
-    from pasta_lm.engines.torch.random_model import load_tokenizer, random_model, train_tokenizer
+    from pasta_lm.engines.torch.random_model import (
+        load_tokenizer,
+        random_model,
+        read_architecture,
+        train_tokenizer,
+    )
 
     require_one_of("--dtype", dtype, DTYPES)
     config = read_architecture(random)
@@ -182,7 +187,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
 
 def _conditions(report: ReplayReport) -> str:
     """Return the kind of the figures, the weights and the hardware in one line."""
-    from pasta_lm.engines.torch.diagnosis import devices
+    from pasta_lm.engines.torch.self_test import devices
 
     setting = report.setting
     weights = "random weights" if setting.weights == "random-weights" else "given weights"

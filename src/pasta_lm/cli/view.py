@@ -28,8 +28,7 @@ def view(
 
     from pasta_lm.cli.terminal import console, glyphs, read_text, write_text
     from pasta_lm.cli.thread_view import picture, summary
-    from pasta_lm.interpreter.perfetto import to_perfetto
-    from pasta_lm.interpreter.trace import Trace
+    from pasta_lm.interpreter.trace import Trace, to_perfetto
 
     trace = Trace.from_json(read_text(file))
     if perfetto is not None:

@@ -91,8 +91,7 @@ def check_piece_ids(ids: Mapping[str, int]) -> None:
 class EncodedDocument:
     """An answer as token ids: what main decodes, and what each block's thread decodes."""
 
-    main: tuple[int, ...]
-    """The main form: text, promises with their topics, syncs."""
+    main: tuple[int, ...]  # the main form: text, promises with their topics, syncs
     blocks: tuple[tuple[int, ...], ...]
     """In document order, each without its ``<async>`` and ``</async>``."""
 
@@ -131,10 +130,7 @@ class DocumentEncoder:
     """Encodes one answer; its blocks gather here in document order."""
 
     def __init__(
-        self,
-        pieces: PieceTable,
-        encode_text: Callable[[str], list[int]],
-        form: Form = Form.MAIN,
+        self, pieces: PieceTable, encode_text: Callable[[str], list[int]], form: Form = Form.MAIN
     ) -> None:
         """Begin with no blocks; the form is MAIN, or FORKED."""
         self._form = form

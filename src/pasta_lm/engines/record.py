@@ -21,24 +21,16 @@ _COUNTS = ("num_illegal", "num_content_tokens", "critical_path")
 class AnswerRecord:
     """One answer, without the request that it answers."""
 
-    text: str
-    """Without tags."""
-    program: str
-    """The written form; the annotator form where blocks promise no length (APAR)."""
-    finish_reason: str
-    """``stop``, or the limit that cut it."""
-    num_illegal: int
-    """Tags where the grammar has none."""
-    num_content_tokens: int
-    """Tokens of all threads, tags and topics excluded."""
-    critical_path: int
-    """Tokens that were decoded one after another, tags included."""
-    kind: str | None = None
-    """How it came about, a value of ``Kind``; None: not recorded."""
+    text: str  # without tags
+    program: str  # the written form; the annotator form where blocks promise no length (APAR)
+    finish_reason: str  # ``stop``, or the limit that cut it
+    num_illegal: int  # tags where the grammar has none
+    num_content_tokens: int  # tokens of all threads, tags and topics excluded
+    critical_path: int  # tokens that were decoded one after another, tags included
+    kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
     wall_s: float | None = None
     """Seconds, if it was decoded alone; None if it was decoded among others."""
-    trace: str | None = None
-    """The packed trace (``Trace.from_packed`` reads it); None: not kept."""
+    trace: str | None = None  # the packed trace (``Trace.from_packed`` reads it); None: not kept
 
     @classmethod
     def of(

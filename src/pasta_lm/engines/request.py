@@ -27,27 +27,19 @@ Guess = Callable[[Sequence[int]], Sequence[int]]
 class SamplingParams:
     """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
 
-    max_tokens: int = 1024
-    """Tokens of all threads together, tags included."""
-    temperature: float = 0.0
-    """0 is greedy."""
+    max_tokens: int = 1024  # tokens of all threads together, tags included
+    temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
-    seed: int | None = 0
-    """None draws a fresh seed for each request."""
-    n: int = 1
-    """Samples of one prompt; its entries are computed once."""
+    seed: int | None = 0  # None draws a fresh seed for each request
+    n: int = 1  # samples of one prompt; its entries are computed once
     stop: tuple[str, ...] = ()
     """Strings that end the answer; matched inside one thread, never part of the answer."""
-    repetition_penalty: float = 1.0
-    """Counts what the thread sees, never tag pieces."""
-    max_threads: int | None = None
-    """Threads that decode in the same step."""
+    repetition_penalty: float = 1.0  # counts what the thread sees, never tag pieces
+    max_threads: int | None = None  # threads that decode in the same step
     max_blocks: int = 64
-    max_tokens_per_thread: int | None = None
-    """Tokens of one block with its tags."""
-    ignore_eos: bool = False
-    """Go on at an end-of-text until a limit cuts (for benchmarks)."""
+    max_tokens_per_thread: int | None = None  # tokens of one block with its tags
+    ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
     mask: bool = True
     """Let only legal tags be sampled; False exists to measure what the model does alone."""
 
@@ -91,10 +83,8 @@ class Start:
 
     prefix: tuple[int, ...]
     """Ids that it feeds in one pass before it decodes; at least one. Counted as tags are."""
-    topic: str | None = None
-    """The topic of its block; None: it decodes the answer itself."""
-    text: str = ""
-    """The part of its prefix that belongs to the answer."""
+    topic: str | None = None  # the topic of its block; None: it decodes the answer itself
+    text: str = ""  # the part of its prefix that belongs to the answer
     num_seen: int | None = None
     """It stands behind this many tokens of the prompt and sees no others; None: behind main."""
 
@@ -105,31 +95,25 @@ class Expansion:
 
     starts: Callable[[str], Sequence[Start]]
     """From main's text to the threads that begin; if there are none, main's text is the answer."""
-    max_main_tokens: int
-    """The number of tokens after which main ends at the latest."""
+    max_main_tokens: int  # the number of tokens after which main ends at the latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt and what to do with it."""
 
-    prompt: Sequence[int]
-    """Token ids; at least one."""
+    prompt: Sequence[int]  # token ids; at least one
     params: SamplingParams = field(default_factory=SamplingParams)
     positions: PositionStrategy = PositionStrategy.PREDICT
-    forks: bool = True
-    """False: no tag can be sampled, no promise forks."""
-    form: Form = Form.MAIN
-    """The table of what main may say: MAIN, or FORKED for APAR."""
-    expansion: Expansion | None = None
-    """Threads that begin when main has ended; only without forks."""
+    forks: bool = True  # false: no tag can be sampled, no promise forks
+    form: Form = Form.MAIN  # the table of what main may say: MAIN, or FORKED for APAR
+    expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
     guess: Guess | None = None
     """Guesses of main's next tokens: right ones are decoded in one pass. Only for one thread
     and one sample; the tokens are the same as without."""
     forced: EncodedDocument | None = None
     """An answer to decode token by token instead of the model's own."""
-    strategy: str = "pasta"
-    """The strategy's name, for the trace."""
+    strategy: str = "pasta"  # the strategy's name, for the trace
 
 
 @dataclass(frozen=True, slots=True)

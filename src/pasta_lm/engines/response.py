@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from pasta_lm.engines.followers import Expander, Guesses
-from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special, Tokens
+from pasta_lm.engines.live_thread import (
+    END_OF_TEXT,
+    Expander,
+    Guesses,
+    LiveThread,
+    Special,
+    Tokens,
+)
 from pasta_lm.engines.recorder import Recorder
 from pasta_lm.engines.request import (
     Answer,

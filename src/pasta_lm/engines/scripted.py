@@ -14,13 +14,7 @@ from itertools import count
 
 from pasta_lm.engines.encoded_document import DocumentEncoder, PieceTable
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
-from pasta_lm.engines.request import (
-    Answer,
-    Finished,
-    Request,
-    SamplingParams,
-    StreamEvent,
-)
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.entries import Entries

@@ -20,8 +20,7 @@ class Remade(NamedTuple):
     """A model without some of its tokens; the others are numbered without gaps."""
 
     model: Json
-    original_ids: list[int]
-    """By the new id."""
+    original_ids: list[int]  # by the new id
 
 
 def stages(tokenizer: Json) -> Json:

@@ -26,8 +26,7 @@ from pasta_lm.language.tags import PIECES
 
 __all__ = ["ChatTokenizer", "EncodedDocument", "FastTokenizer", "TextStream", "Vocabulary"]
 
-_TURN = "(the turn of the model)"
-"""Marks where a chat template puts what the model said."""
+_TURN = "(the turn of the model)"  # marks where a chat template puts what the model said
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 

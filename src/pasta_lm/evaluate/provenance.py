@@ -18,7 +18,7 @@ def provenance(model: Pasta, version: str) -> dict[str, str]:
         model: Who answers; its device and precision are those that count.
         version: Of the package.
     """
-    from pasta_lm.engines.torch.diagnosis import devices
+    from pasta_lm.engines.torch.self_test import devices
 
     loaded = model.engine.loaded
     device = str(loaded.device)

@@ -149,7 +149,7 @@ def answer_tasks(
 
 def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pasta) -> Figures:
     """Return the object that ``pasta evaluate tasks --json`` prints."""
-    from pasta_lm.engines.torch.diagnosis import devices
+    from pasta_lm.engines.torch.self_test import devices
 
     loaded = model.engine.loaded
     machine = next((name for name in devices() if name.startswith(str(loaded.device))), None)

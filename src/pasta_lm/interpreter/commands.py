@@ -67,5 +67,4 @@ class Legal(NamedTuple):
 
 EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)
 """The legal set where the mask is switched off."""
-PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)
-"""The legal set where nothing forks."""
+PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)  # the legal set where nothing forks

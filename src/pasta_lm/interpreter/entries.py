@@ -22,8 +22,7 @@ class Entry:
     token: int
     owner: int
     position: int
-    row: Row
-    """The row as it stood when the token was fed."""
+    row: Row  # the row as it stood when the token was fed
     epoch: Epoch
 
 

@@ -41,10 +41,7 @@ class Interpreter:
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        new_owner: Callable[[], int] | None = None,
-        form: Form = Form.MAIN,
+        self, limits: Limits, new_owner: Callable[[], int] | None = None, form: Form = Form.MAIN
     ) -> None:
         """Start with a main thread that has decoded nothing.
 

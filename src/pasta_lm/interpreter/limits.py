@@ -16,10 +16,8 @@ from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
 class FinishReason(StrEnum):
     """Why a thread or a response ended."""
 
-    STOP = "stop"
-    """It ended by itself: end-of-text, ``</async>``, or a ``stop`` string."""
-    LENGTH = "length"
-    """A limit ended it: the block's, the response's, or the model's last position."""
+    STOP = "stop"  # it ended by itself: end-of-text, ``</async>``, or a ``stop`` string
+    LENGTH = "length"  # A limit ended it: the block's, the response's, or the model's last position
     ABORT = "abort"
     """Someone gave it up: the caller, or a ``stop`` that stands earlier in reading order."""
 
@@ -28,20 +26,16 @@ class FinishReason(StrEnum):
 class Limits:
     """The bounds of one response. ``None`` means: no bound of its own."""
 
-    max_tokens: int = 2048
-    """Tokens of all threads together, tags included."""
+    max_tokens: int = 2048  # tokens of all threads together, tags included
     max_threads: int | None = None
     """Threads that decode in the same step; a child beyond it is deferred, never dropped."""
     max_blocks: int = 64
     """Blocks of the whole response; at the limit no further promise can be sampled."""
     max_tokens_per_thread: int | None = None
     """Tokens of one block with its ``<async>`` and ``</async>``."""
-    max_topic_tokens: int = 12
-    """Tokens of a topic; after them only closing pieces can be sampled."""
-    max_depth: int = 1
-    """How deep blocks may nest."""
-    max_position: int | None = None
-    """The model's last position."""
+    max_topic_tokens: int = 12  # tokens of a topic; after them only closing pieces can be sampled
+    max_depth: int = 1  # how deep blocks may nest
+    max_position: int | None = None  # the model's last position
 
     def __post_init__(self) -> None:
         """Check every bound.

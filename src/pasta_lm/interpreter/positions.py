@@ -21,10 +21,8 @@ class PositionStrategy(StrEnum):
 
     PREDICT = "predict"
     """Trust the promise: leave a gap of ten positions per promised unit (the paper's choice)."""
-    CONTINUE = "continue"
-    """Leave no gap; a sync stands behind the largest visible position."""
-    ORACLE = "oracle"
-    """Leave a gap of the true length: replay and training only."""
+    CONTINUE = "continue"  # leave no gap; a sync stands behind the largest visible position
+    ORACLE = "oracle"  # leave a gap of the true length: replay and training only
     ROTATE = "rotate"
     """As ``predict``; a sync moves all visible keys to their reading-order positions."""
 

@@ -21,14 +21,10 @@ from pasta_lm.language.parser import Parser
 class ThreadState(Enum):
     """What a thread is doing."""
 
-    DEFERRED = "deferred"
-    """Promised, but not started: too many others decode."""
-    RUNNING = "running"
-    """It decodes one token in every pass."""
-    WAITING = "waiting"
-    """It decoded ``<sync/>`` and waits for its pending blocks."""
-    ENDED = "ended"
-    """It will decode no more."""
+    DEFERRED = "deferred"  # promised, but not started: too many others decode
+    RUNNING = "running"  # it decodes one token in every pass
+    WAITING = "waiting"  # it decoded ``<sync/>`` and waits for its pending blocks
+    ENDED = "ended"  # it will decode no more
 
 
 @dataclass(slots=True, eq=False)
@@ -44,24 +40,18 @@ class ForkPoint:
 class Thread:
     """One decoding thread of a response."""
 
-    id: int
-    """0 is main; children count on in the order of their promises."""
-    owner: int
-    """Owner number of its entries, unique within the request."""
-    parser: Parser
-    """Where it stands in the grammar of its own stream."""
+    id: int  # 0 is main; children count on in the order of their promises
+    owner: int  # owner number of its entries, unique within the request
+    parser: Parser  # where it stands in the grammar of its own stream
     parent: Thread | None = None
-    path: tuple[int, ...] = ()
-    """Its place in document order: main is (), its k-th child (k,)."""
+    path: tuple[int, ...] = ()  # its place in document order: main is (), its k-th child (k,)
     topic: str | None = None
-    units: int | None = None
-    """The promised length in units of ten tokens."""
+    units: int | None = None  # the promised length in units of ten tokens
     state: ThreadState = ThreadState.RUNNING
     finish_reason: FinishReason | None = None
     num_prefix: int = 0
     """Tokens that it feeds before it decodes: a block's ``<async>``, the suffix of a point."""
-    num_tokens: int = 0
-    """Tokens decoded, tags and prefix included, end-of-text not."""
+    num_tokens: int = 0  # tokens decoded, tags and prefix included, end-of-text not
     block_length: int | None = None
     """True length with its tags, where it is known beforehand (replay)."""
 
@@ -73,15 +63,12 @@ class Thread:
 
     num_topic_tokens: int | None = None
     """Tokens of the topic that is being decoded; None outside promises."""
-    has_topic_text: bool = False
-    """Whether that topic has a character other than space."""
+    has_topic_text: bool = False  # whether that topic has a character other than space
 
     row: Row | None = None
     epoch: Epoch = field(default_factory=Epoch)
-    position: int = 0
-    """Where its next token will stand."""
-    depth: int = 0
-    """Depth of the last token that it fed; 0 before the first."""
+    position: int = 0  # where its next token will stand
+    depth: int = 0  # depth of the last token that it fed; 0 before the first
     fork_point: ForkPoint | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What happened when: one response as data, enough to replay every event.
+"""One response as data: every token, when it was decoded and fed; as JSON and for Perfetto.
 
 Steps count forward passes after the prefill from 0; times are seconds from a monotonic clock that
 the engine reads and hands in. Knows nothing of who decoded.
@@ -20,19 +20,16 @@ from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
 
 TRACE_VERSION = 1
+_PID = 1  # Perfetto wants a process
 
 
 class Kind(StrEnum):
     """How a figure or a trace came about; it is printed beside every number."""
 
-    GENERATED = "generated"
-    """The model chose the text."""
-    REPLAYED = "replayed"
-    """The text was given, the engine's work was real."""
-    RANDOM_WEIGHTS = "random-weights"
-    """Text was chosen or given, but the weights mean nothing."""
-    SIMULATED = "simulated"
-    """No model ran."""
+    GENERATED = "generated"  # the model chose the text
+    REPLAYED = "replayed"  # the text was given, the engine's work was real
+    RANDOM_WEIGHTS = "random-weights"  # text was chosen or given, but the weights mean nothing
+    SIMULATED = "simulated"  # no model ran
 
 
 class Role(StrEnum):
@@ -48,18 +45,14 @@ class TokenRecord:
     """One token of one thread, from the step that decoded it to the step that fed it."""
 
     thread: int
-    token: int | None
-    """Its id, where the engine has ids."""
+    token: int | None  # its id, where the engine has ids
     text: str
     """What it added to the thread's text; empty while a character is incomplete, and for tags."""
     role: Role
-    decoded_step: int
-    """The step whose logits it was chosen from; -1 is the prefill."""
-    t_s: float
-    """When, in seconds since the request began."""
+    decoded_step: int  # the step whose logits it was chosen from; -1 is the prefill
+    t_s: float  # when, in seconds since the request began
     is_forced: bool = False
-    fed_step: int | None = None
-    """The step that fed it; None if the response ended first."""
+    fed_step: int | None = None  # the step that fed it; None if the response ended first
     slot: int | None = None
     position: int | None = None
     depth: int | None = None
@@ -74,10 +67,8 @@ class ThreadRecord:
     topic: str | None
     promised_tokens: int | None
     num_tokens: int = 0
-    start_step: int | None = None
-    """The step that fed its first token."""
-    end_step: int | None = None
-    """The step that fed its last token."""
+    start_step: int | None = None  # the step that fed its first token
+    end_step: int | None = None  # the step that fed its last token
     finish_reason: str | None = None
 
 
@@ -103,12 +94,10 @@ class Trace:
     positions: str | None = None
     num_prompt_tokens: int = 0
     finish_reason: str | None = None
-    forward_passes: int = 0
-    """Passes after the prefill in which this response took part."""
+    forward_passes: int = 0  # passes after the prefill in which this response took part
     critical_path: int = 0
     """Largest depth of a fed token; equals ``forward_passes`` when threads are unlimited."""
-    num_illegal: int = 0
-    """Tags emitted where the grammar has none."""
+    num_illegal: int = 0  # tags emitted where the grammar has none
     prefill_s: float = 0.0
     wall_s: float = 0.0
     step_s: list[float] = field(default_factory=list)
@@ -210,3 +199,66 @@ class Trace:
 _PLAIN_FIELDS = [
     name for name in Trace.__dataclass_fields__ if name not in ("threads", "tokens", "syncs")
 ]
+
+
+def to_perfetto(trace: Trace) -> str:
+    """Return the trace as JSON for ui.perfetto.dev: one track a thread, arrows for fork and sync.
+
+    Source: the "Trace Event Format" of chrome://tracing; times in microseconds.
+    """
+    events: list[dict[str, Any]] = [_name("process_name", 0, trace.model or "pasta-lm")]
+    for thread in trace.threads:
+        title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
+        events.append(_name("thread_name", thread.id, title))
+        lane = trace.lane(thread.id)
+        events += [_token_slice(trace, token) for token in lane if token.fed_step is not None]
+        if thread.parent is not None and thread.start_step is not None:
+            start = thread.parent, thread.start_step
+            events += _arrow(trace, "fork", thread.id, start, (thread.id, thread.start_step))
+    for index, sync in enumerate(trace.syncs):
+        if sync.step is None:
+            continue
+        for child in sync.joined:
+            end = child, trace.threads[child].end_step or 0
+            place = sync.thread, sync.step
+            events += _arrow(trace, "sync", f"sync{index}-{child}", end, place)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
+
+
+def _name(kind: str, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PID, "tid": tid, "args": {"name": name}}
+
+
+def _arrow(
+    trace: Trace, kind: str, number: int | str, start: tuple[int, int], end: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return an arrow between two places, each a thread and the step that begins there."""
+    flow = {"name": kind, "cat": kind, "id": number, "pid": _PID}
+    (tid_0, step_0), (tid_1, step_1) = start, end
+    return [
+        {**flow, "ph": "s", "tid": tid_0, "ts": _step_start_us(trace, step_0)},
+        {**flow, "ph": "f", "bp": "e", "tid": tid_1, "ts": _step_start_us(trace, step_1)},
+    ]
+
+
+def _token_slice(trace: Trace, token: TokenRecord) -> dict[str, Any]:
+    assert token.fed_step is not None
+    start = _step_start_us(trace, token.fed_step)
+    end = _step_start_us(trace, token.fed_step + 1)
+    return {
+        "ph": "X",
+        "name": token.text or token.role.value,
+        "cat": token.role.value,
+        "pid": _PID,
+        "tid": token.thread,
+        "ts": start,
+        "dur": max(0.0, end - start),
+        "args": {"depth": token.depth, "position": token.position, "slot": token.slot},
+    }
+
+
+def _step_start_us(trace: Trace, step: int) -> float:
+    """Return when a step began: where the one before it ended (the prefill for step 0)."""
+    if step <= 0 or not trace.step_s:
+        return trace.prefill_s * 1e6
+    return trace.step_s[min(step, len(trace.step_s)) - 1] * 1e6

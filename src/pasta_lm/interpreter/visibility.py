@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-UNBOUNDED = sys.maxsize
-"""The cutoff of an owner all of whose entries are visible, now and later."""
+UNBOUNDED = sys.maxsize  # the cutoff of an owner all of whose entries are visible, now and later
 
 PROMPT_OWNER = 0
 """The owner of the prompt's entries: not a thread, so that several samples can share it."""

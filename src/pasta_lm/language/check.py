@@ -17,16 +17,13 @@ class Diagnostic:
     """One fault of one text; lines and columns count from 1, in characters."""
 
     code: str
-    severity: str
-    """``"error"`` or ``"warning"``; a text with warnings alone is valid."""
+    severity: str  # ``"error"`` or ``"warning"``; a text with warnings alone is valid
     line: int
     column: int
     message: str
     hint: str
-    offset: int
-    """Where the caret begins, in characters from the start of the text."""
-    length: int
-    """How many characters the caret marks."""
+    offset: int  # where the caret begins, in characters from the start of the text
+    length: int  # how many characters the caret marks
 
 
 def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> list[Diagnostic]:

@@ -1,6 +1,7 @@
-"""Hold an answer as a tree: its text, its blocks with their topics, its syncs.
+"""An answer as a tree of text, blocks and syncs; written as text in three forms, and parsed back.
 
-Knows what an answer is, not how it is spelled: ``printer.py`` writes it, ``parse`` reads it.
+Writing is canonical: each tag has one spelling, however it was spelled when read, and
+``parse(document.written())`` gives the document back.
 """
 
 from __future__ import annotations
@@ -9,12 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pasta_lm.errors import PastaSyntaxError
-from pasta_lm.language import printer
 from pasta_lm.language.check import check, describe
 from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
 from pasta_lm.language.lexer import Lexer
 from pasta_lm.language.parser import Form, Parser
-from pasta_lm.language.tags import units_for
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    SYNC,
+    annotator_open,
+    escape,
+    promise_tag,
+    units_for,
+)
 
 NUM_BLOCK_TAGS = 2  # <async> and </async>, one token each, count as part of their block
 
@@ -63,16 +71,24 @@ class Document:
         return sum(isinstance(item, Sync) for item in self.items)
 
     def written(self) -> str:
-        """Return the written form: every promise followed by its block."""
-        return printer.written(self)
+        """Return the written form: every promise followed by its block.
+
+        Raises:
+            ValueError: a block has no length; ``with_lengths`` fills them in.
+        """
+        return _written(self.items)
 
     def main_form(self) -> str:
-        """Return the main form: text, promises and syncs, no blocks."""
-        return printer.main_form(self)
+        """Return the main form: text, promises and syncs, no blocks.
+
+        Raises:
+            ValueError: a block has no length; ``with_lengths`` fills them in.
+        """
+        return _write(self.items, _promise)
 
     def annotator_form(self) -> str:
-        """Return the annotator form: blocks that carry their topics."""
-        return printer.annotator_form(self)
+        """Return the annotator form: blocks that carry their topics, no lengths."""
+        return _write(self.items, _annotator_block)
 
     @property
     def program(self) -> str:
@@ -219,5 +235,36 @@ def _with_lengths(items: tuple[Item, ...], count: Callable[[str], int]) -> tuple
 
 def _with_length(block: Block, count: Callable[[str], int]) -> Block:
     items = _with_lengths(block.items, count)  # inner lengths are part of the outer text
-    units = units_for(count(printer.written_items(items)) + NUM_BLOCK_TAGS)
+    units = units_for(count(_written(items)) + NUM_BLOCK_TAGS)
     return replace(block, units=units, items=items)
+
+
+def _write(items: Iterable[Item], write_block: Callable[[Block], str]) -> str:
+    def written(item: Item) -> str:
+        match item:
+            case Text(text):
+                return escape(text)
+            case Sync():
+                return SYNC
+            case _:
+                return write_block(item)
+
+    return "".join(map(written, items))
+
+
+def _written(items: Iterable[Item]) -> str:
+    return _write(items, lambda block: _promise(block) + _inside(ASYNC_OPEN, _written(block.items)))
+
+
+def _annotator_block(block: Block) -> str:
+    return _inside(annotator_open(block.topic), _write(block.items, _annotator_block))
+
+
+def _inside(opening: str, text: str) -> str:
+    return f"{opening}{text}{ASYNC_CLOSE}"
+
+
+def _promise(block: Block) -> str:
+    if block.units is None:
+        raise ValueError(f"the block {block.topic!r} has no length: call with_lengths first")
+    return promise_tag(block.topic, block.units)

@@ -1,8 +1,47 @@
-"""Name what a parser reports: text, promises, blocks that open and close, syncs."""
+"""Lexemes, which the lexer gives to the parser, and events, which the parser reports.
+
+A lexeme is the smallest unit of the grammar: a stretch of text or a piece of a tag.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+from pasta_lm.language.faults import Problem
+
+
+class LexemeKind(Enum):
+    """The kinds of lexemes; all but ``TEXT`` and ``FAULT`` are single pieces of a vocabulary."""
+
+    TEXT = "text"
+    PROMISE_OPEN = "promise open"
+    PROMISE_CLOSE = "promise close"
+    ASYNC_OPEN = "async open"
+    ASYNC_CLOSE = "async close"
+    SYNC = "sync"
+    FAULT = "fault"
+    """A tag that breaks the rules of its own spelling: never legal, so no mask ever lets it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lexeme:
+    """A stretch of text or a piece of a tag, read from text or from a token id.
+
+    A promise is three lexemes: ``PROMISE_OPEN``, the topic as ``TEXT``, ``PROMISE_CLOSE``. The
+    topic's lexeme and the closing one then have no place of their own: the opening one has it.
+    """
+
+    kind: LexemeKind
+    text: str = ""
+    """TEXT: the text, unescaped. A tag read from text: the tag as it was spelled, else empty."""
+    units: int | None = None  # PROMISE_CLOSE: the promised length in units of ten tokens
+    topic: str | None = None  # ASYNC_OPEN of the annotator form: the topic, unescaped
+    start: int = 0  # the offset of the first character in all the text that was fed
+    end: int = 0  # the offset after the last character
+    problems: tuple[Problem, ...] = ()  # FAULT: what is wrong with the tag
+    meant: LexemeKind | None = None
+    """FAULT: what the tag would be without its problems, if that can be told."""
 
 
 @dataclass(frozen=True, slots=True)

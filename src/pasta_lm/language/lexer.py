@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 
+from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
-from pasta_lm.language.lexemes import Lexeme, LexemeKind
 from pasta_lm.language.reading import fault, read_tag
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
@@ -37,11 +37,7 @@ _PLAIN = {
     SYNC: LexemeKind.SYNC,
 }
 # What decides a tag, by the quote that is open: a > ends it, another tag's start breaks it off.
-_STOPS = {
-    "": re.compile("[\"'<>]"),
-    '"': re.compile('["<]'),
-    "'": re.compile("['<]"),
-}
+_STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("['<]")}
 
 
 class Lexer:

@@ -11,29 +11,32 @@ from enum import Enum, StrEnum
 from typing import Final
 
 from pasta_lm.errors import PastaSyntaxError
-from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
+from pasta_lm.language.events import (
+    AsyncClose,
+    AsyncOpen,
+    Event,
+    Lexeme,
+    LexemeKind,
+    Promise,
+    Sync,
+    Text,
+)
 from pasta_lm.language.faults import Fault
-from pasta_lm.language.lexemes import Lexeme, LexemeKind
 
 
 class Form(StrEnum):
     """The spellings of one answer, and the inside of one of its blocks."""
 
-    WRITTEN = "written"
-    """Every promise is followed by its block: stored and trained on."""
-    MAIN = "main"
-    """Text, promises and syncs: what the main thread decodes."""
-    ANNOTATOR = "annotator"
-    """Blocks that carry their topics, and syncs: what a teacher writes."""
-    BLOCK = "block"
-    """The inside of one block, as its thread decodes it, up to its ``</async>``."""
+    WRITTEN = "written"  # every promise is followed by its block: stored and trained on
+    MAIN = "main"  # text, promises and syncs: what the main thread decodes
+    ANNOTATOR = "annotator"  # blocks that carry their topics, and syncs: what a teacher writes
+    BLOCK = "block"  # the inside of one block, as its thread decodes it, up to its ``</async>``
     FORKED = "forked"
     """APAR's table: text and forks. The promise's opening piece is a whole promise, without topic
     or length, and there is no sync. Token ids alone spell it."""
 
 
-FORK_TOPIC: Final = "fork"
-"""The topic of every block of the forked form."""
+FORK_TOPIC: Final = "fork"  # the topic of every block of the forked form
 
 
 class State(Enum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
-from pasta_lm.language.lexemes import Lexeme, LexemeKind
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS, unescape_topic
 
 _HEAD = re.compile(r"<(/?)([a-z]+)")

@@ -34,8 +34,7 @@ _BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
 class Piece(NamedTuple):
     """A stretch of text or a whole tag, with what could be read of it."""
 
-    kind: LexemeKind | None
-    """What it is or is meant to be; None for a tag that cannot be told."""
+    kind: LexemeKind | None  # what it is or is meant to be; None for a tag that cannot be told
     source: str
     start: int
     end: int

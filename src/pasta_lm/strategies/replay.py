@@ -182,7 +182,7 @@ def replay(
         The report; after Ctrl-C that of the answers that were done.
     """
     from pasta_lm.engines.torch.engine import TorchEngine
-    from pasta_lm.engines.torch.pieces import with_pieces
+    from pasta_lm.engines.torch.loading import with_pieces
 
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else GIVEN_WEIGHTS
     if not loaded.vocabulary.has_pieces:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.engines.torch.attention import LayerCall, attend
-from pasta_lm.engines.torch.masks import additive, in_window, visible
+from pasta_lm.engines.torch.attention import LayerCall, additive, attend, in_window, visible
 
 # Legend: N tokens of a pack, L of one example, H query heads, G key/value heads, D head size.
 

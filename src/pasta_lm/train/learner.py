@@ -14,14 +14,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from pasta_lm.data.encode import encode_example
 from pasta_lm.data.encode_points import encode_points
 from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.loading import (
-    last_position,
-    read_architecture,
-    read_pretrained,
-    tag_pieces,
-)
-from pasta_lm.engines.torch.model_folder import read_pasta_config, save_model_folder
-from pasta_lm.engines.torch.pieces import add_pieces
+from pasta_lm.engines.torch.loading import last_position, read_pretrained, tag_pieces
+from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config, save_model_folder
+from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, ModelNotFoundError

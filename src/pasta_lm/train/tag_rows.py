@@ -14,7 +14,7 @@ from collections.abc import Collection
 import torch
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.torch.pieces import token_matrices
+from pasta_lm.engines.torch.model_folder import token_matrices
 from pasta_lm.errors import UsageError
 
 ALIKE = 0.9

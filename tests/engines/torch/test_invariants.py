@@ -10,7 +10,7 @@ import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy, Trace
-from pasta_lm.interpreter.perfetto import to_perfetto
+from pasta_lm.interpreter.trace import to_perfetto
 from pasta_lm.language.document import parse
 from tests.models import loaded
 from tests.programs import Program, random_program

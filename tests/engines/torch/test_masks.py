@@ -5,14 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.torch.batch import EntryTensors
-from pasta_lm.engines.torch.masks import (
+from pasta_lm.engines.torch.attention import (
     additive,
     cutoff_table,
     entries_mask,
     in_window,
     visible,
 )
+from pasta_lm.engines.torch.batch import EntryTensors
 from pasta_lm.engines.torch.pool import Run
 from pasta_lm.interpreter import Entries, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import UNBOUNDED

@@ -110,8 +110,7 @@ class LogitsRow(NamedTuple):
     active: ActiveRequest
     response: Response
     live: LiveThread
-    num_guessed: int = 0
-    """The row counts only if this many guesses before it were right."""
+    num_guessed: int = 0  # the row counts only if this many guesses before it were right
 
 
 @dataclass(slots=True)

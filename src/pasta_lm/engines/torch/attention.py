@@ -1,13 +1,13 @@
-"""The attention function that decodes, replays and trains: registered with transformers by name.
+"""The attention function that decodes, replays and trains, registered with transformers, and masks.
 
-The model runs on one flattened list of tokens ``[1, N]`` without a cache of its own; what each
-query may attend to is decided by the pass object that travels to every layer as the keyword
-``pasta_pass``. Knows the arguments that transformers hands to attention functions, and refuses
-those that it does not know.
+The model runs on one flattened list of tokens ``[1, N]`` without a cache of its own. A pass object
+travels to every layer as the keyword ``pasta_pass`` and decides which keys each query sees.
+Arguments of transformers that this function does not know are refused, not ignored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from pasta_lm.errors import UnsupportedModelError
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.visibility import Row
 
-NAME = "pasta"
-"""The name under which transformers finds the function (``attn_implementation``)."""
+NAME = "pasta"  # the name under which transformers finds the function (``attn_implementation``)
 
 # Legend: N tokens of the pass, H query heads, G key/value heads, Q queries, K keys, D head size.
 
@@ -36,8 +37,7 @@ class LayerCall(NamedTuple):
 
     layer: int
     scaling: float | None
-    window: int | None
-    """Width of the layer's sliding window in positions."""
+    window: int | None  # width of the layer's sliding window in positions
     softcap: float | None
     sinks_H: Tensor | None
     """Attention sinks: one learned logit a head that takes part in the softmax."""
@@ -165,3 +165,70 @@ def _attend_by_hand(
         weights = weights[..., :-1]
     out = weights.reshape(len(k_GKD), -1, weights.shape[-1]) @ v_GKD
     return out.view(num_heads, num_queries, -1)
+
+
+# Masks. Legend: Q queries of a pass, K entries (keys), O owners. The rule of visibility is
+# ``interpreter.visibility.Row.sees``; here it is evaluated for many queries and entries at once.
+
+
+def cutoff_table(rows: Sequence[Row], num_owners: int, device: torch.device) -> Tensor:
+    """Return rows of cutoffs as a table.
+
+    Returns:
+        int64 [Q, O]: the first slot of each owner that the query may not see.
+    """
+    table = [[row.cutoff(owner) for owner in range(num_owners)] for row in rows]
+    return torch.tensor(table, dtype=torch.int64, device=device)
+
+
+def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tensor:
+    """Evaluate the rule of ``Row.sees`` for every query and every entry.
+
+    Args:
+        query_slots_Q: int64 [Q].
+        cutoffs_QO: int64 [Q, O], as ``cutoff_table`` gives it.
+        owners_K: int64 [K]: the owner of the entry in each slot.
+
+    Returns:
+        bool [Q, K].
+    """
+    slots_K = torch.arange(len(owners_K), device=owners_K.device)
+    return (slots_K <= query_slots_Q[:, None]) & (slots_K < cutoffs_QO[:, owners_K])
+
+
+def in_window(query_positions_Q: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    """Return which keys a sliding window of positions lets a query see.
+
+    Args:
+        query_positions_Q: int64 [Q].
+        key_positions: int64 [K], or [Q, K] where each query has its own.
+        window: A key is seen iff position(q) - position(k) < window, negative differences too.
+
+    Returns:
+        bool [Q, K].
+    """
+    return query_positions_Q[:, None] - key_positions < window
+
+
+def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask to add to scores: 0 where visible, a very low finite number elsewhere.
+
+    Returns:
+        dtype [Q, K].
+    """
+    # Finite, because a block of keys that is masked as a whole makes NaN of -inf - (-inf).
+    lowest = torch.finfo(dtype).min / 2
+    return torch.zeros(visible_QK.shape, dtype=dtype, device=visible_QK.device).masked_fill_(
+        ~visible_QK, lowest
+    )
+
+
+def entries_mask(entries: Entries, device: torch.device) -> Tensor:
+    """Return who saw whom among all entries of a request.
+
+    Returns:
+        bool [K, K], True where the entry of the row saw the entry of the column.
+    """
+    owners_K = torch.tensor([entry.owner for entry in entries.items], device=device)
+    cutoffs = cutoff_table([entry.row for entry in entries.items], entries.num_owners, device)
+    return visible(torch.arange(len(entries), device=device), cutoffs, owners_K)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.torch.masks import cutoff_table, visible
+from pasta_lm.engines.torch.attention import cutoff_table, visible
 from pasta_lm.engines.torch.pool import Run
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
@@ -24,10 +24,8 @@ from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 class KeyRotation:
     """A sync under 'rotate': all keys of the request move, once, inside the pass."""
 
-    num_queries_before: int
-    """Queries of the request in this pass that still see the old positions."""
-    offsets_K: Tensor
-    """int64 [K]: new position minus old."""
+    num_queries_before: int  # queries of the request in this pass that still see the old positions
+    offsets_K: Tensor  # int64 [K]: new position minus old
 
 
 @dataclass(slots=True)
@@ -35,17 +33,14 @@ class RequestSlice:
     """The part of a pass that belongs to one request."""
 
     start: int
-    stop: int
-    """Its tokens are [start, stop) of the pass, in order of slot."""
+    stop: int  # its tokens are [start, stop) of the pass, in order of slot
     run: Run
-    first_slot: int
-    """The slot of its first token in this pass; the others follow."""
+    first_slot: int  # the slot of its first token in this pass; the others follow
     visible_QK: Tensor | None
     """bool [Q, K]; None: each query sees everything (a single query, nothing hidden)."""
     key_positions: Tensor
     """int64 [K], or [Q, K] where queries of several epochs see keys at different positions."""
-    largest_distance: int
-    """No query is farther from a key than this, in positions."""
+    largest_distance: int  # no query is farther from a key than this, in positions
     rotation: KeyRotation | None = None
 
     @property
@@ -58,12 +53,9 @@ class RequestSlice:
 class Batch:
     """One forward pass."""
 
-    tokens: Tensor
-    """int64 [N]."""
-    positions: Tensor
-    """int64 [N]."""
-    wanted: Tensor
-    """int64 [W]: indices of the tokens whose logits are wanted."""
+    tokens: Tensor  # int64 [N]
+    positions: Tensor  # int64 [N]
+    wanted: Tensor  # int64 [W]: indices of the tokens whose logits are wanted
     slices: tuple[RequestSlice, ...]
 
 

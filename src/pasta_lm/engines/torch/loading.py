@@ -6,35 +6,33 @@ self-test decide. What is missing is said by name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.fast import capture
-from pasta_lm.engines.torch.model_folder import PASTA, read_pasta_config
+from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_config
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
 from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import (
-    InputError,
     ModelError,
     ModelNotFoundError,
+    UnsupportedModelError,
     UsageError,
     VocabularyError,
 )
@@ -52,11 +50,9 @@ class LoadedModel:
     model: PreTrainedModel
     vocabulary: Vocabulary
     name: str
-    eos_ids: frozenset[int]
-    """All ids that end main."""
+    eos_ids: frozenset[int]  # all ids that end main
     kind: Kind = Kind.GENERATED
-    positions: PositionStrategy = PositionStrategy.PREDICT
-    """The strategy that it was trained with."""
+    positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
     trained_strategy: str = PASTA
     """The way to answer that it was taught, if it has tag pieces: 'pasta', 'apar' or 'sot'."""
 
@@ -130,12 +126,21 @@ class LoadedModel:
         return find_rotations(self.model)
 
 
-def load(
-    source: str | Path,
-    *,
-    dtype: str | None = None,
-    device: str | None = None,
-) -> LoadedModel:
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What can be said of a model that has been loaded; that it loads means that it is exact."""
+
+    name: str
+    architecture: str
+    num_parameters: int
+    device: str
+    dtype: str
+    has_tag_pieces: bool
+    can_rotate: bool
+    max_position: int | None
+
+
+def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
     """Load a model folder or a hub id, and test it.
 
     Args:
@@ -163,6 +168,37 @@ def load(
         eos_ids(model, tokenizer),
         positions=PositionStrategy.PREDICT if config is None else config.positions,
         trained_strategy=PASTA if config is None else config.trained_strategy,
+    )
+
+
+def describe(
+    source: str | Path, *, dtype: str | None = None, device: str | None = None
+) -> ModelReport:
+    """Load a model, which tests it, and say what it can do.
+
+    Args:
+        source: A folder that ``save_pretrained`` wrote, or a hub id.
+        dtype: As ``load`` takes it.
+        device: As ``load`` takes it.
+
+    Raises:
+        ModelNotFoundError: nothing is there.
+        UnsupportedModelError: the engine would not be exact for it.
+    """
+    loaded = load(source, dtype=dtype, device=device)
+    try:
+        can_rotate = bool(loaded.rotations)
+    except UnsupportedModelError:
+        can_rotate = False
+    return ModelReport(
+        loaded.name,
+        type(loaded.model).__name__,
+        sum(parameter.numel() for parameter in loaded.model.parameters()),
+        str(loaded.device),
+        str(loaded.dtype).removeprefix("torch."),
+        loaded.vocabulary.has_pieces,
+        can_rotate,
+        loaded.max_position,
     )
 
 
@@ -224,6 +260,18 @@ def read_pretrained(
     return model, tokenizer
 
 
+def with_pieces(loaded: LoadedModel) -> LoadedModel:
+    """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place.
+
+    Raises:
+        VocabularyError: the tokenizer cannot spell a piece.
+    """
+    tokenizer = loaded.vocabulary.tokenizer
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    piece_ids = add_pieces(loaded.model, tokenizer)
+    return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
+
+
 def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Return the ids of all tag pieces if the tokenizer has every one of them, else nothing."""
     vocab = tokenizer.get_vocab()
@@ -252,23 +300,3 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -
     if given is None:
         return frozenset()
     return frozenset(given) if isinstance(given, (list, tuple)) else frozenset([given])
-
-
-def read_architecture(path: Path) -> PreTrainedConfig:
-    """Read a configuration for random weights from a JSON file (transformers' ``config.json``).
-
-    Raises:
-        InputError: no such file, not JSON, or no known model type.
-    """
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return AutoConfig.for_model(**data)
-    except FileNotFoundError as exc:
-        raise InputError(f"no architecture file at {path}") from exc
-    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} is not JSON: {exc}") from exc
-    except (TypeError, ValueError, KeyError) as exc:
-        raise InputError(
-            f"{path} is no model configuration: {exc}",
-            hint='it needs a "model_type" that transformers knows, such as "llama"',
-        ) from exc

@@ -1,20 +1,23 @@
-"""Write and read a model folder: what transformers saves, and ``pasta_config.json`` beside it.
+"""Add the tag pieces to a model, save it as a folder, and read what the folder says of it.
 
-``pasta_config.json`` holds what a model was taught: the version of the language, the token id of
-each tag piece, the position strategy and the limits of its training.
+A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
+token id of each tag piece, the position strategy and the limits of training.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.encoded_document import check_piece_ids
+from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, UsageError, VocabularyError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -32,14 +35,10 @@ TAUGHT = (PASTA, "apar", "sot")
 class PastaConfig:
     """What a model was taught of the language."""
 
-    piece_ids: Mapping[str, int]
-    """Each tag piece's token id."""
-    positions: PositionStrategy
-    """The strategy that it was trained with."""
-    limits: Limits
-    """The limits that its training data keep."""
-    trained_strategy: str = PASTA
-    """The strategy that it was taught."""
+    piece_ids: Mapping[str, int]  # each tag piece's token id
+    positions: PositionStrategy  # the strategy that it was trained with
+    limits: Limits  # the limits that its training data keep
+    trained_strategy: str = PASTA  # the strategy that it was taught
     language_version: int = LANGUAGE_VERSION
 
 
@@ -164,3 +163,82 @@ def _check_same(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:
                 f"but the tokenizer has {ids.get(piece, 'no such token')}",
                 hint="keep the files of a model folder together as they were saved",
             )
+
+
+def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
+    """Give every tag piece a token and a row of its own, and return the token ids.
+
+    A new row is the mean of the rows that spelled the piece's text before, in the input and in the
+    output matrix. Pieces that the tokenizer has keep their ids, and their rows if the model has
+    them. Rows that a model keeps beyond its tokenizer (padded matrices) are used, never cut off.
+
+    Raises:
+        VocabularyError: the tokenizer cannot spell a piece, or gave it an id that was taken.
+    """
+    before = Vocabulary(tokenizer)
+    taken = tokenizer.get_vocab()
+    # Also for those already there: it makes them special, which a tag must be.
+    tokenizer.add_tokens([_marker(piece) for piece in PIECES], special_tokens=True)
+    after = tokenizer.get_vocab()
+    piece_ids = {piece: after[piece] for piece in PIECES}
+    check_piece_ids(piece_ids)
+    _check_not_taken(piece_ids, taken)
+
+    num_rows = _num_rows(model)
+    _grow(model, max(piece_ids.values()) + 1)
+    for piece, token_id in piece_ids.items():
+        if piece not in taken or token_id >= num_rows:
+            _set_row_to_mean(model, token_id, _spelling(before, piece))
+    return piece_ids
+
+
+def _marker(piece: str) -> AddedToken:
+    return AddedToken(piece, special=True, normalized=False, lstrip=False, rstrip=False)
+
+
+def _spelling(vocabulary: Vocabulary, piece: str) -> list[int]:
+    """Return the tokens that spell a piece as ordinary text."""
+    token_ids = vocabulary.encode_text(piece)
+    if not token_ids:
+        raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
+    return token_ids
+
+
+def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
+    """Check that no new piece has the id of another token: ids with gaps lead to that."""
+    owners = {token_id: token for token, token_id in taken.items()}
+    for piece, token_id in piece_ids.items():
+        if piece not in taken and token_id in owners:
+            raise VocabularyError(
+                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
+                hint="the tokenizer's ids have gaps; number them from 0 without any",
+            )
+
+
+def token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Return what has a row for each token: both embeddings [V, D] and the output's bias [V]."""
+    output = model.get_output_embeddings()
+    modules = [model.get_input_embeddings(), output]
+    parameters = {
+        id(parameter): parameter
+        for module in modules
+        if module is not None
+        for parameter in module.parameters(recurse=False)
+    }
+    return list(parameters.values())
+
+
+def _num_rows(model: PreTrainedModel) -> int:
+    return min(len(matrix) for matrix in token_matrices(model))
+
+
+def _grow(model: PreTrainedModel, num_tokens: int) -> None:
+    """Make room for ids below ``num_tokens``; a matrix that has it stays as it is."""
+    if num_tokens > _num_rows(model):
+        model.resize_token_embeddings(num_tokens, mean_resizing=False)
+
+
+@torch.no_grad()
+def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
+    for matrix in token_matrices(model):
+        matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from pasta_lm.engines.torch.attention import LayerCall, attend
-from pasta_lm.engines.torch.masks import additive, entries_mask, in_window
+from pasta_lm.engines.torch.attention import LayerCall, additive, attend, entries_mask, in_window
 from pasta_lm.engines.torch.rotation import Rotation
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import Epoch, key_position

@@ -5,13 +5,16 @@ Nothing here is ever saved, and every figure made with it says ``random-weights`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AddedToken,
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -22,7 +25,7 @@ from transformers import (
 from pasta_lm.engines.torch.loading import LoadedModel, tag_pieces
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import ModelNotFoundError
+from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 
@@ -94,3 +97,23 @@ def random_model(
     eos = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     return LoadedModel(model, vocabulary, name, eos, kind=Kind.RANDOM_WEIGHTS)
+
+
+def read_architecture(path: Path) -> PreTrainedConfig:
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``).
+
+    Raises:
+        InputError: no such file, not JSON, or no known model type.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return AutoConfig.for_model(**data)
+    except FileNotFoundError as exc:
+        raise InputError(f"no architecture file at {path}") from exc
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} is not JSON: {exc}") from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise InputError(
+            f"{path} is no model configuration: {exc}",
+            hint='it needs a "model_type" that transformers knows, such as "llama"',
+        ) from exc

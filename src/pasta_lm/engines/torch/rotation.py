@@ -28,8 +28,7 @@ PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e
 class Rotation:
     """How one layer turns its keys with position."""
 
-    frequencies_F: Tensor
-    """float32 [F], radians per position."""
+    frequencies_F: Tensor  # float32 [F], radians per position
     is_interleaved: bool
     """Whether pairs are neighbours (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1) ..."""
 

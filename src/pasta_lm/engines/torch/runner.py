@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.torch.attention import LayerCall, Pass, attend
+from pasta_lm.engines.torch.attention import LayerCall, Pass, additive, attend, in_window
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
-from pasta_lm.engines.torch.masks import additive, in_window
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
 

@@ -27,10 +27,8 @@ class Choice:
 
     params: SamplingParams
     legal: Legal
-    uniform: float
-    """In [0, 1); not read where the choice is greedy."""
-    seen: Tensor | None = None
-    """int64, ids that the thread sees, for the repetition penalty."""
+    uniform: float  # in [0, 1); not read where the choice is greedy
+    seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
 
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pasta_lm.engines.torch.pool import Pool, Run
 from pasta_lm.errors import RequestError
 
-FIRST_STRETCH = 64
-"""Entries beyond the prompt that an overcommitted run begins with."""
+FIRST_STRETCH = 64  # entries beyond the prompt that an overcommitted run begins with
 
 
 @dataclass(slots=True, eq=False)
@@ -24,10 +23,8 @@ class Ticket:
     """What the scheduler knows of one request."""
 
     arrival: int
-    num_entries: int
-    """Entries that must be in the pool: placed so far, the coming pass included."""
-    largest_need: int
-    """Entries that it can come to need: prompt + n * max_tokens."""
+    num_entries: int  # entries that must be in the pool: placed so far, the coming pass included
+    largest_need: int  # entries that it can come to need: prompt + n * max_tokens
     run: Run | None = None
     num_computed: int = 0
     """Entries whose keys and values are in the pool; 0 again after a preemption."""

@@ -8,21 +8,21 @@ positions of their own or ignore the mask fail here, whatever they claim to supp
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from pasta_lm.engines.torch.attention import NAME, LayerCall, attend, register
-from pasta_lm.engines.torch.masks import additive, in_window
+from pasta_lm.engines.torch.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
 
-TOLERANCE = 1e-3
-"""Largest difference of logits, float32, at which a model still counts as exact."""
+TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
 MAX_TESTED_PARAMETERS = 300_000_000
 """Above it the same configuration is tested at tiny width instead of the weights themselves."""
 
@@ -239,3 +239,35 @@ def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:
     """Return few layers that show every kind of layer."""
     distinct = list(dict.fromkeys(kinds))
     return (distinct + list(kinds))[:num_layers]
+
+
+# The machine
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What a tiny random model gave."""
+
+    max_difference: float  # largest difference of logits from the model's own attention, float32
+    wall_s: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the difference is one of rounding alone."""
+        return self.max_difference <= TOLERANCE
+
+
+def devices() -> list[str]:
+    """Return where a model can be, by name; the CPU always."""
+    num_threads = torch.get_num_threads()
+    names = [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})"]
+    for index in range(torch.cuda.device_count()):
+        names.append(f"cuda:{index} ({torch.cuda.get_device_name(index)})")
+    return names
+
+
+def run_self_test() -> SelfTest:
+    """Run two sequences of a tiny random Llama in one pass, against its own attention."""
+    began_s = time.perf_counter()
+    difference = flattened_difference(tiny_twin(AutoConfig.for_model("llama")))
+    return SelfTest(difference, time.perf_counter() - began_s)

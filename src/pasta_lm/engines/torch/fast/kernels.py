@@ -16,10 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PACKED_ROWS = 4
-"""The number of rows that packed weights are laid out for."""
-MIN_PACKED_ELEMENTS = 300_000
-"""Below it a packed product's fixed cost outweighs what it saves."""
+PACKED_ROWS = 4  # the number of rows that packed weights are laid out for
+MIN_PACKED_ELEMENTS = 300_000  # below it a packed product's fixed cost outweighs what it saves
 MAX_TRANSPOSED_ROWS = 16
 """Above it the default product is the fastest that there is without packing."""
 MAX_COPIED_ELEMENTS = 700_000_000
@@ -38,11 +36,7 @@ class Linear:
     """
 
     def __init__(
-        self,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor | None],
-        *,
-        may_copy: bool = True,
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, may_copy: bool = True
     ) -> None:
         self._weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         self._weight = self._weight.detach()
