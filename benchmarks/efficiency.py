@@ -25,7 +25,7 @@ from pasta_lm.engines.torch.loading import DTYPES, LoadedModel
 from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
-from pasta_lm.strategies.replay import Pair, ReplayReport, Skipped, replay
+from pasta_lm.strategies.replay import Pair, ReplayReport, replay
 
 
 def stratified(answers: list[AnnotatedAnswer], number: int, seed: int) -> list[AnnotatedAnswer]:
@@ -60,7 +60,7 @@ class Benchmark:
         self._theirs = copy.deepcopy(loaded.model)
         self._theirs.set_attn_implementation("sdpa")
         self._pairs: list[Pair] = []
-        self._skipped: list[Skipped] = []
+        self._skipped: list[tuple[str, str]] = []
         self._ratios: list[float] = []
         self._theirs_tokens_per_s: list[float] = []
 

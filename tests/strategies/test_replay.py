@@ -19,7 +19,7 @@ from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
-from pasta_lm.strategies.replay import Figures, Pair, ReplayReport, Setting, replay
+from pasta_lm.strategies.replay import Figures, Pair, ReplayReport, replay
 from tests.models import build, load, loaded
 
 TWO = (
@@ -166,10 +166,9 @@ def test_figures_are_geometric_means_and_their_ratio() -> None:
 
 
 def test_no_answers_give_no_figures() -> None:
-    setting = Setting(
+    report = ReplayReport(
         model="m", device="cpu", dtype="float32", weights="given", positions="predict"
     )
-    report = ReplayReport(setting)
     assert report.to_dict()["efficiency"] is None
     assert report.to_dict()["weights"] == "given"
 

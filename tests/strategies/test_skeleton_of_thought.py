@@ -14,7 +14,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
+from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.models import build, load, loaded
 from tests.taught import PLAIN, TAUGHT
 from tests.witness import TOLERANCE, Seen, Witness, is_tied

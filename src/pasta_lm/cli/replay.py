@@ -189,20 +189,19 @@ def _conditions(report: ReplayReport) -> str:
     """Return the kind of the figures, the weights and the hardware in one line."""
     from pasta_lm.engines.torch.self_test import devices
 
-    setting = report.setting
-    weights = "random weights" if setting.weights == "random-weights" else "given weights"
-    device = next((one for one in devices() if one.startswith(setting.device)), setting.device)
+    weights = "random weights" if report.weights == "random-weights" else "given weights"
+    device = next((one for one in devices() if one.startswith(report.device)), report.device)
     skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
     return (
-        f"replayed, {weights}: {setting.model}, {setting.dtype} on {device}, "
-        f"positions {setting.positions}{skipped}"
+        f"replayed, {weights}: {report.model}, {report.dtype} on {device}, "
+        f"positions {report.positions}{skipped}"
     )
 
 
 def _say_on_stderr(report: ReplayReport) -> None:
     from pasta_lm.strategies.replay import NEW_TAG_ROWS
 
-    if report.setting.weights == NEW_TAG_ROWS:
+    if report.weights == NEW_TAG_ROWS:
         typer.echo(
             "pasta: this model has no tag pieces; it was given untrained rows for them, which is "
             "enough for forced text",

@@ -29,8 +29,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.language.document import Block
 from pasta_lm.language.parser import Form, Parser
-from pasta_lm.strategies.skeleton_of_thought import Stages, blocks_of, skeleton_of
-from pasta_lm.strategies.skeleton_prompts import FINETUNED
+from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of
 
 
 def encode_points(

@@ -16,7 +16,7 @@ from pasta_lm.evaluate.answered import Answered, read_answers
 from pasta_lm.evaluate.answering import BOUNDS, PERFECT
 from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import GUESSING
+from pasta_lm.strategies.model import SPECULATIVE
 from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
 
@@ -61,7 +61,7 @@ class Measured:
     @property
     def is_guessed(self) -> bool:
         """Tell whether a pass checks several guesses: passes, drafts apart, are no theory of it."""
-        return self.point.strategy in GUESSING
+        return self.point.strategy in SPECULATIVE
 
     def log_speed(self, kind: Speed) -> dict[str, float]:
         """Return by task the logarithm of the speedup over the baseline, where it has one."""

@@ -1,1 +1,1 @@
-"""Ways to answer: one engine, one kind of trace, one file a strategy."""
+"""Ways to answer a prompt, one file each; all use one engine and one kind of trace."""

@@ -1,4 +1,4 @@
-"""Read annotated answers, one JSON object a line; a broken line is named, the rest is read."""
+"""Read annotated answers from JSON lines; broken lines are reported, the others are read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class AnnotatedAnswer:
     id: str
     prompt: str
     document: Document
-    """Lengths may be missing: they are filled in with the target model's tokenizer."""
+    """Missing lengths are counted later, with the tokenizer of the model."""
     source: str = ""
-    """Where it comes from, if the row says so."""
 
 
 class Problem(NamedTuple):
@@ -35,7 +34,7 @@ class Problem(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """What a file held."""
+    """The answers and the broken lines of a file."""
 
     answers: list[AnnotatedAnswer]
     problems: list[Problem]
@@ -51,16 +50,15 @@ def read_annotated(
 
     Args:
         path: The file.
-        limit: Read at most this many answers.
+        limit: Maximum number of answers.
         needs_prompt: Whether a row without a prompt is a problem.
 
     Raises:
         InputError: there is no such file, or it is not a text file.
     """
-    answers: list[AnnotatedAnswer] = []
-    problems: list[Problem] = []
+    found = ReadResult([], [])
     for number, line in enumerate(_lines(path), start=1):
-        if limit is not None and len(answers) >= limit:
+        if limit is not None and len(found.answers) >= limit:
             break
         if not line.strip():
             continue
@@ -68,12 +66,12 @@ def read_annotated(
             answer = _answer(json.loads(line), number)
             if needs_prompt and not answer.prompt:
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
-            answers.append(answer)
+            found.answers.append(answer)
         except json.JSONDecodeError as exc:
-            problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
+            found.problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
         except PastaError as exc:
-            problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
-    return ReadResult(answers, problems)
+            found.problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
+    return found
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -104,15 +102,14 @@ def _answer(row: Any, number: int) -> AnnotatedAnswer:
 
 def _prompt(row: dict[str, Any]) -> str:
     if row.get("messages") is not None:
-        return _said_before(row["messages"])
+        return _prompt_of_messages(row["messages"])
     for key in ("prompt", "instruction"):
         if isinstance(row.get(key), str):
             return str(row[key])
     return ""
 
 
-def _said_before(messages: Any) -> str:
-    """Return the texts of the user, and of the system, above one answer."""
+def _prompt_of_messages(messages: Any) -> str:
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         raise InputError("'messages' must be a list of objects")
     if any(one.get("role", "user") not in ("user", "system") for one in messages):

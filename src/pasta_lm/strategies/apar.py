@@ -1,8 +1,8 @@
-"""Answer as APAR does: at a fork the parent goes on with what comes next, the child writes details.
+"""The APAR strategy: at a fork the parent goes on with what comes next, the child writes details.
 
-One piece forks: no topic, no length, no sync, and positions leave no gap. Nothing is ever joined,
-so no text can depend on what a child wrote. The piece is the promise's opening one, read by a
-table of its own (``Form.FORKED``): every taught model has it, and APAR needs no other tokens.
+A fork has no topic and no length, nothing is joined, and positions leave no gap; so no text can
+depend on what a child wrote. The fork is PASTA's opening promise piece, read by a grammar of its
+own (``Form.FORKED``): every model with tag pieces has it.
 
 Source: Liu et al. 2024, "APAR: LLMs Can Do Auto-Parallel Auto-Regressive Decoding",
 arXiv 2401.06761, section 3.
@@ -11,6 +11,7 @@ arXiv 2401.06761, section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
@@ -23,16 +24,11 @@ if TYPE_CHECKING:
 
 NAME = "apar"
 POSITIONS = PositionStrategy.CONTINUE
-"""Each of APAR's sequences counts on from its prefix."""
+"""Every thread counts on from its own prefix."""
 
 
 def request(prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Return what to ask of an engine.
-
-    Args:
-        prompt: Token ids.
-        params: How to sample.
-    """
+    """Return the request for a prompt of token ids."""
     return Request(
         prompt=prompt, params=params, positions=POSITIONS, form=Form.FORKED, strategy=NAME
     )
@@ -41,17 +37,10 @@ def request(prompt: Sequence[int], params: SamplingParams) -> Request:
 def replay(
     prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
-    """Return the request that decodes a given answer; its blocks are what children write.
+    """Return the request that decodes a given answer, whose blocks are written by children.
 
     Raises:
-        VocabularyError: the answer has a sync, which APAR cannot say.
+        VocabularyError: the answer has a sync, which APAR cannot express.
     """
     forced = vocabulary.encode_document(document, Form.FORKED)
-    return Request(
-        prompt=prompt,
-        params=params,
-        positions=POSITIONS,
-        form=Form.FORKED,
-        forced=forced,
-        strategy=NAME,
-    )
+    return replace(request(prompt, params), forced=forced)

@@ -1,4 +1,4 @@
-"""The public face in Python: a prompt in, an answer or its events out.
+"""The Python interface: a prompt in, an answer or a stream of its events out.
 
 >>> model = Pasta.from_pretrained("path/to/model")        # doctest: +SKIP
 >>> answer = model.generate("Name three rivers.")         # doctest: +SKIP
@@ -19,7 +19,6 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.router import read_router
-from pasta_lm.strategies.skeleton_prompts import FINETUNED, PROMPTED
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
@@ -27,40 +26,44 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or messages with 'role' and 'content'.
 
-A model with a chat template takes a text as what the user says; one without goes on from it."""
+With a chat template a text is the user's message; without one the model continues it."""
+Positions = PositionStrategy | str | None
+"""Where main goes on after a promise; None: as the model was trained."""
 
-BUILTIN, TWIN = "builtin", "builtin-sequential"
-BUILTINS = (BUILTIN, TWIN)
-GUESSING = (speculation.LOOKUP, speculation.DRAFT)
-EXACT_SEQUENTIAL = (sequential.NAME, *GUESSING)
+BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
+BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE)
+SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
+EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)
 """Strategies whose tokens are those of the sequential one."""
-STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *GUESSING)
-NOT_TAUGHT = "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
-NOT_TAUGHT_THIS = "this model was not taught {strategy}: it answers sequentially"
+STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE)
+NO_TAG_PIECES = (
+    "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
+)
+OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
 
 
 class Pasta:
-    """A model that answers with any strategy."""
+    """A model that answers prompts with any strategy."""
 
     def __init__(
         self, engine: TorchEngine, *, router: sot.Router | None = None, guess: Guess | None = None
     ) -> None:
-        """Answer with this engine's model.
+        """Use a loaded model.
 
         Args:
-            engine: Has the model.
-            router: Which prompts get a skeleton under strategy 'sot-router'.
-            guess: Guesses tokens under strategy 'draft-model'.
+            engine: The engine of the model.
+            router: Decides which prompts get a skeleton under strategy 'sot-router'.
+            guess: The draft model of strategy 'draft-model'.
         """
         self.engine = engine
         self.router = router
         self.guess = guess
-        self._said_not_taught: set[str] = set()
+        self._printed_notes: set[str] = set()
 
     @classmethod
     def from_pretrained(
         cls,
-        source: str | Path = "builtin",
+        source: str | Path = BUILTIN,
         *,
         dtype: str | None = None,
         device: str | None = None,
@@ -71,15 +74,15 @@ class Pasta:
 
         Args:
             source: A folder that ``save_pretrained`` wrote, a hub id, 'builtin' or
-                'builtin-sequential', its twin without tags.
+                'builtin-sequential', its sequential baseline without tags.
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
-            draft: The smaller model that guesses under strategy 'draft-model'; the same names.
+            draft: The smaller model of strategy 'draft-model', named in the same way.
 
         Raises:
             MissingExtraError: torch or transformers is not installed.
-            ModelNotFoundError: nothing is there.
+            ModelNotFoundError: there is no such model.
             UnsupportedModelError: the engine would not be exact for this model.
         """
         source = builtin_folder(source) if source in BUILTINS else source
@@ -101,11 +104,11 @@ class Pasta:
 
     @property
     def has_tag_pieces(self) -> bool:
-        """Tell whether the model has the tag pieces."""
+        """Return whether the model has the tag pieces."""
         return self.engine.loaded.vocabulary.has_pieces
 
     def supports(self, strategy: str) -> bool:
-        """Tell whether the model was taught a strategy, or needs to be taught nothing for it."""
+        """Return whether the model was trained for a strategy, if it needs training."""
         if strategy not in (pasta.NAME, apar.NAME):
             return True
         return self.has_tag_pieces and self.engine.loaded.trained_strategy == strategy
@@ -116,31 +119,34 @@ class Pasta:
         params: SamplingParams | None = None,
         *,
         strategy: str = pasta.NAME,
-        positions: PositionStrategy | str | None = None,
+        positions: Positions = None,
     ) -> Request:
-        """Return what ``generate`` and ``stream`` ask of the engine.
+        """Return the request that ``generate`` and ``stream`` send to the engine.
 
-        A model without tag pieces answers sequentially, and says so once on standard error.
+        A model that does not support the strategy answers sequentially; a note on standard error
+        says so once.
 
         Raises:
-            UsageError: an unknown strategy or position strategy; a strategy that needs a draft
-                model or a router which is not there.
+            UsageError: an unknown strategy or position strategy, or a strategy whose draft model
+                or router is missing.
         """
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         loaded = self.engine.loaded
+        params = params or SamplingParams()
         if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
             prompt = [{"role": "user", "content": prompt}]
-        params = params or SamplingParams()
         if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)
             return self._by_points(prompt, params, strategy)
         ids = loaded.vocabulary.encode_prompt(prompt)
-        if strategy in EXACT_SEQUENTIAL:
-            return self._sequential(ids, params, strategy)
+        if strategy in SPECULATIVE:
+            return speculation.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):
-            self._say_not_taught(strategy)
+            self._note_fallback(strategy)
+            return sequential.request(ids, params)
+        if strategy == sequential.NAME:
             return sequential.request(ids, params)
         if strategy == apar.NAME:
             _refuse_gaps(positions, strategy)
@@ -152,26 +158,24 @@ class Pasta:
         if strategy == sot.ROUTED and self.router is None:
             raise UsageError(
                 f"strategy {strategy!r} needs a router, and {loaded.name} has none",
-                hint="pasta train router DIR learns one",
+                hint="pasta train router DIR trains one",
             )
-        wording = FINETUNED if loaded.trained_strategy == sot.NAME else PROMPTED
+        wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
         router = self.router if strategy == sot.ROUTED else None
         asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
         return replace(asked, strategy=strategy)
 
-    def _sequential(self, ids: Sequence[int], params: SamplingParams, strategy: str) -> Request:
-        if strategy == sequential.NAME:
-            return sequential.request(ids, params)
+    def _guess(self, strategy: str) -> Guess:
         guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
         if guess is None:
             raise UsageError(f"strategy {strategy!r} needs a draft model", hint="--draft names one")
-        return speculation.request(ids, params, guess, strategy)
+        return guess
 
-    def _say_not_taught(self, strategy: str) -> None:
-        said = NOT_TAUGHT_THIS.format(strategy=strategy) if self.has_tag_pieces else NOT_TAUGHT
-        if said not in self._said_not_taught:
-            print(f"pasta: {said}", file=sys.stderr)  # noqa: T201
-            self._said_not_taught.add(said)
+    def _note_fallback(self, strategy: str) -> None:
+        note = OTHER_STRATEGY.format(strategy=strategy) if self.has_tag_pieces else NO_TAG_PIECES
+        if note not in self._printed_notes:
+            print(f"pasta: {note}", file=sys.stderr)  # noqa: T201
+            self._printed_notes.add(note)
 
     def generate(
         self,
@@ -179,7 +183,7 @@ class Pasta:
         params: SamplingParams | None = None,
         *,
         strategy: str = pasta.NAME,
-        positions: PositionStrategy | str | None = None,
+        positions: Positions = None,
     ) -> Answer:
         """Answer a prompt; with ``params.n`` above 1 return its first sample (see ``samples``)."""
         return self.samples(prompt, params, strategy=strategy, positions=positions)[0]
@@ -190,9 +194,9 @@ class Pasta:
         params: SamplingParams | None = None,
         *,
         strategy: str = pasta.NAME,
-        positions: PositionStrategy | str | None = None,
+        positions: Positions = None,
     ) -> list[Answer]:
-        """Answer a prompt ``params.n`` times; its entries are computed once."""
+        """Answer a prompt ``params.n`` times; the prompt is computed once."""
         request = self.request(prompt, params, strategy=strategy, positions=positions)
         return self.engine.generate([request])[0]
 
@@ -202,9 +206,9 @@ class Pasta:
         params: SamplingParams | None = None,
         *,
         strategy: str = pasta.NAME,
-        positions: PositionStrategy | str | None = None,
+        positions: Positions = None,
     ) -> Iterator[StreamEvent]:
-        """Answer a prompt and yield what happens as it happens."""
+        """Answer a prompt and yield its events as they happen."""
         request = self.request(prompt, params, strategy=strategy, positions=positions)
         return self.engine.stream(request)
 
@@ -225,25 +229,25 @@ def builtin_folder(name: str | Path) -> Path:
 
 
 def baseline_of(name: str) -> str:
-    """Return whose sequential answers a model is held against: its twin's, or its own."""
-    return TWIN if name == BUILTIN else name
+    """Return the model whose sequential answers are the baseline of a model: often itself."""
+    return SEQUENTIAL_BASELINE if name == BUILTIN else name
 
 
-def _positions(given: PositionStrategy | str | None, default: PositionStrategy) -> PositionStrategy:
-    if given is None:
+def _positions(chosen: Positions, default: PositionStrategy) -> PositionStrategy:
+    if chosen is None:
         return default
-    choices = [s.value for s in PositionStrategy if s is not PositionStrategy.ORACLE]
-    if given not in choices:
-        reason = " (replay and training only)" if given == "oracle" else ""
+    choices = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
+    if chosen not in choices:
+        reason = " (replay and training only)" if chosen == "oracle" else ""
         raise UsageError(
-            f"positions {given!r} cannot be used here{reason}", hint=f"one of {', '.join(choices)}"
+            f"positions {chosen!r} cannot be used here{reason}", hint=f"one of {', '.join(choices)}"
         )
-    return PositionStrategy(given)
+    return PositionStrategy(chosen)
 
 
-def _refuse_gaps(given: PositionStrategy | str | None, strategy: str) -> None:
-    if given not in (None, apar.POSITIONS):
+def _refuse_gaps(chosen: Positions, strategy: str) -> None:
+    if chosen not in (None, apar.POSITIONS):
         raise UsageError(
-            f"strategy {strategy!r} leaves no gaps, so positions {str(given)!r} mean nothing to it",
+            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(chosen)!r}",
             hint="leave them out",
         )

@@ -1,4 +1,4 @@
-"""Answer as PASTA does: the model marks independent chunks, threads decode them at once.
+"""The PASTA strategy: the model marks independent parts, and threads decode them in parallel.
 
 Source: PASTA, section 3.
 """
@@ -6,6 +6,7 @@ Source: PASTA, section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
@@ -23,12 +24,12 @@ def request(
     params: SamplingParams,
     positions: PositionStrategy = PositionStrategy.PREDICT,
 ) -> Request:
-    """Return what to ask of an engine.
+    """Return the request for a prompt of token ids.
 
     Args:
         prompt: Token ids.
         params: How to sample.
-        positions: How main's positions treat blocks that are not there yet.
+        positions: Where main goes on after a promise.
     """
     return Request(prompt=prompt, params=params, positions=positions, strategy=NAME)
 
@@ -40,6 +41,6 @@ def replay(
     params: SamplingParams,
     positions: PositionStrategy = PositionStrategy.PREDICT,
 ) -> Request:
-    """Return the request that decodes a given annotated answer, one token a live thread a pass."""
+    """Return the request that decodes a given annotated answer."""
     forced = vocabulary.encode_document(document)
-    return Request(prompt=prompt, params=params, positions=positions, forced=forced, strategy=NAME)
+    return replace(request(prompt, params, positions), forced=forced)

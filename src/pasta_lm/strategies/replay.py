@@ -9,7 +9,8 @@ Source: PASTA, section 5.1 (theoretical and realised speedup, parallelism).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,25 +61,6 @@ class Pair:
         return self.sequential.wall_s, self.parallel.wall_s
 
 
-class Skipped(NamedTuple):
-    """An answer that was not replayed."""
-
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The conditions of a replay."""
-
-    model: str
-    device: str
-    dtype: str
-    weights: str
-    positions: str
-    strategy: str = pasta.NAME
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The figures of some answers; None where there are no answers.
@@ -117,14 +99,19 @@ class Figures:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """All pairs, and the answers that could not be decoded."""
+    """The conditions of a replay, all pairs, and the answers that could not be decoded."""
 
-    setting: Setting
+    model: str
+    device: str
+    dtype: str
+    weights: str
+    positions: str
+    strategy: str = pasta.NAME
     pairs: Sequence[Pair] = ()
-    skipped: Sequence[Skipped] = ()
-    """Answers that the strategy cannot express, or that do not fit the context or the pool."""
+    skipped: Sequence[tuple[str, str]] = ()
+    """Id and reason of the answers that the strategy cannot express or the model cannot hold."""
     was_interrupted: bool = False
     """Whether Ctrl-C ended the replay; the figures are of the answers that were done."""
 
@@ -140,13 +127,14 @@ class ReplayReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta replay --json`` prints."""
-        setting = asdict(self.setting)
+        names = ("model", "device", "dtype", "weights", "positions", "strategy")
+        conditions = {name: getattr(self, name) for name in names}
         return {
             "kind": Kind.REPLAYED.value,
             **asdict(self.figures),
-            **setting,
+            **conditions,
             "num_skipped": len(self.skipped),
-            "multi_block": asdict(self.multi_block) | setting,
+            "multi_block": asdict(self.multi_block) | conditions,
         }
 
 
@@ -187,7 +175,7 @@ def replay(
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else GIVEN_WEIGHTS
     if not loaded.vocabulary.has_pieces:
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    setting = Setting(
+    report = ReplayReport(
         model=loaded.name,
         device=str(loaded.device),
         dtype=str(loaded.dtype).removeprefix("torch."),
@@ -196,29 +184,31 @@ def replay(
         strategy=strategy,
     )
     requests: list[_Requests] = []
-    skipped: list[Skipped] = []
+    pairs: list[Pair] = []
+    skipped: list[tuple[str, str]] = []
     for answer in answers:
         try:
             requests.append(_requests(answer, loaded, strategy, positions, max_threads))
         except (ValueError, VocabularyError) as exc:
             if strategy == pasta.NAME:  # it can express every answer
                 raise
-            skipped.append(Skipped(answer.id, str(exc)))
+            skipped.append((answer.id, str(exc)))
     engine = TorchEngine(loaded, pool_tokens=max(map(_num_entries, requests), default=1))
-    _warm_up(engine, requests)
-    pairs: list[Pair] = []
+    for one in requests[:1]:  # first passes allocate and compile, so they are not timed
+        with suppress(RequestError):
+            _decode(engine, one)
     was_interrupted = False
     try:
-        for index, found in enumerate(_decode(engine, requests), start=1):
-            if isinstance(found, Pair):
-                pairs.append(found)
-            else:
-                skipped.append(found)
+        for index, one in enumerate(requests, start=1):
+            try:
+                pairs.append(_decode(engine, one))
+            except RequestError as exc:
+                skipped.append((one.answer.id, exc.message))
             if progress is not None:
                 progress(index, len(requests))
     except KeyboardInterrupt:
         was_interrupted = True
-    return ReplayReport(setting, pairs, skipped, was_interrupted)
+    return replace(report, pairs=pairs, skipped=skipped, was_interrupted=was_interrupted)
 
 
 def _requests(
@@ -269,30 +259,15 @@ def _num_entries(requests: _Requests) -> int:
     return max(len(request.prompt) + request.params.max_tokens for request in both)
 
 
-def _warm_up(engine: TorchEngine, requests: Sequence[_Requests]) -> None:
-    """Decode one answer before anything is timed: first passes allocate and compile."""
-    for one in requests[:1]:
-        try:
-            engine.generate([one.sequential])
-            engine.generate([one.parallel])
-        except RequestError:
-            return
-
-
-def _decode(engine: TorchEngine, requests: Sequence[_Requests]) -> Iterator[Pair | Skipped]:
-    for answer, one, many in requests:
-        try:
-            alone, together = _run(engine, one), _run(engine, many)
-        except RequestError as exc:
-            yield Skipped(answer.id, exc.message)
-            continue
-        yield Pair(
-            id=answer.id,
-            num_blocks=len(answer.document.blocks),
-            num_threads=len(together.trace.threads),
-            sequential=AnswerRecord.of(alone, is_timed=True),
-            parallel=AnswerRecord.of(together, is_timed=True),
-        )
+def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
+    alone, together = _run(engine, requests.sequential), _run(engine, requests.parallel)
+    return Pair(
+        id=requests.answer.id,
+        num_blocks=len(requests.answer.document.blocks),
+        num_threads=len(together.trace.threads),
+        sequential=AnswerRecord.of(alone, is_timed=True),
+        parallel=AnswerRecord.of(together, is_timed=True),
+    )
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:

@@ -1,11 +1,12 @@
-"""Answer from first token to last: no tag can be sampled, nothing forks.
+"""The sequential strategy: one thread decodes the answer from the first token to the last.
 
-The yardstick of every speedup. The same engine as every other strategy, with one thread.
+It runs in the same engine as every other strategy; speedups are relative to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.encoded_document import EncodedDocument
@@ -19,12 +20,7 @@ NAME = "sequential"
 
 
 def request(prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Return what to ask of an engine.
-
-    Args:
-        prompt: Token ids.
-        params: How to sample.
-    """
+    """Return the request for a prompt of token ids; no tag can be sampled."""
     return Request(prompt=prompt, params=params, forks=False, strategy=NAME)
 
 
@@ -32,6 +28,5 @@ def replay(
     prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
     """Return the request that decodes a given answer with its tags stripped."""
-    ids = vocabulary.encode_text(document.plain_text)
-    forced = EncodedDocument(main=tuple(ids), blocks=())
-    return Request(prompt=prompt, params=params, forks=False, forced=forced, strategy=NAME)
+    forced = EncodedDocument(main=tuple(vocabulary.encode_text(document.plain_text)), blocks=())
+    return replace(request(prompt, params), forced=forced)

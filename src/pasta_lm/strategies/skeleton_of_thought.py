@@ -1,10 +1,14 @@
-"""Answer as Skeleton-of-Thought does: decode a skeleton, then expand all of its points at once.
+"""The Skeleton-of-Thought strategy: decode a skeleton, then expand all of its points in parallel.
 
-The prefix of all points, prompt and skeleton, is computed once; what asks for a point is fed in
-one pass. A prompt whose skeleton has fewer than two points is answered sequentially after all, and
-a router can tell beforehand which prompts have no skeleton. The skeleton is no part of the answer.
+Prompt and skeleton are computed once and shared by all points; the prompt of each point is fed in
+one pass. If a skeleton has fewer than two points, the prompt is answered sequentially. A router can
+decide from the prompt alone that there will be no skeleton. The skeleton is not part of the answer.
 
-Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, sections 2 and 4 (router).
+Our prompts ask for the same as the paper's, but a point's prompt follows the skeleton instead of
+repeating the question. Every change of a prompt is a new version.
+
+Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, sections 2 and 4 (router),
+prompts 1 and 2.
 """
 
 from __future__ import annotations
@@ -20,22 +24,83 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.skeleton_prompts import FINETUNED, Wording
 
 if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
 NAME, ROUTED = "sot", "sot-router"
-LEAST_POINTS = 2
-"""With fewer there is nothing to expand at once."""
+MIN_POINTS = 2
 MAX_SKELETON_TOKENS = 256
-"""Where a skeleton ends at the latest: ten points of five words have about a hundred."""
+"""A skeleton is cut here; ten points of five words have about a hundred tokens."""
 
 Prompt = str | Sequence[Mapping[str, str]]
 Router = Callable[[str], bool]
-"""Tells whether the answer to a prompt should begin with a skeleton."""
+"""Returns whether the answer to a prompt should begin with a skeleton."""
 
 _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The text around a prompt, a skeleton and its points."""
+
+    version: str
+    """Its name in records of runs."""
+    question: str
+    """The user's message, with the prompt as {question}."""
+    lead: str
+    """The beginning of the model's skeleton: given, not decoded."""
+    point: str
+    """The prompt of one point, with its {number} and {point}."""
+    is_turn: bool = False
+    """Whether the prompt of a point is a message of the user, after the skeleton."""
+    opening: str = ""
+    """The beginning of the model's text of a point: given, and part of the answer."""
+
+
+FINETUNED = Wording(
+    version="finetuned-1",
+    question="{question}",
+    lead="Skeleton:\n",
+    point="\nPoint {number}: {point}\n",
+)
+"""For a model that was trained on skeletons and their points."""
+
+PROMPTED = Wording(
+    version="prompted-1",
+    question="""\
+You are an organizer who gives only the skeleton of an answer, not its full content. Give the \
+skeleton as a list of points, numbered 1., 2., 3. and so on. No point is a full sentence: each is \
+very short, 3 to 5 words. Most skeletons have 3 to 10 points.
+
+Question:
+What are the typical types of Chinese dishes?
+Skeleton:
+1. Dumplings.
+2. Noodles.
+3. Dim sum.
+4. Hot pot.
+5. Fried rice.
+
+Question:
+What can one person do to reduce carbon emissions?
+Skeleton:
+1. Save energy at home.
+2. Travel by train.
+3. Eat less meat.
+4. Buy used things.
+
+Now give the skeleton of the answer to this question.
+{question}
+Skeleton:""",
+    lead="1.",
+    point="""\
+Now write out one point of your skeleton and no other: point {number}. Continue it in one or two \
+short sentences, and do not go on to the next point.""",
+    is_turn=True,
+    opening="{number}. {point}",
+)
+"""For an instruction-tuned model: the paper's two-shot prompt."""
 
 
 class Point(NamedTuple):
@@ -47,45 +112,37 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Both stages of one prompt as token ids.
-
-    Attributes:
-        prompt: What a skeleton is decoded after.
-        fallback: How the sequential answer begins.
-    """
+    """Both stages of one prompt as token ids."""
 
     prompt: tuple[int, ...]
+    """Precedes the skeleton."""
     fallback: Start
+    """Begins the sequential answer, if there are too few points."""
     _vocabulary: Vocabulary
     _wording: Wording
 
     @classmethod
     def of(cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording) -> Stages:
-        """Return the stages of a prompt.
-
-        Args:
-            prompt: What the user says; of messages, the last one is the question.
-            vocabulary: The model's.
-            wording: What it reads around the prompt.
-        """
+        """Return the stages of a prompt; of several messages, the last one is the question."""
         alone = vocabulary.encode_prompt(prompt)
         asked = vocabulary.encode_prompt(_asked(prompt, wording))
         whole = (*asked, *vocabulary.encode_text(wording.lead))
-        pairs = zip(alone[:-1], whole, strict=False)  # one is fed anew: its logits are wanted
+        pairs = zip(alone[:-1], whole, strict=False)
+        # The last shared token is fed again: its logits choose the first token of the answer.
         num_shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(alone) - 1)
         num_shared = min(num_shared, len(whole))
         fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
         return cls(whole, fallback, vocabulary, wording)
 
     def starts(self, skeleton: str) -> list[Start]:
-        """Return how each point begins; of no skeleton, how the sequential answer does."""
+        """Return the start of each point, or that of the sequential answer."""
         points = read_points(self._wording.lead + skeleton)
-        if len(points) < LEAST_POINTS:
+        if len(points) < MIN_POINTS:
             return [self.fallback]
         return [self.start(point, is_first=index == 0) for index, point in enumerate(points)]
 
     def start(self, point: Point, *, is_first: bool) -> Start:
-        """Return how a point begins."""
+        """Return the start of one point."""
         vocabulary, wording = self._vocabulary, self._wording
         asked = wording.point.format(number=point.number, point=point.text)
         opening = wording.opening.format(number=point.number, point=point.text)
@@ -103,14 +160,14 @@ def request(
     wording: Wording = FINETUNED,
     router: Router | None = None,
 ) -> Request:
-    """Return what to ask of an engine.
+    """Return the request for a prompt.
 
     Args:
-        prompt: What the user says: a text, or messages.
+        prompt: The user's text, or messages.
         vocabulary: The model's.
-        params: How to sample. ``max_tokens`` counts the skeleton and what points are given.
-        wording: What the model reads around the prompt.
-        router: Which prompts get a skeleton; None: all.
+        params: How to sample. ``max_tokens`` also counts the skeleton and the prompts of points.
+        wording: The prompts of both stages.
+        router: Decides which prompts get a skeleton; None: all.
     """
     if router is not None and not router(_question(prompt)):
         alone = sequential.request(vocabulary.encode_prompt(prompt), params)
@@ -134,10 +191,10 @@ def replay(
     *,
     wording: Wording = FINETUNED,
 ) -> Request:
-    """Return the request that decodes a given answer, each of its blocks a point.
+    """Return the request that decodes a given answer; each of its blocks is a point.
 
     Raises:
-        ValueError: something of the answer stands outside its blocks.
+        ValueError: the answer has text or syncs outside its blocks.
     """
     blocks = blocks_of(document)
     forced = EncodedDocument(
@@ -149,7 +206,7 @@ def replay(
 
 
 def read_points(skeleton: str) -> list[Point]:
-    """Return the points of a skeleton: its numbered lines; of one number the first."""
+    """Return the numbered lines of a skeleton; of lines with the same number the first."""
     points: dict[int, Point] = {}
     for number, text in _POINT.findall(skeleton):
         points.setdefault(int(number), Point(int(number), text))
@@ -157,10 +214,10 @@ def read_points(skeleton: str) -> list[Point]:
 
 
 def blocks_of(document: Document) -> tuple[Block, ...]:
-    """Return the points of an answer as a model is to write them: blocks, and nothing else.
+    """Return the blocks of an answer that consists of points alone.
 
     Raises:
-        ValueError: something of the answer stands outside its blocks.
+        ValueError: the answer has text or syncs outside its blocks.
     """
     blocks = tuple(item for item in document.items if isinstance(item, Block))
     if len(blocks) < len(document.items):
@@ -169,8 +226,8 @@ def blocks_of(document: Document) -> tuple[Block, ...]:
 
 
 def skeleton_of(blocks: Sequence[Block]) -> str:
-    """Return the skeleton of an answer's points; a single point has none."""
-    if len(blocks) < LEAST_POINTS:
+    """Return the numbered topics of the blocks; empty for fewer than ``MIN_POINTS``."""
+    if len(blocks) < MIN_POINTS:
         return ""
     return "\n".join(f"{number}. {block.topic}" for number, block in enumerate(blocks, start=1))
 

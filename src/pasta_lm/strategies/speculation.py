@@ -1,8 +1,8 @@
-"""Answer sequentially, but check several guessed tokens in one pass: the same answer, sooner.
+"""Speculative decoding of the sequential answer: several guessed tokens are checked in one pass.
 
-What a user would otherwise switch on. Prompt lookup guesses that what followed the last few tokens
-before follows them again; a draft model's guesses come from ``engines/torch/drafting.py``. Tokens
-are those of the sequential strategy, guess or no guess: a wrong one is taken back.
+The tokens are those of the sequential strategy; wrong guesses are taken back. Prompt lookup
+guesses that the last few tokens are followed by what followed them before. The guesses of a draft
+model come from ``engines/torch/drafting.py``.
 
 Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
 """
@@ -19,24 +19,21 @@ LOOKUP = "prompt-lookup"
 DRAFT = "draft-model"
 NUM_GUESSES = 4
 """Fastest of 2, 4, 6, 8, 12 on development prompts (``benchmarks/guesses.py``)."""
-LONGEST_MATCH = 3
+MAX_MATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLookup:
-    """Guesses by looking up the last tokens in what stands before them.
-
-    Attributes:
-        num_guesses: How many tokens are guessed at most.
-        longest: With how many tokens the search begins; it ends with one.
-    """
+    """Guesses by looking up the last tokens among those before them."""
 
     num_guesses: int = NUM_GUESSES
-    longest: int = LONGEST_MATCH
+    """Maximum number of guessed tokens."""
+    max_match: int = MAX_MATCH
+    """The search begins with matches of this many tokens and ends with one."""
 
     def __call__(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return what followed the newest earlier place that ends as the ids end."""
-        for size in range(min(self.longest, len(ids) - 1), 0, -1):
+        """Return the tokens that followed the newest earlier match of the last tokens."""
+        for size in range(min(self.max_match, len(ids) - 1), 0, -1):
             ending = list(ids[-size:])
             for end in range(len(ids) - 1, size - 1, -1):
                 if ids[end - 1] == ending[-1] and list(ids[end - size : end]) == ending:
@@ -45,12 +42,12 @@ class PromptLookup:
 
 
 def request(prompt: Sequence[int], params: SamplingParams, guess: Guess, strategy: str) -> Request:
-    """Return what to ask of an engine.
+    """Return the request for a prompt of token ids; only one sample can be drawn.
 
     Args:
         prompt: Token ids.
-        params: How to sample; one sample.
-        guess: Where guesses come from.
-        strategy: The name for the trace.
+        params: How to sample.
+        guess: Returns guessed tokens.
+        strategy: Its name in the trace.
     """
     return replace(sequential.request(prompt, params), guess=guess, strategy=strategy)
