@@ -2,10 +2,10 @@
 
     python benchmarks/annotation_kills.py OUT.json [--kills 300] [--fills 20]
 
-Runs go against the scripted server, in processes of their own, with either transport in turn. After
-each kill -9, rows that were acknowledged must never be paid for again; when a run has ended, its
-records and failures must be those of an untouched run, byte for byte. Disks are filled for real: a
-tmpfs of a random size, which needs root; --fills 0 leaves it out. Needs the tests beside it.
+Runs go against the scripted server, in processes of their own. After each kill -9, rows that were
+acknowledged must never be paid for again; when a run has ended, its records and failures must be
+those of an untouched run, byte for byte. Disks are filled for real: a tmpfs of a random size, which
+needs root; --fills 0 leaves it out. Needs the tests beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from tests.annotate.runs import (  # noqa: E402
 
 NUM_ROWS = 60
 KILLS_PER_RUN = 25
-TRANSPORTS = ("HttpxTransport", "StreamTransport")
 FAULTS = Faults(latency_s=0.01, server_error=0.05, too_many=0.05, truncated=0.02)
 SMALLEST_KB, LARGEST_KB = 8, 400
 """Of a disk: from one that takes a few replies to one that lacks room only for the records."""
@@ -121,19 +120,13 @@ def main() -> None:
     began = time.monotonic()
     result: dict[str, object] = {"kind": "simulated", "rows": NUM_ROWS, "seed": 0}
     random = Random(0)
-    for transport in TRANSPORTS:
-        with (
-            tempfile.TemporaryDirectory() as name,
-            Nursery(Path(name), transport) as nursery,
-        ):
-            folder = Path(name)
-            source = write_source(folder / "source.jsonl", NUM_ROWS)
-            with teacher_server() as server:
-                assert nursery.run(source, folder / "clean", server.base_url) == "0"
-            print(transport, flush=True)
-            killed = kill_often(folder, nursery, random, args.kills // len(TRANSPORTS))
-            filled = fill_often(folder, nursery, random, args.fills // len(TRANSPORTS))
-            result[transport] = {**killed, **filled}
+    with tempfile.TemporaryDirectory() as name, Nursery(Path(name)) as nursery:
+        folder = Path(name)
+        source = write_source(folder / "source.jsonl", NUM_ROWS)
+        with teacher_server() as server:
+            assert nursery.run(source, folder / "clean", server.base_url) == "0"
+        result |= kill_often(folder, nursery, random, args.kills)
+        result |= fill_often(folder, nursery, random, args.fills)
     result |= {"wall_s": round(time.monotonic() - began), "machine": describe_machine()}
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))

@@ -59,11 +59,10 @@ from pathlib import Path
 from pasta_lm.cli.app import main
 from pasta_lm.annotate.run import annotate
 from pasta_lm.errors import PastaError
-from pasta_lm.remote import client, transport
 from tests.annotate.runs import AT_ONCE, recipe
 
-slow = ("httpx", "anyio._backends._asyncio", "pyarrow.parquet", "pasta_lm.tasks.rules")
-for name in (*slow, "rich.progress"):
+slow = ("openai.resources.chat", "anyio._backends._asyncio", "pyarrow.parquet")
+for name in (*slow, "pasta_lm.tasks.rules", "rich.progress"):
     if find_spec(name.partition(".")[0]):
         importlib.import_module(name)
 
@@ -84,7 +83,6 @@ def type_command(*words):
         sys.stdout.flush()
         return f"exit code {end.code or 0}\n"
 
-client.default_transport = getattr(transport, sys.argv[1])
 for line in sys.stdin:
     command, arguments, ending = json.loads(line)
     child = os.fork()
@@ -105,12 +103,12 @@ for line in sys.stdin:
 class Nursery:
     """Runs annotations in processes of their own, one at a time."""
 
-    def __init__(self, folder: Path, transport: str = "StreamTransport") -> None:
+    def __init__(self, folder: Path) -> None:
         """Start what forks them; ``folder`` takes what they say at their end."""
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self._pipe = folder / "ending"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY, transport],
+            [sys.executable, "-c", NURSERY],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

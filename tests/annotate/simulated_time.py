@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from pasta_lm.annotate import run as module
-from pasta_lm.remote import client
+from pasta_lm.remote import client, pool
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import RetryPolicy
 from pasta_lm.remote.transport import Response
@@ -60,7 +60,7 @@ class Simulated:
         self._play = teacher_by_rule()
         self.num_requests = self.num_in_flight = 0
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def post(self, asked: Mapping[str, Any]) -> Response:
         is_full = self.num_in_flight >= (self._faults.max_in_flight or 1000)
         outcome = "too_many" if is_full else self._faults.draw(self.num_requests)
         self.num_requests += 1
@@ -71,7 +71,6 @@ class Simulated:
             self.num_in_flight -= 1
         if outcome in ("too_many", "server_error"):
             return Response(429 if outcome == "too_many" else 500, {}, b"{}")
-        asked = json.loads(body)
         data = json.dumps(completion(self._play(asked), asked, "scripted")).encode()
         return Response(200, {}, data if outcome == "ok" else data[:40])
 
@@ -133,9 +132,9 @@ def _measured(
     async def next_at_once(rows: Iterator[T]) -> T | None:
         return next(rows, None)
 
-    monkeypatch.setattr(module, "next_beside", next_at_once)
+    monkeypatch.setattr(pool, "next_in_thread", next_at_once)
     monkeypatch.setattr(module.asyncio, "run", lambda main: run_by(clock, main))
-    monkeypatch.setattr(client, "default_transport", lambda: server)
+    monkeypatch.setattr(client, "connect", lambda endpoint: server)
     monkeypatch.setattr(client, "Random", lambda: Random(0))
     source = write_rows(folder / "source.jsonl", num_rows)
     keys = {"timeout_s": TIME_OUT * faults.latency_s, "max_in_flight": in_flight}

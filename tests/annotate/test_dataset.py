@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.annotate import dataset as annotated_set
+from pasta_lm.annotate import dataset
 from pasta_lm.annotate.dataset import PARQUET, RECORDS
 from pasta_lm.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.annotate.run import annotate
@@ -42,7 +42,7 @@ def test_parquet_has_every_record_with_the_columns_that_it_lacks_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(annotated_set, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(dataset, "ROWS_AT_ONCE", 2)
     folder = annotated(tmp_path, LISTED, "a short one", PLAIN, LISTED, "another", PLAIN[:12])
     rows = parquet.read_table(folder / PARQUET).to_pylist()
     columns = ("id", "messages", "response", "annotated", "source")
@@ -67,7 +67,7 @@ def test_parquet_is_never_older_than_the_records(
     pytest.importorskip("pyarrow")
     folder = annotated(tmp_path, LISTED, "short")
     assert (folder / PARQUET).exists()
-    monkeypatch.setattr(annotated_set, "find_spec", lambda name: None)
+    monkeypatch.setattr(dataset, "find_spec", lambda name: None)
     annotated(tmp_path, LISTED, "short")
     assert sorted(one.name for one in folder.iterdir()) == [
         "README.md", "annotated.jsonl", "failed.jsonl", "journal.jsonl", "lock",

@@ -11,13 +11,12 @@ from random import Random
 import pytest
 
 from pasta_lm.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
-from pasta_lm.annotate.run import COST_LIMIT, Run, annotate
+from pasta_lm.annotate.run import Run, annotate
 from pasta_lm.annotate.sources import SourceConfig
 from pasta_lm.data.records import read_records
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.language.document import Document, parse
-from pasta_lm.remote import client
-from pasta_lm.remote import transport as transports
+from pasta_lm.remote.pool import COST_LIMIT
 from pasta_lm.tasks.rules import rule_document
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.testing.scripted_teacher import teacher_by_record, teacher_by_rule
@@ -34,27 +33,13 @@ from tests.annotate.runs import (
 NUM_ROWS = 20
 
 
-TRANSPORTS = ["StreamTransport", "HttpxTransport"]
-
-
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Let every run of this file send its requests with one transport, then with the other."""
-    name = str(request.param)
-    if name == "HttpxTransport":
-        pytest.importorskip("httpx")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "default_transport", getattr(transports, name))
-        yield name
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_source(tmp_path_factory.mktemp("source") / "source.jsonl", NUM_ROWS)
 
 
 @pytest.fixture(scope="module")
-def clean(source: Path, transport: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("clean")
     with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
@@ -63,8 +48,8 @@ def clean(source: Path, transport: str, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def nursery(transport: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(tmp_path_factory.mktemp("nursery"), transport) as one:
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
         yield one
 
 
@@ -99,8 +84,8 @@ def test_with_a_fifth_of_errors_requests_stay_near_the_ideal(
         done = run(source, tmp_path, server)
     assert done.is_complete
     assert files_of(tmp_path) == files_of(clean)
-    assert server.num_requests > server.outcomes["ok"] == done.tally.num_replies
-    assert server.num_requests <= 1.6 * done.tally.num_replies  # 1.25 expected, few are drawn
+    assert server.num_requests > server.outcomes["ok"] == done.tally.spent.num_replies
+    assert server.num_requests <= 1.6 * done.tally.spent.num_replies  # 1.25 expected, few are drawn
     assert set(server.paid.values()) == {1}
 
 
@@ -187,7 +172,7 @@ def test_a_cost_limit_is_never_passed_and_a_higher_one_goes_on(
         for limit_usd in (0.0, 0.2, 0.4):
             done = annotate(config, cost_limit_usd=limit_usd, policy=AT_ONCE)
             assert (done.is_complete, done.stopped_by) == (False, COST_LIMIT)
-            assert limit_usd - 0.05 <= done.tally.cost_usd <= limit_usd
+            assert limit_usd - 0.05 <= done.tally.spent.cost_usd <= limit_usd
         assert annotate(config, cost_limit_usd=100, policy=AT_ONCE).is_complete
         assert set(server.paid.values()) == {1}
         with pytest.raises(UsageError, match="needs prices"):

@@ -56,7 +56,7 @@ def check_counts(done: Run) -> None:
     )
     assert done.is_complete
     assert +done.tally.reasons == expected
-    assert done.tally.num_replies == sum(row["expected"]["replies"] for row in ROWS)
+    assert done.tally.spent.num_replies == sum(row["expected"]["replies"] for row in ROWS)
 
 
 def test_the_file_shows_every_way_to_fail_and_no_answer_twice() -> None:

@@ -20,16 +20,11 @@ from tests.annotate.runs import Nursery
 from tests.cli.test_annotate import write_recipe
 
 FEW = int(FIRST_LIMIT)
-TRANSPORTS = ["StreamTransport", "HttpxTransport"]
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def nursery(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Nursery]:
-    if request.param == "HttpxTransport":
-        pytest.importorskip("httpx")
-    with Nursery(tmp_path_factory.mktemp("nursery"), request.param) as one:
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
         yield one
 
 

@@ -26,8 +26,8 @@ class ScriptedTransport:
         self.script = script
         self.asked: list[str] = []
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
-        said = json.loads(body)["messages"][-1]["content"]
+    async def post(self, body: Mapping[str, Any]) -> Response:
+        said = body["messages"][-1]["content"]
         self.asked.append(said)
         found = self.script(said)
         if isinstance(found, int):

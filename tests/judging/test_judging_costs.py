@@ -14,9 +14,9 @@ import pytest
 from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
 from pasta_lm.journal import Journal, held, read_rows
 from pasta_lm.judging.judge import Comparison
-from pasta_lm.remote.budget import CostLimitError, Estimate, Prices, Tokens, dollars, most_tokens
+from pasta_lm.remote.budget import CostLimitError, Estimate, Prices, Tokens, format_usd, max_tokens
 from pasta_lm.remote.chat import ChatRequest
-from pasta_lm.remote.pool import ENOUGH_FAILURES
+from pasta_lm.remote.pool import MAX_FAILURES
 from pasta_lm.remote.transport import Response
 from tests.judging.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
 
@@ -42,7 +42,7 @@ def test_a_limit_is_never_passed_and_nothing_that_fits_is_left(
         one.ask(MANY)
     spent_usd = one.spending().cost_usd
     assert spent_usd == pytest.approx(len(one.journal.rows) * USD_EACH)
-    dearest = max(PRICES.cost_usd(most_tokens(one.template.request(pair))) for pair in MANY)
+    dearest = max(PRICES.cost_usd(max_tokens(one.template.request(pair))) for pair in MANY)
     assert limit_usd - dearest <= spent_usd <= limit_usd
     assert len(judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)) == len(MANY)
     assert len(rows(tmp_path)) == len(MANY)
@@ -53,7 +53,7 @@ def test_a_reply_that_says_no_tokens_is_counted_at_its_dearest(tmp_path: Path) -
     one = judge(tmp_path, ScriptedTransport(lambda _: silent), prices=PRICES, cost_limit_usd=0.2)
     with pytest.raises(CostLimitError):
         one.ask(MANY)
-    most = most_tokens(one.template.request(MANY[0]))
+    most = max_tokens(one.template.request(MANY[0]))
     assert [Tokens(*row["tokens"]) for row in rows(tmp_path)][0] == most
     again = judge(tmp_path, None, prices=PRICES)
     assert 0.1 < again.spending().cost_usd == one.spending().cost_usd <= 0.2
@@ -97,7 +97,7 @@ def test_an_estimate_in_words(estimate: Estimate, said: str) -> None:
 
 
 def test_amounts_in_words() -> None:
-    assert [dollars(usd) for usd in (0.0, 0.01234, 12.345)] == [
+    assert [format_usd(usd) for usd in (0.0, 0.01234, 12.345)] == [
         "0.0000 USD",
         "0.0123 USD",
         "12.35 USD",
@@ -106,9 +106,9 @@ def test_amounts_in_words() -> None:
 
 def test_no_text_has_more_tokens_than_bytes() -> None:
     asked = ChatRequest([{"role": "user", "content": "\u6c34" * 10}], max_tokens=5)
-    assert most_tokens(asked) == Tokens(30 + 2 * 16, 5)
+    assert max_tokens(asked) == Tokens(30 + 2 * 16, 5)
     with pytest.raises(ValueError, match="no bound"):
-        most_tokens(ChatRequest([]))
+        max_tokens(ChatRequest([]))
 
 
 def test_progress_says_what_was_spent(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ def test_a_server_that_is_gone_stops_the_run_and_what_came_is_kept(tmp_path: Pat
     left = iter(range(12))
     transport = ScriptedTransport(lambda _: VERDICT if next(left, None) is not None else 503)
     one = judge(tmp_path, transport)
-    with pytest.raises(RemoteError, match=f"{ENOUGH_FAILURES} requests in a row"):
+    with pytest.raises(RemoteError, match=f"{MAX_FAILURES} requests in a row"):
         one.ask(MANY)
     assert len(rows(tmp_path)) == 12
-    assert len(one.failures) >= ENOUGH_FAILURES
+    assert len(one.failures) >= MAX_FAILURES
 
 
 def test_a_server_that_refuses_every_request_is_not_asked_thousands_of_times(
@@ -152,9 +152,9 @@ def test_a_server_that_refuses_every_request_is_not_asked_thousands_of_times(
 class Slow(ScriptedTransport):
     """Takes as long as it takes until somebody else has had a turn."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def post(self, body: Mapping[str, Any]) -> Response:
         await asyncio.sleep(0.001)
-        return await super().post(url, headers, body)
+        return await super().post(body)
 
 
 def test_an_interrupt_awaits_what_was_taken_up_and_the_next_run_asks_for_the_rest(
@@ -215,4 +215,4 @@ def test_a_full_disk_corrupts_nothing_and_the_next_run_goes_on(
 def test_one_token_costs_one(tmp_path: Path) -> None:
     transport = ScriptedTransport(lambda _: one_token(("A", 0.9), ("B", 0.1)))
     one = judge(tmp_path, transport, template="one-token-v1", prices=PRICES, cost_limit_usd=0.05)
-    assert most_tokens(one.template.request(MANY[0])).completion == 1
+    assert max_tokens(one.template.request(MANY[0])).completion == 1

@@ -125,7 +125,7 @@ def test_a_page_that_is_no_template_is_refused(tmp_path: Path) -> None:
         load_template("absent")
     page = tmp_path / "mine.md"
     page.write_text("Compare!")
-    with pytest.raises(InputError, match="is no judge's template"):
+    with pytest.raises(InputError, match="is not a judge's template"):
         load_template(str(page))
     page.write_text("Method: log-probabilities\n\n# System\n\nx\n\n# User\n\n{{answer_a}}\n")
     with pytest.raises(InputError, match="each once"):

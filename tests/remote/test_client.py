@@ -2,19 +2,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from random import Random
 
 import pytest
 
-from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
+from pasta_lm.errors import (
+    EndpointError,
+    MissingExtraError,
+    RemoteError,
+    RequestError,
+    UsageError,
+)
+from pasta_lm.remote import client
 from pasta_lm.remote import transport as transports
 from pasta_lm.remote.chat import Candidate, ChatReply, ChatRequest, TokenLogprob, read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import Fate, RetryPolicy, fate, retry_after
-from pasta_lm.remote.transport import HttpxTransport, Response, StreamTransport, Transport
+from pasta_lm.remote.transport import OpenAITransport, Response, Transport
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}])
@@ -33,7 +40,7 @@ class Answers:
         self.answers = list(answers)
         self.num_posts = 0
 
-    async def post(self, url: str, headers: object, body: bytes) -> Response:
+    async def post(self, body: object) -> Response:
         self.num_posts += 1
         answer = self.answers.pop(0) if self.answers else OK
         if isinstance(answer, Exception):
@@ -60,7 +67,7 @@ def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
         noted.append(delay_s)
 
     async def run() -> ChatReply:
-        client = ChatClient(
+        one = ChatClient(
             Endpoint(base_url="http://h/v1", model="m", timeout_s=0.5),
             policy=POLICY,
             transport=transport,
@@ -68,8 +75,8 @@ def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
             pace=Pace(sleep=sleep),
             sleep=sleep,
         )
-        async with client:
-            return await client.complete(HELLO)
+        async with one:
+            return await one.complete(HELLO)
 
     return asyncio.run(run())
 
@@ -85,7 +92,7 @@ def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
         Response(502, {}, b"<html>"),
     ],
 )
-def test_what_may_pass_is_asked_again(failure: Response | Exception) -> None:
+def test_temporary_failures_are_retried(failure: Response | Exception) -> None:
     transport = Answers(failure, failure)
     assert (ask(transport).text, transport.num_posts) == ("yes", 3)
 
@@ -110,7 +117,7 @@ def test_the_number_of_requests_is_bounded() -> None:
         (status(422), RequestError, "422"),
     ],
 )
-def test_what_will_not_pass_is_never_asked_again(
+def test_permanent_failures_are_not_retried(
     failure: Response, kind: type[Exception], advice: str
 ) -> None:
     transport = Answers(failure)
@@ -119,7 +126,7 @@ def test_what_will_not_pass_is_never_asked_again(
     assert transport.num_posts == 1
 
 
-def test_retry_after_is_waited_for_and_jitter_comes_on_top() -> None:
+def test_retry_after_is_respected_and_jitter_is_added() -> None:
     waits: list[float] = []
     ask(Answers(status(429, retry_after="7"), status(503)), waits)
     assert waits[0] == 7
@@ -128,7 +135,7 @@ def test_retry_after_is_waited_for_and_jitter_comes_on_top() -> None:
     assert len(waits) == 3
 
 
-def test_a_server_that_asks_for_an_hour_is_not_waited_for() -> None:
+def test_a_retry_after_of_an_hour_is_a_failure() -> None:
     waits: list[float] = []
     with pytest.raises(RemoteError, match="wait 3600 s"):
         ask(Answers(status(429, retry_after="3600")), waits)
@@ -150,8 +157,7 @@ def test_a_server_that_asks_for_an_hour_is_not_waited_for() -> None:
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, expected: float | None) -> None:
     now = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
-    found = retry_after({"retry-after": value}, now)
-    assert (found.delay_s if found else None) == expected
+    assert retry_after({"retry-after": value}, now) == expected
 
 
 def test_every_status_has_one_fate() -> None:
@@ -167,17 +173,7 @@ def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
         assert min(drawn) < longest * 0.1
 
 
-@pytest.fixture(params=[StreamTransport, HttpxTransport])
-def make(request: pytest.FixtureRequest) -> Callable[[], Transport]:
-    """Return what makes a transport: first one, then the other."""
-    if request.param is HttpxTransport:
-        pytest.importorskip("httpx")
-    return request.param
-
-
-def test_both_transports_bring_the_same_reply_with_its_log_probabilities(
-    make: Callable[[], Transport],
-) -> None:
+def test_replies_come_over_http_with_their_log_probabilities() -> None:
     logprobs = (TokenLogprob("m", -0.1, (Candidate("m", -0.1), Candidate("M", -2.5))),)
     play = lambda asked: ScriptedReply("m \u00e9", logprobs if asked["top_logprobs"] == 2 else ())  # noqa: E731
     faults = Faults(server_error=0.3, broken_off=0.2, truncated=0.2)
@@ -185,9 +181,9 @@ def test_both_transports_bring_the_same_reply_with_its_log_probabilities(
     async def run(server: ScriptedServer) -> list[ChatReply]:
         where = Endpoint(base_url=server.base_url, model="scripted")
         policy = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.002)
-        async with ChatClient(where, policy=policy, transport=make()) as client:
+        async with ChatClient(where, policy=policy) as one:
             request = ChatRequest(HELLO.messages, top_logprobs=2)
-            return await asyncio.gather(*(client.complete(request) for _ in range(8)))
+            return await asyncio.gather(*(one.complete(request) for _ in range(8)))
 
     with ScriptedServer(play, faults) as server:
         replies = asyncio.run(run(server))
@@ -198,27 +194,25 @@ def test_both_transports_bring_the_same_reply_with_its_log_probabilities(
     assert sum(one.num_requests for one in replies) == server.num_requests > 8
 
 
-def test_a_server_that_hangs_is_left_after_the_time_out(make: Callable[[], Transport]) -> None:
+def test_a_server_that_hangs_is_left_after_the_time_out() -> None:
     async def run(server: ScriptedServer) -> int:
         where = Endpoint(base_url=server.base_url, model="scripted", timeout_s=0.2)
         policy = RetryPolicy(max_requests=2, first_delay_s=0)
-        async with ChatClient(where, policy=policy, transport=make()) as client:
+        async with ChatClient(where, policy=policy) as one:
             with pytest.raises(RemoteError, match=r"nothing within 0\.2 s"):
-                await client.complete(HELLO)
-            return client.num_requests
+                await one.complete(HELLO)
+            return one.num_requests
 
     with ScriptedServer(echo, Faults(hang=1.0)) as server:
         assert asyncio.run(run(server)) == 2
     assert server.outcomes["hang"] == server.num_requests
 
 
-def test_a_wrong_key_or_model_stops_at_once(
-    make: Callable[[], Transport], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(base_url: str, model: str) -> None:
         where = Endpoint(base_url=base_url, model=model, api_key_env="A_KEY")
-        async with ChatClient(where, transport=make()) as client:
-            await client.complete(HELLO)
+        async with ChatClient(where) as one:
+            await one.complete(HELLO)
 
     monkeypatch.setenv("A_KEY", "wrong")
     with ScriptedServer(echo, api_key="right") as server:
@@ -232,42 +226,69 @@ def test_a_wrong_key_or_model_stops_at_once(
         with pytest.raises(UsageError, match="A_KEY is not set"):
             asyncio.run(run(server.base_url, "scripted"))
         monkeypatch.setenv("A_KEY", "\u201csk-1\u201d")
-        with pytest.raises(UsageError, match="A_KEY holds characters that no key has"):
+        with pytest.raises(UsageError, match="A_KEY contains characters that no key has"):
             asyncio.run(run(server.base_url, "scripted"))
 
 
-async def post_once(transport: Transport, url: str) -> Response:
+def test_nothing_of_the_environment_is_sent_or_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    class Listening(ScriptedServer):
+        def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:
+            seen.append({name.lower(): value for name, value in handler.headers.items()})
+            return super()._refuse(handler, body)
+
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: secret\nAuthorization: secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with Listening(echo) as server:
+        assert asyncio.run(post_once(server.base_url)).status == 200
+        (headers,) = seen
+    assert "secret" not in str(headers)
+    assert "authorization" not in headers
+
+
+def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pasta-lm\[data\]'"):
+        ChatClient(Endpoint(base_url="http://h/v1", model="m"))
+
+
+async def post_once(base_url: str) -> Response:
+    transport = OpenAITransport(Endpoint(base_url=base_url, model="scripted"))
     try:
-        return await transport.post(url, {}, json.dumps(HELLO.body("scripted")).encode())
+        return await transport.post(HELLO.body("scripted"))
     finally:
         await transport.close()
 
 
-def test_nobody_listening_is_a_remote_error(make: Callable[[], Transport]) -> None:
+def test_a_server_that_does_not_listen_is_a_remote_error() -> None:
     with pytest.raises(RemoteError, match=r"no connection to .*127\.0\.0\.1:9"):
-        asyncio.run(post_once(make(), "http://127.0.0.1:9/v1"))
+        asyncio.run(post_once("http://127.0.0.1:9/v1"))
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:8000/v1", "ftp://h/v1", "http:///v1", "http://h:x/v1", "http://[::1/v1", ""]
 )
-def test_what_is_no_address_is_never_tried_again(make: Callable[[], Transport], url: str) -> None:
+def test_a_wrong_address_is_never_tried(url: str) -> None:
     async def run() -> None:
-        async with ChatClient(Endpoint(base_url=url, model="m"), transport=make()) as client:
-            await client.complete(HELLO)
+        async with ChatClient(Endpoint(base_url=url, model="m")) as one:
+            await one.complete(HELLO)
 
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         asyncio.run(run())
 
 
-def test_a_reply_without_end_is_not_kept_in_memory(
-    make: Callable[[], Transport], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "MAX_REPLY_BYTES", 5000)
-    with ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server:
-        url = f"{server.base_url}/chat/completions"
-        with pytest.raises(RemoteError, match="more than 5000 bytes"):
-            asyncio.run(post_once(make(), url))
+    with (
+        ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server,
+        pytest.raises(RemoteError, match="more than 5000 bytes"),
+    ):
+        asyncio.run(post_once(server.base_url))
 
 
 def test_a_smaller_first_delay_makes_all_delays_smaller_and_a_larger_one_none() -> None:
@@ -285,7 +306,7 @@ class AnsweredMeanwhile(Answers):
         self._failure = failure
         self._answered = asyncio.Event()
 
-    async def post(self, url: str, headers: object, body: bytes) -> Response:
+    async def post(self, body: object) -> Response:
         self.num_posts += 1
         if self.num_posts == 1:
             await self._answered.wait()
@@ -321,21 +342,21 @@ def test_a_client_that_is_drained_awaits_what_is_on_its_way_and_sends_nothing_mo
     gate = asyncio.Event()
 
     class Waiting(Answers):
-        async def post(self, url: str, headers: object, body: bytes) -> Response:
+        async def post(self, body: object) -> Response:
             await gate.wait()
-            return await super().post(url, headers, body)
+            return await super().post(body)
 
     async def run() -> list[ChatReply | BaseException]:
         where = Endpoint(base_url="http://h/v1", model="m")
         transport = Waiting(*([failure] if failure else []))
-        client = ChatClient(where, transport=transport, pace=Pace(first_limit=1))
-        tasks = [asyncio.create_task(client.complete(HELLO)) for _ in range(2)]
+        one = ChatClient(where, transport=transport, pace=Pace(first_limit=1))
+        tasks = [asyncio.create_task(one.complete(HELLO)) for _ in range(2)]
         await asyncio.sleep(0)
-        assert client.sending == {tasks[0]}
-        client.drain()
+        assert one.sending == {tasks[0]}
+        one.drain()
         gate.set()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        assert (transport.num_posts, client.sending) == (1, set())
+        assert (transport.num_posts, one.sending) == (1, set())
         return ended
 
     sent, waiting = asyncio.run(run())

@@ -123,7 +123,7 @@ class FullAboveFour:
         self.num_in_flight = 0
         self.num_refused = 0
 
-    async def post(self, url: str, headers: object, body: bytes) -> Response:
+    async def post(self, body: object) -> Response:
         self.num_in_flight += 1
         is_full = self.num_in_flight > 4
         self.num_refused += is_full

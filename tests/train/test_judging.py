@@ -291,7 +291,7 @@ def test_a_stop_between_two_verdicts_changes_no_score(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from pasta_lm.data import journal
+from pasta_lm import journal
 from pasta_lm.judging.judge import both_orders
 from pasta_lm.judging.template import load_template
 from pasta_lm.judging.llm_judge import LLMJudge

@@ -399,7 +399,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from pasta_lm.data import journal, rollouts
+from pasta_lm import journal
+from pasta_lm.data import rollouts
 from pasta_lm.train import preference_trainer
 from pasta_lm.train.preference import train_preference
 from tests.train.preferences import recipe

@@ -1,8 +1,8 @@
-"""Decide whether an annotation of an answer is kept; each reason not to has a code.
+"""Accept or reject an annotation; every reason for rejection has a code.
 
-The answer without tags must be the original, character by character; tags must be well-formed;
-topics and blocks have bounds; and blocks must gain something. Nothing is repaired: the teacher is
-told, and tries again. An answer without blocks is a good answer.
+Without tags the answer must be the original, character by character; tags must be well-formed;
+topics and blocks have bounds; blocks must give a speedup. Nothing is repaired: the teacher is told
+the reason and tries again. An answer without blocks is accepted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
 
-SHOWN = 40
+NUM_SHOWN = 40
 """Characters shown where two texts differ."""
 
 
 class Reason(StrEnum):
-    """Why an annotation is not kept."""
+    """Why an annotation is rejected."""
 
     TEXT_CHANGED = "text_changed"
     MALFORMED = "malformed"
@@ -47,28 +47,28 @@ _REASON_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a block may be, in words."""
+    """The length of a block in words."""
 
     least_words: int = 5
     """PASTA, appendix on annotation: at least five words in a block."""
     most_words: int = MAX_UNITS * TOKENS_PER_UNIT
-    """As many tokens as the longest promise can tell."""
+    """The length of the longest promise, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why an annotation is not kept, said so that its writer can do better."""
+    """A reason, and a message for the teacher."""
 
     reason: Reason
     message: str
 
 
 def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Document | Rejection:
-    """Return the annotated answer, or why it is rejected: the first reason that is found.
+    """Return the annotated answer, or the first reason to reject it.
 
     Args:
-        annotated: What the teacher wrote, in annotator form.
-        original: The answer that it was given.
+        annotated: The teacher's copy, in annotator form.
+        original: The answer that was to be annotated.
         bounds: Of blocks.
     """
     faults = check(annotated, Form.ANNOTATOR)
@@ -94,7 +94,7 @@ def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Docu
 
 
 def speedup(document: Document) -> float:
-    """Return the theoretical speedup of an answer, its tokens counted as words."""
+    """Return the theoretical speedup of an answer, with words as tokens."""
     return document_speedup(document, lambda text: len(words(text)))
 
 
@@ -119,8 +119,8 @@ def _difference(original: str, found: str) -> str:
     if at is None:
         at = min(len(original), len(found))
     line = original.count("\n", 0, at) + 1
-    begin = max(0, at - SHOWN // 2)
+    shown = slice(max(0, at - NUM_SHOWN // 2), at + NUM_SHOWN)
     return (
         f"Without its tags the text is not the original; the first difference is in line {line}. "
-        f"The original reads {original[begin : at + SHOWN]!r}, yours {found[begin : at + SHOWN]!r}."
+        f"The original reads {original[shown]!r}, yours {found[shown]!r}."
     )

@@ -1,50 +1,52 @@
-"""All that is known of one annotation run, on disk before it counts.
+"""The journal of an annotation run, on disk before anything counts, and the sums made from it.
 
-A journal with a line for each row taken up, each paid reply and each end. One process at a time
-may hold it, and only with the settings that it was begun with. Sums and files are made from it.
+The journal has a line for each row, each paid reply and each end of a row. One process at a time
+may write it, and only with the settings that it was begun with.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pasta_lm.annotate.sources import SourceRow
 from pasta_lm.annotate.teacher import Outcome
-from pasta_lm.errors import InputError, PastaError, UsageError
-from pasta_lm.journal import Journal, Row, hold
+from pasta_lm.errors import InputError, PastaError
+from pasta_lm.journal import Journal, Row, held
+from pasta_lm.recipe import check_same_settings
+from pasta_lm.remote.budget import Prices, Spending, Tokens
+from pasta_lm.remote.chat import ChatReply, read_reply
 
 JOURNAL = "journal.jsonl"
 LOCK = "lock"
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"
-"""Of a row for which no reply came after all tries; another run asks again."""
+"""No reply came after all retries; another run asks again."""
 
 
 @dataclass(slots=True)
 class RowLog:
-    """What has happened to one row."""
+    """The history of one row of the source."""
 
     index: int
-    """Its place in the source."""
     id: str
     prompt: str
     answer: str
     digest: str
     skipped: str | None
     replies: list[Mapping[str, Any]] = field(default_factory=list)
-    """The bodies that came, paid."""
+    """The raw replies."""
     end: Mapping[str, Any] | None = None
     num_unanswered: int = 0
 
     @property
     def status(self) -> str:
-        """Return one of ``ok``, ``failed``, ``skipped`` and ``pending``."""
+        """Return ``ok``, ``failed``, ``skipped`` or ``pending``."""
         if self.skipped is not None:
             return SKIPPED
         if self.end is not None:
@@ -53,7 +55,7 @@ class RowLog:
 
     @property
     def reason(self) -> str:
-        """Return why it failed or was skipped; empty otherwise."""
+        """Return why the row failed or was skipped; empty otherwise."""
         if self.skipped is not None:
             return self.skipped
         if self.end is not None:
@@ -61,53 +63,44 @@ class RowLog:
         return NO_ANSWER if self.num_unanswered else ""
 
 
-class AnnotationLog:
-    """The journal of one output folder, held while its ``with`` block lasts."""
+@contextmanager
+def open_log(folder: Path, settings: Mapping[str, object]) -> Iterator[AnnotationLog]:
+    """Hold the log of an output folder, which is made if it does not exist.
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Open or begin a journal.
-
-        Args:
-            folder: Of the output; made if it is not there.
-            settings: What the run is bound to.
-
-        Raises:
-            UsageError: another process holds it, or it was begun with other settings.
-            InputError: the journal is damaged before its last line.
-            PastaError: the disk does not take it.
-        """
-        self.rows: dict[int, RowLog] = {}
+    Raises:
+        UsageError: another process holds it, or it was begun with other settings.
+        InputError: the journal is damaged before its last line.
+        PastaError: the disk cannot be written.
+    """
+    with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = hold(folder / LOCK)
+            stack.enter_context(held(folder / LOCK))
         except OSError as exc:
             raise PastaError(f"{folder} cannot be written: {exc}") from exc
-        try:
-            self._journal = Journal(folder / JOURNAL)
-            self._bind(folder, json.loads(json.dumps(settings)))
-            for line in self._journal.rows.values():
-                self._note(line)
-        except BaseException:
-            self.close()
-            raise
+        yield AnnotationLog(folder, settings)
 
-    def __enter__(self) -> Self:
-        """Return the log itself."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Let another process have it."""
-        self.close()
+class AnnotationLog:
+    """The journal of one output folder."""
 
-    def close(self) -> None:
-        """Let another process have it."""
-        os.close(self._lock)
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        """Read or begin a journal; see ``open_log``."""
+        self.rows: dict[int, RowLog] = {}
+        self._journal = Journal(folder / JOURNAL)
+        begun = self._journal.rows.get("settings")
+        if begun is None:
+            self._journal.append([{"id": "settings", "settings": settings}])
+        else:
+            check_same_settings(folder, begun["settings"], settings)
+        for line in self._journal.rows.values():
+            self._note(line)
 
     def known(self, index: int, row: SourceRow) -> RowLog | None:
-        """Return what is on disk of the row at this place; None: nothing yet.
+        """Return what is on disk about a row; None: nothing yet.
 
         Raises:
-            InputError: another row stood there when the journal was begun.
+            InputError: the source had another row at this index when the journal was begun.
         """
         found = self.rows.get(index)
         if found is not None and (found.id, found.digest) != (row.id, _digest(row)):
@@ -118,45 +111,41 @@ class AnnotationLog:
         return found
 
     def skip(self, index: int, row: SourceRow) -> None:
-        """Write down that a row cannot be annotated, and why."""
-        self._append(_row_line(index, row))
+        """Store that a row cannot be annotated, and why."""
+        self._append(index, row)
 
     def reply(
         self, index: int, row: SourceRow, raw: Mapping[str, Any], outcome: Outcome | None
     ) -> None:
-        """Write down a reply, with the row if it is its first and the end if it is its last.
+        """Store a reply, and the end of the row if this is its last reply.
 
         Raises:
-            PastaError: the disk did not take it; nothing of it counts.
+            PastaError: the disk cannot be written; nothing of it counts.
         """
-        known = self.rows.get(index)
-        number = len(known.replies) + 1 if known else 1
-        lines = [] if known else [_row_line(index, row)]
-        lines.append({"id": f"reply/{index}/{number}", "index": index, "raw": raw})
-        self._append(*lines, *([_end_line(index, outcome)] if outcome else []))
+        number = len(self.rows[index].replies) + 1 if index in self.rows else 1
+        line = {"id": f"reply/{index}/{number}", "index": index, "raw": raw}
+        self._append(index, row, line, *([_end_line(index, outcome)] if outcome else []))
 
     def end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
-        """Write down how a row ended without a further reply."""
-        self._append(*self._row(index, row), _end_line(index, outcome))
+        """Store the end of a row that needed no further reply."""
+        self._append(index, row, _end_line(index, outcome))
 
     def unanswered(self, index: int, row: SourceRow, message: str) -> None:
-        """Write down that no reply came."""
-        known = self.rows.get(index)
-        number = known.num_unanswered + 1 if known else 1
+        """Store that no reply came."""
+        number = self.rows[index].num_unanswered + 1 if index in self.rows else 1
         line = {"id": f"unanswered/{index}/{number}", "index": index, "message": message}
-        self._append(*self._row(index, row), line)
+        self._append(index, row, line)
 
     def in_order(self) -> Iterator[RowLog]:
         """Yield the rows in the order of the source."""
         for index in sorted(self.rows):
             yield self.rows[index]
 
-    def _row(self, index: int, row: SourceRow) -> list[Row]:
-        return [] if index in self.rows else [_row_line(index, row)]
-
-    def _append(self, *lines: Row) -> None:
-        self._journal.append(lines)
-        for line in lines:
+    def _append(self, index: int, row: SourceRow, *lines: Row) -> None:
+        """Append lines, preceded by the row itself if it is new."""
+        new = [] if index in self.rows else [_row_line(index, row)]
+        self._journal.append([*new, *lines])
+        for line in (*new, *lines):
             self._note(line)
 
     def _note(self, line: Row) -> None:
@@ -171,27 +160,44 @@ class AnnotationLog:
         elif kind == "unanswered":
             self.rows[index].num_unanswered += 1
 
-    def _bind(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        begun = self._journal.rows.get("settings")
-        if begun is None:
-            self._append({"id": "settings", "settings": settings})
-            return
-        before, now = (set(_flat(one)) for one in (begun["settings"], settings))
-        if before != now:
-            changed = ", ".join(sorted({key for key, _ in before ^ now}))
-            raise UsageError(
-                f"{folder} was begun with other settings: {changed}",
-                hint="change them back, or name another output.folder",
-            )
 
+class Tally:
+    """Rows by their status, and the spending, of all runs of one output folder."""
 
-def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key with its tables in front, and its value as JSON."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{place}{key}.")
-        else:
-            yield f"{place}{key}", json.dumps(value)
+    def __init__(self, prices: Prices) -> None:
+        """Begin with nothing."""
+        self.num_rows: Counter[str] = Counter()
+        """By status: ``ok``, ``failed``, ``skipped``."""
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        """By status and reason."""
+        self.spent = Spending(prices)
+        self._counted: dict[int, tuple[str, str]] = {}
+
+    @property
+    def num_ended(self) -> int:
+        """Return the number of rows that are ok, failed or skipped."""
+        return self.num_rows.total()
+
+    def count_row(self, row: RowLog) -> None:
+        """Count a row of an earlier run, with its replies."""
+        for raw in row.replies:
+            self.count_reply(read_reply(raw))
+        if row.status != PENDING:
+            self.count_end(row)
+
+    def count_reply(self, reply: ChatReply) -> None:
+        """Count a reply that is on disk."""
+        self.spent.count(Tokens(reply.prompt_tokens, reply.completion_tokens))
+
+    def count_end(self, row: RowLog) -> None:
+        """Count the end of a row; of a row that was asked again, its last end counts."""
+        before = self._counted.get(row.index)
+        if before is not None:
+            self.num_rows[before[0]] -= 1
+            self.reasons[before] -= 1
+        self._counted[row.index] = row.status, row.reason
+        self.num_rows[row.status] += 1
+        self.reasons[row.status, row.reason] += 1
 
 
 def _row_line(index: int, row: SourceRow) -> Row:

@@ -1,24 +1,23 @@
-"""What a recipe of ``pasta annotate`` may say, and which of it one output folder is bound to."""
+"""The recipe of ``pasta annotate``, and the settings that an output folder is bound to."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from pasta_lm.annotate.filters import Bounds
 from pasta_lm.annotate.sources import SourceConfig
 from pasta_lm.annotate.teacher import read_prompt
 from pasta_lm.errors import UsageError
+from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices
 from pasta_lm.remote.client import Endpoint
 
 TEACHER, MARKDOWN_RULE = "teacher", "markdown_rule"
-ANNOTATORS = (TEACHER, MARKDOWN_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherConfig:
-    """Which model annotates, where it is, and what it costs."""
+    """The model that annotates, its server and its prices."""
 
     base_url: str
     model: str
@@ -27,23 +26,21 @@ class TeacherConfig:
     temperature: float = 0.0
     timeout_s: float = 120.0
     max_in_flight: int = 32
-    """Requests at once, at most; a run begins with few and halves them on a 429."""
+    """Bound on concurrent requests; a run begins with few and halves their number on a 429."""
     input_price: float | None = None
-    """US dollars for a million tokens that are sent."""
+    """US dollars per million tokens of prompts."""
     output_price: float | None = None
-    """US dollars for a million tokens that come back."""
+    """US dollars per million tokens of replies."""
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
+        """Validate combinations of keys."""
         if (self.input_price is None) != (self.output_price is None):
             raise UsageError("teacher.input_price and teacher.output_price go together")
-        for key in ("timeout_s", "max_in_flight"):
-            if getattr(self, key) <= 0:
-                raise UsageError(f"teacher.{key} must be above 0")
+        check_positive("teacher", self, "timeout_s", "max_in_flight")
 
     @property
     def endpoint(self) -> Endpoint:
-        """Return where it is asked."""
+        """Return the model and its server."""
         return Endpoint(
             base_url=self.base_url,
             model=self.model,
@@ -53,13 +50,13 @@ class TeacherConfig:
 
     @property
     def prices(self) -> Prices:
-        """Return what it costs."""
+        """Return the prices of the model."""
         return Prices(self.input_price, self.output_price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterConfig:
-    """What is kept."""
+    """Which answers are sent, and which annotations are kept."""
 
     least_words: int = 5
     most_words: int = 640
@@ -74,10 +71,9 @@ class FilterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputConfig:
-    """Where everything goes."""
+    """The folder of the journal and of all files made from it."""
 
     folder: str
-    """Holds the journal, and what is derived from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,32 +88,29 @@ class AnnotateConfig:
     filters: FilterConfig = field(default_factory=FilterConfig)
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
-        if self.annotator not in ANNOTATORS:
-            known = ", ".join(ANNOTATORS)
-            raise UsageError(f"annotator is {self.annotator!r}", hint=f"one of {known}")
+        """Validate combinations of keys."""
+        check_choice("annotator", self.annotator, (TEACHER, MARKDOWN_RULE))
         if self.annotator == TEACHER and self.teacher is None:
             raise UsageError(
                 "annotator 'teacher' needs a table [teacher]", hint="with base_url and model"
             )
-        if self.annotator != TEACHER and self.teacher is not None:
-            raise UsageError(f"[teacher] would be ignored: annotator is {self.annotator!r}")
+        is_ignored = self.annotator != TEACHER and self.teacher is not None
+        check_not_ignored("[teacher]", is_ignored, f"annotator is {self.annotator!r}")
 
-    def bound(self) -> dict[str, Any]:
-        """Return what must not change while an output folder is filled.
+    def settings(self) -> dict[str, object]:
+        """Return the settings that must not change while an output folder is filled.
 
-        Prices, time-outs and how many requests are in flight may change between runs.
+        Prices, time-outs and the number of requests in flight may change between runs.
         """
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "annotator": self.annotator,
             "source": asdict(self.source),
             "filters": asdict(self.filters),
         }
         if self.teacher is not None:
-            prompt = read_prompt()
             found["teacher"] = {
                 "model": self.teacher.model,
                 "temperature": self.teacher.temperature,
-                "prompt": f"{prompt.version} {prompt.digest}",
+                "prompt": read_prompt().label,
             }
         return found

@@ -1,7 +1,7 @@
 """Read instruction data as a stream: a file, or a data set of Hugging Face by its id.
 
-Each row becomes a prompt with its answer, or says why it cannot: nothing is dropped in silence.
-Of a conversation the first exchange is taken.
+Each row becomes a prompt with an answer, or a reason why it cannot: no row is dropped silently. Of
+a conversation the first exchange is taken.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError
+from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 NOT_JSON = "not_json"
 NO_COLUMNS = "no_columns"
 NO_PROMPT = "no_prompt"
 NO_ANSWER = "no_answer"
-
 NOT_UNICODE = "not_unicode"
 
 ROWS_AT_ONCE = 1024
-"""Of a Parquet file, in memory."""
+"""Rows of a Parquet file in memory."""
 
 ROLES = {
     "system": "system",
@@ -36,7 +36,7 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    """Where the answers to annotate come from."""
+    """The source of the answers to annotate."""
 
     file: str | None = None
     """JSONL, gzipped if it ends in ``.gz``, or Parquet."""
@@ -44,43 +44,37 @@ class SourceConfig:
     """Id of a data set of Hugging Face, read as a stream."""
     split: str = "train"
     revision: str | None = None
-    """Of a data set of the hub: a commit, tag or branch; its newest state if it is not given."""
+    """Commit, tag or branch of a data set of the hub; None: its newest state."""
     columns: str | None = None
-    """One of ``COLUMNS``; as the columns of each row tell, if it is not given."""
+    """One of ``COLUMNS``; None: detected in each row."""
     name: str | None = None
-    """What is written under ``source`` of each record; the file's name or the id otherwise."""
+    """The ``source`` of each record; None: the file's name or the hub's id."""
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
-        if (self.file is None) == (self.hub is None):
-            raise UsageError("[source] needs exactly one of file and hub")
-        if self.revision is not None and self.hub is None:
-            raise UsageError("source.revision would be ignored: it belongs to source.hub")
-        if self.columns is not None and self.columns not in COLUMNS:
-            known = ", ".join(COLUMNS)
-            raise UsageError(f"source.columns is {self.columns!r}", hint=f"one of {known}")
+        """Validate combinations of keys."""
+        check_one_of("source", file=self.file, hub=self.hub)
+        is_ignored = self.revision is not None and self.hub is None
+        check_not_ignored("source.revision", is_ignored, "it belongs to source.hub")
+        if self.columns is not None:
+            check_choice("source.columns", self.columns, list(COLUMNS))
 
     @property
     def label(self) -> str:
-        """Return what records say of where they come from."""
+        """Return the ``source`` of each record."""
         return self.name or self.hub or Path(self.file or "").name
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One answer to annotate.
-
-    Attributes:
-        id: The row's own, or made of its texts.
-        prompt: What the user says, the system's words above it.
-        answer: The text as it is.
-        skipped: Why it cannot be annotated; None: it can.
-    """
+    """One answer to annotate."""
 
     id: str
+    """The row's own, or a hash of its texts."""
     prompt: str
+    """The user's turn, preceded by the system's."""
     answer: str
     skipped: str | None = None
+    """Why it cannot be annotated; None: it can."""
 
 
 def read_source(config: SourceConfig) -> Iterator[SourceRow]:
@@ -90,7 +84,7 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
         InputError: the file cannot be read.
         UsageError: the hub has no such data set, revision or split.
         MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
-        RemoteError: the hub does not answer, or not as it should.
+        RemoteError: the hub does not answer, or gives an invalid answer.
     """
     if config.hub is not None:
         rows: Iterator[Any] = _hub_rows(config.hub, config.split, config.revision)
@@ -122,7 +116,7 @@ Exchange = tuple[str, str]
 
 
 def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
-    """Return what was said before the first answer, and that answer."""
+    """Return the turns before the first answer, and that answer."""
     turns = row.get(key)
     if isinstance(turns, Mapping):  # a sequence of records, stored column by column
         turns = _transposed(turns, (role, text))
@@ -174,7 +168,7 @@ COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
     "alpaca": _alpaca,
     "pairs": _pairs,
 }
-"""How the columns of a data set make a prompt and an answer."""
+"""Readers of the column layouts of data sets."""
 
 MARKS: dict[str, set[str]] = {
     "sharegpt": {"conversations"},
@@ -182,7 +176,7 @@ MARKS: dict[str, set[str]] = {
     "alpaca": {"instruction", "output"},
     "pairs": {"prompt", "answer"},
 }
-"""Which columns tell which reader is meant."""
+"""Columns that identify a layout."""
 
 
 def _json_rows(path: Path) -> Iterator[Any]:
@@ -246,7 +240,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Tell whether text can be written: JSON can spell halves of characters."""
+    """Return whether text can be encoded: JSON can contain half of a surrogate pair."""
     return not any("\ud800" <= one <= "\udfff" for one in text)
 
 

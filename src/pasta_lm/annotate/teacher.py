@@ -1,8 +1,8 @@
-"""What a teacher model is told and what it tells: the prompt, its replies, and when to ask again.
+"""The teacher's prompt, the reading of its replies, and the return of copies that are rejected.
 
-The prompt is prose in ``prompts/``: instructions, seven demonstrations, and what is said of a copy
-that cannot be used. A version is a folder and never changes; its digest is part of a run's
-settings. Knows nothing of HTTP or files of data.
+A prompt is a folder of Markdown in ``prompts/``: instructions, seven demonstrations, and the
+message that returns a rejected copy. A version never changes; its digest is one of a run's
+settings. Knows nothing of HTTP and files of data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pasta_lm.remote.chat import ChatReply, Message
 
 PROMPT_VERSION = "annotate_v1"
 MAX_RETURNS = 2
-"""How often a rejected copy goes back."""
+"""How often a rejected copy is returned."""
 REFUSED = "refused"
 CUT_OFF = "cut_off"
 
@@ -40,7 +40,7 @@ class Demonstration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One version of what a teacher is told."""
+    """One version of the prompt."""
 
     version: str
     instructions: str
@@ -48,18 +48,18 @@ class Prompt:
     demonstrations: tuple[Demonstration, ...]
 
     @property
-    def digest(self) -> str:
-        """Return a name for exactly these words."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+    def label(self) -> str:
+        """Return the version and a hash of its texts."""
+        return f"{self.version} {hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
     def messages(self, prompt: str, answer: str) -> list[Message]:
-        """Return what is sent first for one answer."""
+        """Return the messages of the first request for one answer."""
         return [*_shown(self), {"role": "user", "content": _ask(prompt, answer)}]
 
 
 @cache
 def _shown(prompt: Prompt) -> tuple[Message, ...]:
-    """Return what is the same for all answers: the instructions and the demonstrations."""
+    """Return the messages that all requests share: instructions and demonstrations."""
     shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
     for one in prompt.demonstrations:
         plain = parse(one.annotated, Form.ANNOTATOR).plain_text
@@ -91,13 +91,13 @@ class Outcome:
     document: Document | None
     """None: it failed."""
     reason: str = ""
-    """Why it failed: a ``Reason``, ``refused`` or ``cut_off``."""
+    """Of a failure: a ``Reason``, ``refused`` or ``cut_off``."""
     message: str = ""
     num_replies: int = 0
 
 
 class Conversation:
-    """The exchange about one answer: feed it replies until it has an outcome."""
+    """The exchange about one answer; it takes replies until it has an outcome."""
 
     def __init__(
         self, prompt: str, answer: str, *, bounds: Bounds, version: str = PROMPT_VERSION
@@ -107,26 +107,21 @@ class Conversation:
         self._answer = answer
         self._bounds = bounds
         self._prompt = read_prompt(version)
-        self._said: list[Message] = self._prompt.messages(prompt, answer)
+        self._messages: list[Message] = self._prompt.messages(prompt, answer)
         self._num_replies = 0
 
     @property
     def messages(self) -> Sequence[Message]:
-        """Return what is to be sent now."""
-        return self._said
-
-    @property
-    def num_replies(self) -> int:
-        """Return how many replies have come."""
-        return self._num_replies
+        """Return the messages of the next request."""
+        return self._messages
 
     @property
     def max_tokens(self) -> int:
-        """Return how long a reply may be: twice what a copy is thought to need, and its tags."""
+        """Return the bound on a reply: twice the estimated length of a copy, and its tags."""
         return 256 + 2 * (len(self._answer.encode()) // CHARACTERS_PER_TOKEN)
 
     def feed(self, reply: ChatReply) -> None:
-        """Take a reply: it is kept, sent back, or given up."""
+        """Accept a copy, return it to the teacher, or give up."""
         self._num_replies += 1
         verdict = self._judge(reply)
         if isinstance(verdict, Document):
@@ -138,8 +133,8 @@ class Conversation:
             for key, value in (("reason", str(verdict.reason)), ("message", verdict.message)):
                 text = text.replace("{" + key + "}", value, 1)
             said = reply.text or reply.refusal or "(nothing)"
-            self._said = [
-                *self._said,
+            self._messages = [
+                *self._messages,
                 {"role": "assistant", "content": said},
                 {"role": "user", "content": text},
             ]
@@ -161,7 +156,7 @@ class _Unusable(NamedTuple):
 
 
 def unwrap(reply: str) -> str:
-    """Return the copy that stands between the marks of a reply, or the whole reply without them."""
+    """Return the copy between the marks of a reply, or the whole reply if it has no marks."""
     start, end = reply.find(_OPEN), reply.rfind(_CLOSE)
     if start < 0 or end < start:
         return reply
@@ -170,10 +165,10 @@ def unwrap(reply: str) -> str:
 
 
 def asked_answer(messages: Sequence[Message]) -> str:
-    """Return the answer that messages ask to annotate: for scripted teachers.
+    """Return the answer that messages ask to annotate, for scripted teachers.
 
     Raises:
-        ValueError: they ask nothing of the kind.
+        ValueError: the messages contain no answer to annotate.
     """
     for one in reversed(messages):
         if one["role"] == "user" and one["content"].startswith(_QUESTION):

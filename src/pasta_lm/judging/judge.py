@@ -1,7 +1,7 @@
-"""What a judge is asked, what it answers, and what a sample's quality is made of.
+"""The judge protocol, and the quality that verdicts give a sample.
 
-A judge compares two answers to a prompt. It is always asked in both orders, because judges favour
-a place.
+A judge compares two answers to a prompt. Every pair is compared in both orders, because judges
+favour a position.
 
 Source: PASTA, section 4 (wins and losses weighted by confidence, two opponents, both orders).
 """
@@ -22,33 +22,31 @@ class Winner(StrEnum):
 
 
 class Comparison(NamedTuple):
-    """Two answers to one prompt, in the order in which the judge reads them."""
+    """Two answers to one prompt as plain text, in the order in which the judge reads them."""
 
     prompt_id: str
     prompt: str
     first: str
-    """Plain text, as a reader gets it."""
     second: str
 
 
 class Verdict(NamedTuple):
-    """What a judge says."""
+    """The better answer and the judge's confidence, from 0 to 1; a tie's is ignored."""
 
     winner: Winner
     confidence: float
-    """From 0 to 1; of a tie it is not read."""
 
 
 class Judge(Protocol):
-    """Whoever can compare answers; all comparisons come at once, so that it may ask in parallel."""
+    """A judge takes all comparisons at once, so that it may ask about them in parallel."""
 
     def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict | None]:
-        """Return a verdict on each comparison, in order; None where there is none to be had."""
+        """Return a verdict on each comparison, in order; None where the judge gave none."""
         ...
 
 
 def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
-    """Return what is asked of one opponent: our answer first, then theirs."""
+    """Return the two comparisons with one opponent: our answer first, then theirs first."""
     return [
         Comparison(prompt_id, prompt, ours, theirs),
         Comparison(prompt_id, prompt, theirs, ours),
@@ -56,15 +54,14 @@ def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Com
 
 
 def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
-    """Return confidence of wins / confidence of losses, both raised by the same amount.
+    """Return ``(wins + smoothing) / (losses + smoothing)``, weighted by confidence.
 
-    ``(wins + smoothing) / (losses + smoothing)``: 1 where all is tied, and bounded where nothing
-    is lost, in which case the paper's ratio has no value. With two opponents in both orders, so
-    four verdicts, and a smoothing of 1 it lies between 1/5 and 5.
+    1 where all is tied, and bounded where nothing is lost, in which case the paper's ratio is
+    undefined. With four verdicts and a smoothing of 1 it lies between 1/5 and 5.
 
     Args:
-        verdicts: On comparisons of ``both_orders``, in that order: ours stands first in those of
-            even index.
+        verdicts: On comparisons of ``both_orders``, in that order: ours comes first in those with
+            an even index.
         smoothing: Above 0.
 
     Source: PASTA, section 4, without the smoothing.

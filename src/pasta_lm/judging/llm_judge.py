@@ -1,7 +1,7 @@
-"""A language model as judge: asked once about each comparison, every raw reply kept.
+"""A language model as judge, which is asked once about each comparison.
 
-A reply is on the disk before it counts, under the hash of all that it depends on. So a stopped run
-pays for nothing twice, and every figure can be computed again without asking.
+Every raw reply is stored before it counts, under a hash of everything that it depends on. So a run
+that was stopped pays for nothing twice, and verdicts can be read again without asking.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pasta_lm.remote.budget import (
     Prices,
     Spending,
     Tokens,
-    billed,
-    guessed_tokens,
-    most_tokens,
+    billed_tokens,
+    estimate_tokens,
+    max_tokens,
 )
-from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
+from pasta_lm.remote.chat import ChatReply, read_reply
 from pasta_lm.remote.client import ChatClient
-from pasta_lm.remote.pool import INTERRUPT, Asking
+from pasta_lm.remote.pool import INTERRUPT, Pool
 
 SCRIPTED = "scripted"
-"""A model whose name begins so says what it was told to: what it gives is no judgement."""
+"""A model whose name begins with this follows a script, so its verdicts are not judgements."""
 Progress = Callable[[int, int, Spending], None]
-"""Told how many replies have come in this run, of how many, and what was spent in all."""
+"""Called with the replies of this run, the number requested, and the total spending."""
 
 
 class MissingVerdictsError(PastaError):
@@ -45,28 +45,27 @@ class MissingVerdictsError(PastaError):
 
 
 class Outcome(NamedTuple):
-    """What became of one comparison."""
+    """The reading of one comparison, and the key of its stored reply."""
 
     key: str
-    """Under which its reply is stored."""
     reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
 class LLMJudge:
-    """A judge that asks a model; it is a ``Judge`` for stage two as well.
+    """A ``Judge`` that asks a model.
 
     Attributes:
-        model: Its name, as the endpoint knows it.
-        template: What it is told.
-        journal: Where replies are kept.
-        client: Makes what asks; None: only stored replies are read.
-        max_missing: In ``compare``: the largest share of comparisons that may lack a verdict.
+        model: The name that the endpoint knows.
+        template: The prompt.
+        journal: Stores the replies.
+        client: Makes the client; None: only stored replies are read.
+        max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
         prices: Of the model.
-        cost_limit_usd: Nothing is asked that could bring the cost of all stored replies above it.
-        progress: Told after each reply.
-        failures: By key, why a comparison has no reply; of this run alone.
-        missing: By reason, the prompts that ``compare`` found without a verdict, one each time.
+        cost_limit_usd: Hard limit on the cost of all stored replies of this model.
+        progress: Called after each reply.
+        failures: Why comparisons got no reply in this run, by key.
+        missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
     """
 
     model: str
@@ -82,27 +81,29 @@ class LLMJudge:
 
     @property
     def name(self) -> str:
-        """Return the name that figures carry: the model and the template."""
+        """Return the model and the template, as reports show them."""
         return f"{self.model}/{self.template.name}"
 
     @property
     def is_scripted(self) -> bool:
-        """Tell whether this judge, or anybody who replied in its place, follows a script."""
-        if self.model.startswith(SCRIPTED):
-            return True
-        return any(is_scripted(row) for row in self.journal.rows.values())
+        """Return whether this judge, or the author of any stored reply, follows a script."""
+        names: list[Any] = [self.model]
+        for row in self.journal.rows.values():
+            reply = row["reply"]
+            names += [row.get("judge"), reply.get("model"), reply.get("system_fingerprint")]
+        return any(str(name).startswith(SCRIPTED) for name in names)
 
     def ask(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
-        """Return what became of each comparison, in order; only what is not stored is asked.
+        """Return the outcome of each comparison, in order; only those without a reply are asked.
 
-        Interrupted once, it awaits what was taken up, keeps it and raises; twice, it stops.
+        Replies that came before an error are kept.
 
         Raises:
-            UsageError: another process asks, or there is a limit and no price.
-            EndpointError: the key, the model or the address is wrong; what came before is kept.
-            RemoteError: the server is gone; the same.
-            CostLimitError: the limit allows no more; the same.
-            KeyboardInterrupt: somebody stopped it; the same.
+            UsageError: another process asks, or there is a cost limit and no prices.
+            EndpointError: the key, the model or the address is wrong.
+            RemoteError: the server is gone.
+            CostLimitError: the cost limit is reached.
+            KeyboardInterrupt: interrupted; requests in flight were awaited and kept.
         """
         keys = [self.key(comparison) for comparison in comparisons]
         if self.client is not None:
@@ -114,10 +115,10 @@ class LLMJudge:
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none.
 
-        Equal answers are a tie, and nobody is asked.
+        Equal answers are a tie, without asking.
 
         Raises:
-            MissingVerdictsError: more lack one than is allowed.
+            MissingVerdictsError: more than ``max_missing`` of them lack a verdict.
             PastaError: see ``ask``.
         """
         asked = [one for one in comparisons if one.first != one.second]
@@ -137,19 +138,19 @@ class LLMJudge:
         return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
 
     def key(self, comparison: Comparison) -> str:
-        """Return the name of a comparison: all that the reply depends on, hashed."""
+        """Return the key of a comparison: a hash of everything that the reply depends on."""
         parts = [self.model, self.template.sha256, *comparison[1:]]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
     def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
-        """Return what it would take to ask about what is not stored."""
+        """Estimate the requests for comparisons that have no stored reply."""
         asked = [self.template.request(one) for one in self._wanted(comparisons).values()]
-        prompt = sum(guessed_tokens(request.messages) for request in asked)
+        prompt = sum(estimate_tokens(request.messages) for request in asked)
         tokens = Tokens(prompt, len(asked) * self.template.expected_reply_tokens)
         return Estimate(len(asked), tokens, self.prices)
 
     def spending(self) -> Spending:
-        """Return what all stored replies of this model cost, at the prices of today."""
+        """Return the spending on all stored replies of this model, at today's prices."""
         spent = Spending(self.prices)
         for row in self.journal.rows.values():
             if row["judge"] == self.model:
@@ -157,12 +158,12 @@ class LLMJudge:
         return spent
 
     def usage(self) -> dict[str, int]:
-        """Return how many tokens the stored replies took."""
+        """Return the tokens of the stored replies, as OpenAI's JSON names them."""
         tokens = self.spending().tokens
         return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
-        """Return by key what has no reply yet; nobody is asked about equal answers."""
+        """Return the comparisons without a stored reply, by key; equal answers need none."""
         keyed = {self.key(one): one for one in comparisons if one.first != one.second}
         return {key: one for key, one in keyed.items() if key not in self.journal.rows}
 
@@ -173,31 +174,38 @@ class LLMJudge:
         return read_verdict(self.template.method, read_reply(row["reply"]))
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
-        """Ask about all that nobody has asked about meanwhile."""
+        """Ask about all comparisons that no other process has asked about meanwhile."""
         with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
             self.journal.read_again()
             rows, spent = self.journal.rows, self.spending()
-            names = {key: one.prompt_id for key, one in wanted.items() if key not in rows}
-            requests = {key: self.template.request(wanted[key]) for key in names}
+            missing = {key: one for key, one in wanted.items() if key not in rows}
             numbers = count(1)
+            pool = Pool(Budget(spent, self.cost_limit_usd), "requests")
 
-            def keep(key: str, request: ChatRequest, reply: ChatReply) -> None:
-                tokens = billed(reply, most_tokens(request))
-                self.journal.append([self._row(key, names[key], tokens, dict(reply.raw))])
-                spent.count(tokens)
-                self.progress(next(numbers), len(requests), spent)
+            async def work(job: tuple[str, Comparison]) -> None:
+                key, comparison = job
+                request = self.template.request(comparison)
+                most = max_tokens(request)
 
-            asking = Asking(requests, Budget(spent, self.cost_limit_usd), keep)
-            try:
-                asyncio.run(asking.run(client))
-            finally:
-                self.failures.update(asking.failures)
-            if asking.stopped_by == INTERRUPT:
+                def keep(reply: ChatReply) -> None:
+                    tokens = billed_tokens(reply, most)
+                    row = self._row(key, comparison.prompt_id, tokens, dict(reply.raw))
+                    self.journal.append([row])
+                    spent.count(tokens)
+                    self.progress(next(numbers), len(missing), spent)
+
+                def fail(error: PastaError) -> None:
+                    self.failures[key] = error.message
+
+                await pool.ask(request, most, keep, fail)
+
+            asyncio.run(pool.run(client, iter(missing.items()), work))
+            if pool.stopped_by == INTERRUPT:
                 raise KeyboardInterrupt
-            if asking.stopped_by:
-                left = sum(key not in rows for key in requests)
+            if pool.stopped_by:
+                num_left = sum(key not in rows for key in missing)
                 raise CostLimitError(
-                    f"the cost limit of {self.cost_limit_usd:g} USD leaves {left} comparisons "
+                    f"the cost limit of {self.cost_limit_usd:g} USD leaves {num_left} comparisons "
                     f"without a reply; spent in all: {spent}",
                     hint="raise it and go on: what was paid for is kept",
                 )
@@ -215,7 +223,7 @@ class LLMJudge:
 
 
 def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
-    """Return by reason the names of what has no verdict, each as often as it was asked about."""
+    """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
     found: dict[Problem, list[str]] = {}
     for name, outcome in outcomes:
         if outcome.reading.problem:
@@ -224,12 +232,12 @@ def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, l
 
 
 def describe_missing(missing: Mapping[Problem, Sequence[str]]) -> str:
-    """Return for each reason how many comparisons it left without a verdict, in words."""
+    """Return the number of missing verdicts for each reason, as text."""
     return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
 
 
 def missing_to_json(missing: Mapping[Problem, Sequence[str]], what: str) -> dict[str, Any]:
-    """Return the same as a report has it: by reason ``count``, and the names under ``what``."""
+    """Return for each reason a ``count``, and the names, each once, under the key ``what``."""
     return {
         problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
         for problem, names in missing.items()
@@ -237,14 +245,7 @@ def missing_to_json(missing: Mapping[Problem, Sequence[str]], what: str) -> dict
 
 
 def _tokens_of(row: Row) -> Tokens:
-    """Return what a stored reply cost; one from before that was written down says it itself."""
     usage = row["reply"].get("usage") or {}
     names = ("prompt_tokens", "completion_tokens")
+    # Rows of earlier versions have no tokens of their own.
     return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
-
-
-def is_scripted(row: Row) -> bool:
-    """Tell whether a stored reply came from a script: it says so in one of two places."""
-    reply = row["reply"]
-    names = (row.get("judge"), reply.get("model"), reply.get("system_fingerprint"))
-    return any(str(name).startswith(SCRIPTED) for name in names)

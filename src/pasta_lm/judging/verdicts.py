@@ -1,7 +1,4 @@
-"""A judge's raw reply -> a preference between two answers, or the reason why there is none.
-
-Nothing is guessed: a reply that does not say what was asked for is counted under its reason.
-"""
+"""Read a judge's raw reply: a preference between two answers, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from pasta_lm.judging.judge import Verdict, Winner
 from pasta_lm.judging.template import Method
 from pasta_lm.remote.chat import ChatReply
 
-MIN_MASS = 0.1
-"""Candidates A and B together; a judge that would rather say something else gave no verdict."""
-TIE = 1e-9
+MIN_PROBABILITY = 0.1
+"""Of A and B together; below it, the judge wanted to say something else."""
+TIE_TOLERANCE = 1e-9
 _STATED = re.compile(
     r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
     re.IGNORECASE,
@@ -27,22 +24,20 @@ class Problem(StrEnum):
     """Why there is no verdict."""
 
     NO_REPLY = "no-reply"
-    """The endpoint did not answer, or nothing is stored."""
+    """The endpoint did not answer, or no reply is stored."""
     REFUSED = "refused"
-    """The model declined."""
     NO_LOGPROBS = "no-logprobs"
-    """The endpoint gave no log-probabilities, although they were asked for."""
     NOT_A_VERDICT = "not-a-verdict"
-    """The reply names neither answer in the form that was asked for."""
+    """The reply names neither answer in the requested form."""
     CUT = "cut"
-    """The reply was cut before its verdict."""
+    """The reply ends before its verdict."""
 
 
 class Reading(NamedTuple):
-    """What a reply says; one of the two is None."""
+    """The content of a reply; one of the two is None."""
 
     first_wins: float | None
-    """From 0, the second answer is better, to 1, the first."""
+    """Probability that the first answer is better."""
     problem: Problem | None
 
 
@@ -54,21 +49,15 @@ def read_verdict(method: Method, reply: ChatReply) -> Reading:
 
 
 def verdict_of(first_wins: float) -> Verdict:
-    """Return a preference as a winner with a confidence, from 0 to 1.
-
-    The confidence is the probability that the winner is better, so it is above one half.
-    """
-    if abs(first_wins - 0.5) < TIE:
+    """Return a preference as a winner and the probability, above 0.5, that it is better."""
+    if abs(first_wins - 0.5) < TIE_TOLERANCE:
         return Verdict(Winner.TIE, 0.5)
     winner = Winner.FIRST if first_wins > 0.5 else Winner.SECOND
     return Verdict(winner, max(first_wins, 1 - first_wins))
 
 
 def _one_token(reply: ChatReply) -> Reading:
-    """Weigh A against B among the candidates of the first token.
-
-    Spellings of a letter, such as with a space before it, count together.
-    """
+    """Compare A with B among the candidates of the first token; spellings of a letter add up."""
     if not reply.logprobs:
         return Reading(None, Problem.NO_LOGPROBS)
     first = reply.logprobs[0]
@@ -79,15 +68,14 @@ def _one_token(reply: ChatReply) -> Reading:
         if letter in masses:
             masses[letter] += exp(min(logprob, 0.0))
     total = sum(masses.values())
-    if not total >= MIN_MASS:
+    if not total >= MIN_PROBABILITY:  # also if it is NaN
         return Reading(None, Problem.NOT_A_VERDICT)
     return Reading(masses["A"] / total, None)
 
 
 def _stated(reply: ChatReply) -> Reading:
-    """Read the last line that is a verdict; a confidence below one half counts as one half."""
-    lines = [_STATED.match(line.strip()) for line in reply.text.splitlines()]
-    found = [line for line in lines if line]
+    """Read the last line that is a verdict; a confidence below 0.5 counts as 0.5."""
+    found = [line for line in map(_STATED.match, map(str.strip, reply.text.splitlines())) if line]
     if not found:
         is_cut = reply.finish_reason == "length"
         return Reading(None, Problem.CUT if is_cut else Problem.NOT_A_VERDICT)
@@ -96,5 +84,5 @@ def _stated(reply: ChatReply) -> Reading:
         return Reading(None, Problem.NOT_A_VERDICT)
     if winner == "TIE":
         return Reading(0.5, None)
-    share = max(confidence, 0.5)
-    return Reading(share if winner == "A" else 1 - share, None)
+    confidence = max(confidence, 0.5)
+    return Reading(confidence if winner == "A" else 1 - confidence, None)

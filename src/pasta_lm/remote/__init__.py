@@ -1,3 +1,1 @@
-"""Models behind an OpenAI-compatible HTTP server: asked with retries, and played by a script."""
-
-from __future__ import annotations
+"""Chat models behind OpenAI-compatible servers: requests, retries, pace, cost limits, one pool."""

@@ -1,4 +1,4 @@
-"""What requests cost, and where asking must stop: tokens, prices, what was spent, a limit."""
+"""What requests cost: tokens, prices, an estimate beforehand, and a limit that is never passed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pasta_lm.errors import PastaError, UsageError
 from pasta_lm.remote.chat import ChatReply, ChatRequest, Message
 
 CHARACTERS_PER_TOKEN = 4
-"""A cautious guess for English, where the model's tokenizer is not at hand."""
-TOKENS_AROUND = 16
-"""That a chat template puts around a turn, at most."""
+"""A cautious guess for English, where the model's tokenizer is not available."""
+MAX_TEMPLATE_TOKENS = 16
+"""Tokens that a chat template puts around one turn."""
 
 
 class CostLimitError(PastaError):
-    """Report that nothing more may be asked without a risk to pass the limit."""
+    """Report that a further request could exceed the cost limit."""
 
 
 class Tokens(NamedTuple):
-    """Tokens of one request or of many."""
+    """Tokens of one or of many requests."""
 
     prompt: int
     completion: int
@@ -29,18 +29,16 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a model costs, in US dollars for a million tokens; both are known, or neither is."""
+    """Prices of a model in US dollars per million tokens; None: unknown."""
 
     input: float | None = None
-    """Of what is sent."""
     output: float | None = None
-    """Of what comes back."""
 
     def __post_init__(self) -> None:
-        """Check that they go together.
+        """Validate the prices.
 
         Raises:
-            UsageError: they do not, or one is below 0.
+            UsageError: one of the two is missing, or one is negative.
         """
         if (self.input is None) != (self.output is None):
             raise UsageError("the prices of input and output go together", hint="give both")
@@ -49,17 +47,16 @@ class Prices:
 
     @property
     def are_known(self) -> bool:
-        """Tell whether costs can be computed."""
+        """Return whether costs can be computed."""
         return self.input is not None
 
     def cost_usd(self, tokens: Tokens) -> float:
-        """Return what tokens cost; 0 where no price is given."""
-        sent = tokens.prompt * (self.input or 0.0)
-        return (sent + tokens.completion * (self.output or 0.0)) / 1e6
+        """Return the cost of tokens; 0 if the prices are unknown."""
+        return (tokens.prompt * (self.input or 0) + tokens.completion * (self.output or 0)) / 1e6
 
 
 class Spending:
-    """What was paid for, all runs together."""
+    """The tokens of all stored replies and their cost."""
 
     def __init__(self, prices: Prices) -> None:
         """Begin with nothing."""
@@ -69,29 +66,29 @@ class Spending:
 
     @property
     def cost_usd(self) -> float:
-        """Return what was spent; 0 where no price is given."""
+        """Return the total cost; 0 if the prices are unknown."""
         return self.prices.cost_usd(self.tokens)
 
     def count(self, tokens: Tokens) -> None:
-        """Count a reply that is on disk."""
+        """Add a reply that is on disk."""
         self.num_replies += 1
         prompt, completion = self.tokens
         self.tokens = Tokens(prompt + tokens.prompt, completion + tokens.completion)
 
     def __str__(self) -> str:
         """Return it in words."""
-        cost = f", {dollars(self.cost_usd)}" if self.prices.are_known else ""
+        cost = f", {format_usd(self.cost_usd)}" if self.prices.are_known else ""
         return f"{self.tokens.prompt} tokens in, {self.tokens.completion} out{cost}"
 
 
 class Budget:
-    """Lets a request begin only if all that is in flight stays below a limit at its dearest."""
+    """Hard limit on total cost; requests that could exceed it are not sent."""
 
     def __init__(self, spending: Spending, limit_usd: float | None) -> None:
-        """Keep the limit.
+        """Set the limit; None: no limit.
 
         Raises:
-            UsageError: there is a limit and no price.
+            UsageError: there is a limit and no prices.
         """
         require_prices(spending.prices, limit_usd)
         self._spending = spending
@@ -100,7 +97,7 @@ class Budget:
         self._changed = asyncio.Condition()
 
     async def reserve(self, tokens: Tokens) -> bool:
-        """Wait until a request fits beside those in flight; False: it never will."""
+        """Wait until a request fits beside those in flight; return False if it never will."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._fits(tokens) or not self._reserved)
             if not self._fits(tokens):
@@ -109,7 +106,7 @@ class Budget:
             return True
 
     async def release(self, tokens: Tokens) -> None:
-        """Give back what was reserved; what it did cost is counted by then, or will be."""
+        """Return a reservation; the actual cost is counted in ``Spending`` by then."""
         async with self._changed:
             self._reserved.remove(tokens)
             self._changed.notify_all()
@@ -117,16 +114,12 @@ class Budget:
     def _fits(self, tokens: Tokens) -> bool:
         if self._limit_usd is None:
             return True
-        dearest = sum(map(self._spending.prices.cost_usd, [*self._reserved, tokens]))
-        return self._spending.cost_usd + dearest <= self._limit_usd
+        reserved_usd = sum(map(self._spending.prices.cost_usd, [*self._reserved, tokens]))
+        return self._spending.cost_usd + reserved_usd <= self._limit_usd
 
 
 def require_prices(prices: Prices, limit_usd: float | None) -> None:
-    """Refuse a limit that nobody could hold.
-
-    Raises:
-        UsageError: there is a limit and no price.
-    """
+    """Raise a UsageError if there is a cost limit and no prices."""
     if limit_usd is not None and not prices.are_known:
         raise UsageError(
             "a cost limit needs prices",
@@ -135,20 +128,20 @@ def require_prices(prices: Prices, limit_usd: float | None) -> None:
 
 
 class Estimate(NamedTuple):
-    """What asking would take, guessed from the length of what is asked."""
+    """Requests and tokens that a run will need, estimated from text lengths."""
 
     num_requests: int
     tokens: Tokens
     prices: Prices
 
     def scaled(self, factor: float) -> Estimate:
-        """Return the estimate for so many times as much."""
+        """Return the estimate multiplied by a factor."""
         tokens = Tokens(*(round(count * factor) for count in self.tokens))
         return Estimate(round(self.num_requests * factor), tokens, self.prices)
 
     def __str__(self) -> str:
         """Return it in words."""
-        cost = dollars(self.prices.cost_usd(self.tokens))
+        cost = format_usd(self.prices.cost_usd(self.tokens))
         return (
             f"{self.num_requests} requests, about {_rounded(self.tokens.prompt)} tokens in, "
             f"{_rounded(self.tokens.completion)} out, "
@@ -156,32 +149,32 @@ class Estimate(NamedTuple):
         )
 
 
-def dollars(amount_usd: float) -> str:
-    """Return an amount in words; small ones with more digits."""
-    return f"{amount_usd:.2f} USD" if amount_usd >= 1 else f"{amount_usd:.4f} USD"
+def format_usd(amount: float) -> str:
+    """Return an amount in US dollars as text; small amounts with more digits."""
+    return f"{amount:.2f} USD" if amount >= 1 else f"{amount:.4f} USD"
 
 
-def guessed_tokens(messages: Sequence[Message]) -> int:
-    """Return how many tokens messages may have."""
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Return the approximate number of tokens of messages."""
     return _num_bytes(messages) // CHARACTERS_PER_TOKEN
 
 
-def most_tokens(request: ChatRequest) -> Tokens:
-    """Return what a request can take at its dearest: no token is shorter than a byte.
+def max_tokens(request: ChatRequest) -> Tokens:
+    """Return the most tokens that a request can take: no token is shorter than one byte.
 
     Raises:
-        ValueError: it has no ``max_tokens``.
+        ValueError: the request has no ``max_tokens``.
     """
     if request.max_tokens is None:
-        raise ValueError("what may come back has no bound")
-    around = TOKENS_AROUND * (len(request.messages) + 1)
-    return Tokens(_num_bytes(request.messages) + around, request.max_tokens)
+        raise ValueError("the length of the reply has no bound")
+    template = MAX_TEMPLATE_TOKENS * (len(request.messages) + 1)
+    return Tokens(_num_bytes(request.messages) + template, request.max_tokens)
 
 
-def billed(reply: ChatReply, most: Tokens) -> Tokens:
-    """Return what a reply cost: what the server says, at its dearest where it says nothing."""
-    said = Tokens(reply.prompt_tokens, reply.completion_tokens)
-    return said if any(said) else most
+def billed_tokens(reply: ChatReply, most: Tokens) -> Tokens:
+    """Return the tokens that the server reports for a reply, or ``most`` if it reports none."""
+    reported = Tokens(reply.prompt_tokens, reply.completion_tokens)
+    return reported if any(reported) else most
 
 
 def _rounded(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Ask a chat model behind HTTP: paced, with retries, and a clear end where none can help."""
+"""Ask a chat model over HTTP: with a pace, retries, and a clear error where no retry can help."""
 
 from __future__ import annotations
 
@@ -7,37 +7,45 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pasta_lm.errors import EndpointError, RemoteError, RequestError, UsageError
+from pasta_lm.errors import (
+    EndpointError,
+    MissingExtraError,
+    RemoteError,
+    RequestError,
+    UsageError,
+)
 from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import ADVICE, OUT_OF_CREDIT, Fate, RetryPolicy, fate, retry_after
-from pasta_lm.remote.transport import Response, Transport, default_transport
+
+if TYPE_CHECKING:
+    from pasta_lm.remote.transport import Response, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Which model, and where; the key itself is only in the environment."""
+    """A model and its server; the key itself is only in the environment."""
 
     base_url: str
-    """Up to and with ``/v1``."""
+    """Ends in ``/v1``."""
     model: str
     api_key_env: str | None = None
-    """Name of the environment variable with the key; None: the server asks for none."""
+    """Name of the environment variable with the key; None: the server needs none."""
     timeout_s: float = 120.0
     """For one request, answer included."""
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers of a request.
+    def api_key(self) -> str | None:
+        """Return the key; None if the server needs none.
 
         Raises:
-            UsageError: the variable that should hold the key is not set, or holds no key.
+            UsageError: the variable is not set, or contains characters that no key has.
         """
-        head = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.api_key_env is None:
-            return head
+            return None
         key = os.environ.get(self.api_key_env, "").strip()
         if not key:
             raise UsageError(
@@ -46,17 +54,32 @@ class Endpoint:
             )
         if not (key.isascii() and key.isprintable()):
             raise UsageError(
-                f"{self.api_key_env} holds characters that no key has", hint="copy it once more"
+                f"{self.api_key_env} contains characters that no key has", hint="copy it again"
             )
-        return {**head, "Authorization": f"Bearer {key}"}
+        return key
+
+
+def connect(endpoint: Endpoint) -> Transport:
+    """Return the transport of an endpoint.
+
+    Raises:
+        MissingExtraError: openai is not installed.
+        UsageError: the address is wrong or the key is missing.
+    """
+    if not find_spec("openai"):
+        raise MissingExtraError(f"asking {endpoint.base_url}", "data")
+    from pasta_lm.remote.transport import OpenAITransport
+
+    return OpenAITransport(endpoint)
 
 
 class ChatClient:
-    """Asks one endpoint; many coroutines of one event loop may share it.
+    """Asks one endpoint; shared by the coroutines of one event loop.
 
     >>> async def ask(question: str) -> str:
-    ...     async with ChatClient(Endpoint(base_url="http://localhost:8000/v1", model="m")) as one:
-    ...         reply = await one.complete(ChatRequest([{"role": "user", "content": question}]))
+    ...     endpoint = Endpoint(base_url="http://localhost:8000/v1", model="m")
+    ...     async with ChatClient(endpoint) as client:
+    ...         reply = await client.complete(ChatRequest([{"role": "user", "content": question}]))
     ...     return reply.text
     """
 
@@ -73,15 +96,14 @@ class ChatClient:
         """Prepare to ask; nothing is sent yet.
 
         Raises:
-            UsageError: the key is not in the environment.
+            MissingExtraError, UsageError: see ``connect``.
         """
         self.endpoint = endpoint
         self.pace = pace or Pace()
         self.num_requests = 0
-        """Sent so far, failed ones counted."""
-        self._headers = endpoint.headers()
+        """Sent so far, with the failed ones."""
         self._policy = policy or RetryPolicy()
-        self._transport = transport or default_transport()
+        self._transport = transport or connect(endpoint)
         self._random = random or Random()
         self._sleep = sleep
         self._sending: set[asyncio.Task[Any]] = set()
@@ -89,49 +111,49 @@ class ChatClient:
         self._num_failed_in_a_row = 0
         """Of all requests, since the last good answer."""
         self._answer_s = self._policy.first_delay_s
-        """How long good answers take: a mean in which the last ones weigh most."""
+        """Running mean of the time that good answers take."""
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close what is open."""
+        """Close all connections."""
         await self._transport.close()
 
     @property
     def sending(self) -> Set[asyncio.Task[Any]]:
-        """Return the tasks that have a request on its way, paid perhaps."""
+        """Return the tasks that have a request in flight, which may be paid."""
         return self._sending
 
     def drain(self) -> None:
-        """Send nothing any more: a request on its way is awaited, and not sent again.
+        """Send nothing more; requests in flight are awaited but not retried.
 
-        The task of one that fails is cancelled, and so is that of one who would send.
+        A task that would send or retry is cancelled.
         """
         self._is_draining = True
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's reply to one request.
 
-        Waits for a place among those in flight, then sends; 408, 409, 429, 5xx, time-outs, broken
-        connections and broken replies are tried again.
+        Waits for a slot of the pace, then sends. 408, 409, 429, 5xx, time-outs, broken connections
+        and broken replies are retried.
 
         Raises:
             EndpointError: the key, the model or the address is wrong: no request can succeed.
             RequestError: the server refuses this request; others may succeed.
-            RemoteError: no answer after all tries.
+            RemoteError: no answer after all retries.
         """
         reason = ""
         num_refused = 0
-        body = json.dumps(request.body(self.endpoint.model), ensure_ascii=False).encode()
+        body = request.body(self.endpoint.model)
         task = asyncio.current_task()
         assert task is not None
         for num_sent in range(1, self._policy.max_requests + 1):
             try:
                 async with self.pace.slot() as era:
                     outcome = await self._send(body, task)
-            finally:  # not before: leaving the slot may wait, with a reply in hand
+            finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
                 self._num_failed_in_a_row = 0
@@ -149,48 +171,52 @@ class ChatClient:
             f"the last: {reason}"
         )
 
-    async def _send(self, body: bytes, task: asyncio.Task[Any]) -> ChatReply | _Failure:
-        """Send once; what may pass comes back as a failure, what may not is raised."""
+    async def _send(
+        self, body: dict[str, Any], task: asyncio.Task[Any]
+    ) -> ChatReply | _TemporaryFailure:
         if self._is_draining:
             raise asyncio.CancelledError
         self._sending.add(task)
         self.num_requests += 1
-        url = f"{self.endpoint.base_url.rstrip('/')}/chat/completions"
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began_s = clock()
         try:
+            # Of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(self.endpoint.timeout_s):
-                response = await self._transport.post(url, self._headers, body)
+                response = await self._transport.post(body)
         except TimeoutError:
-            return _Failure(f"nothing within {self.endpoint.timeout_s:g} s")
+            return _TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s")
         except RemoteError as exc:
-            return _Failure(exc.message)
-        return self._read(response, clock() - began)
+            return _TemporaryFailure(exc.message)
+        return self._read(response, clock() - began_s)
 
-    def _read(self, response: Response, took_s: float) -> ChatReply | _Failure:
-        """Return what an answer says, or why the request is to be sent again."""
-        error = _error(response)
-        outcome = fate(response.status, error.code)
+    def _read(self, response: Response, took_s: float) -> ChatReply | _TemporaryFailure:
+        code, message = _read_error(response)
+        outcome = fate(response.status, code)
         if outcome is Fate.DONE:
             try:
                 reply = read_reply(response.body)
             except RemoteError as exc:
-                return _Failure(exc.message)
+                return _TemporaryFailure(exc.message)
             self._answer_s += (took_s - self._answer_s) / 4
             return reply
-        reason = f"HTTP {response.status}: {error.message}"
+        reason = f"HTTP {response.status}: {message}"
         if outcome is Fate.STOP:
-            raise self._stop(response.status, error)
+            raise EndpointError(
+                f"{self.endpoint.base_url} refuses model {self.endpoint.model!r}: {reason}",
+                hint=ADVICE[402 if code == OUT_OF_CREDIT else response.status],
+            )
         if outcome is Fate.REFUSE:
             raise RequestError(f"{self.endpoint.base_url} refuses the request: {reason}")
-        asked = retry_after(response.headers)
-        return _Failure(reason, asked.delay_s if asked else None, outcome is Fate.SLOW_DOWN)
+        delay_s = retry_after(response.headers)
+        return _TemporaryFailure(reason, delay_s, outcome is Fate.SLOW_DOWN)
 
-    async def _wait(self, failure: _Failure, num_failed: int) -> None:
-        """Wait as the server asks, and a random time beyond.
+    async def _wait(self, failure: _TemporaryFailure, num_failed: int) -> None:
+        """Wait as long as the server asks, then a random time.
 
-        An error while others get answers says little: delays begin at the time of an answer then,
-        and grow with the failures since the last good one. A 429 is never taken for an accident.
+        While other requests succeed, an error is likely to be an accident: delays then begin at the
+        time that an answer takes, and grow with the failures since the last good answer. This does
+        not hold for a 429.
         """
         if self._is_draining:
             raise asyncio.CancelledError
@@ -206,30 +232,15 @@ class ChatClient:
         delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
         await self._sleep(delay_s)
 
-    def _stop(self, status: int, error: _Error) -> EndpointError:
-        status_advised = 402 if error.code == OUT_OF_CREDIT else status
-        return EndpointError(
-            f"{self.endpoint.base_url} refuses model {self.endpoint.model!r}: "
-            f"HTTP {status}: {error.message}",
-            hint=ADVICE[status_advised],
-        )
 
-
-class _Failure(NamedTuple):
-    """Why a request is to be sent again."""
-
+class _TemporaryFailure(NamedTuple):
     reason: str
     retry_after_s: float | None = None
     is_too_fast: bool = False
 
 
-class _Error(NamedTuple):
-    code: str
-    message: str
-
-
-def _error(response: Response) -> _Error:
-    """Read the body of an error, as far as it is one."""
+def _read_error(response: Response) -> tuple[str, str]:
+    """Return the code and the message in the body of an error, as far as it has them."""
     try:
         data: Any = json.loads(response.body)
         found = data.get("error", data)
@@ -237,4 +248,4 @@ def _error(response: Response) -> _Error:
         code = found.get("code", "") if isinstance(found, dict) else ""
     except (ValueError, AttributeError):
         code, message = "", response.body[:120].decode(errors="replace")
-    return _Error(str(code or ""), " ".join(str(message).split())[:200])
+    return str(code or ""), " ".join(str(message).split())[:200]

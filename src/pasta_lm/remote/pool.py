@@ -1,54 +1,126 @@
-"""Ask one model many things at once, within a budget; each reply is kept before it counts."""
+"""Ask one model many requests at once, within a budget; stop at errors, limits and signals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
-from pasta_lm.remote.budget import Budget, most_tokens
+from pasta_lm.remote.budget import Budget, Tokens
 from pasta_lm.remote.chat import ChatReply, ChatRequest
 from pasta_lm.remote.client import ChatClient
-from pasta_lm.remote.interrupts import interruptible
 
-TAKEN_UP = 2
-"""Requests for each that may be in flight: one that waits to be sent again blocks none."""
-NUM_WORKERS = 128
-"""Requests that are taken up at once, at most."""
-ENOUGH_FAILURES = 5
-"""So many in a row without an answer: the server is gone, or refuses everything."""
-COST_LIMIT, INTERRUPT, ERROR = "cost limit", "interrupt", "error"
-
-Keep = Callable[[str, ChatRequest, ChatReply], None]
-"""Writes a reply down, and counts what it cost."""
+T = TypeVar("T")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+JOBS_PER_REQUEST = 2
+"""Jobs at work for each request that may be in flight, because some wait for a retry."""
+MAX_FAILURES = 5
+"""After so many failures in a row the server is gone, or refuses everything."""
+COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 
 
-class Failures:
-    """What comes without an answer: a run stops where nothing else comes, and is resumed later."""
+class Pool:
+    """Works on many jobs at once; a job may need several requests.
 
-    def __init__(self, what: str) -> None:
-        """Count nothing yet; ``what`` names those that fail, in the plural."""
+    Attributes:
+        stopped_by: ``COST_LIMIT`` or ``INTERRUPT``; empty if all jobs were done.
+    """
+
+    def __init__(
+        self, budget: Budget, what: str, notice: Callable[[int], None] = lambda num_sending: None
+    ) -> None:
+        """Prepare a pool.
+
+        Args:
+            budget: Requests that do not fit end the run.
+            what: The jobs in the plural, for messages.
+            notice: Called at a first interrupt with the number of requests in flight.
+        """
+        self.stopped_by = ""
+        self._budget = budget
         self._what = what
-        self._num_in_a_row = self._num_answered = 0
+        self._notice = notice
+        self._client: ChatClient
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reading = asyncio.Lock()
+        self._num_answered = self._num_failed_in_a_row = 0
 
-    def answered(self) -> None:
-        """Count an answer: the server is there."""
-        self._num_in_a_row = 0
-        self._num_answered += 1
+    async def run(
+        self,
+        make_client: Callable[[], ChatClient],
+        jobs: Iterator[T],
+        work: Callable[[T], Awaitable[None]],
+    ) -> None:
+        """Work on all jobs.
 
-    def failed(self, error: RemoteError | RequestError) -> None:
-        """Count a failure.
+        Interrupted once, by SIGINT or SIGTERM, it awaits the requests in flight and sends no other;
+        twice, it stops at once.
 
         Raises:
-            RemoteError: so many in a row that the server must be gone.
-            EndpointError: it refuses everything.
+            EndpointError: the key, the model or the address is wrong, or everything is refused.
+            RemoteError: the server is gone.
+            KeyboardInterrupt: it was interrupted twice.
         """
-        self._num_in_a_row += 1
-        if self._num_in_a_row < ENOUGH_FAILURES:
+        async with make_client() as self._client:
+            with _interruptible(self._interrupt):
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(JOBS_PER_REQUEST * self._client.pace.max_in_flight):
+                            self._tasks.append(group.create_task(self._work(jobs, work)))
+                except ExceptionGroup as errors:
+                    raise _first(errors) from None
+
+    async def ask(
+        self,
+        request: ChatRequest,
+        reserved: Tokens,
+        keep: Callable[[ChatReply], None],
+        fail: Callable[[RemoteError | RequestError], None],
+    ) -> bool:
+        """Send one request; return whether a reply was kept.
+
+        Args:
+            request: What to send.
+            reserved: The most that it can take, for the budget.
+            keep: Stores the reply and counts its cost.
+            fail: Called if the server refuses this request, or gives no answer after all retries.
+        """
+        if not await self._budget.reserve(reserved):
+            self.stopped_by = self.stopped_by or COST_LIMIT
+            return False
+        try:
+            if self.stopped_by:
+                return False
+            keep(await self._client.complete(request))
+        except (RemoteError, RequestError) as exc:
+            fail(exc)
+            self._count_failure(exc)
+            return False
+        finally:
+            await self._budget.release(reserved)
+        self._num_failed_in_a_row = 0
+        self._num_answered += 1
+        return True
+
+    async def _work(self, jobs: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
+        while not self.stopped_by:
+            async with self._reading:
+                job = await next_in_thread(jobs)
+            if job is None:
+                return
+            await work(job)
+
+    def _count_failure(self, error: RemoteError | RequestError) -> None:
+        self._num_failed_in_a_row += 1
+        if self._num_failed_in_a_row < MAX_FAILURES:
             return
         if isinstance(error, RemoteError):
             raise RemoteError(
-                f"{error.message} ({self._num_in_a_row} {self._what} in a row)",
+                f"{error.message} ({self._num_failed_in_a_row} {self._what} in a row)",
                 hint="what was paid is kept: run the same command again when the server is back",
             ) from error
         if not self._num_answered:
@@ -57,80 +129,69 @@ class Failures:
                 hint="no request succeeded: check the model and what it can take",
             ) from error
 
-
-class Asking:
-    """One run over some requests.
-
-    Attributes:
-        failures: By key, why a request has no reply.
-        stopped_by: ``COST_LIMIT``, ``INTERRUPT`` or ``ERROR``; empty: everything was asked.
-    """
-
-    def __init__(self, requests: Mapping[str, ChatRequest], budget: Budget, keep: Keep) -> None:
-        """Take the requests; nothing is sent yet."""
-        self.failures: dict[str, str] = {}
-        self.stopped_by = ""
-        self._requests = iter(requests.items())
-        self._num_workers = min(NUM_WORKERS, len(requests))
-        self._budget, self._keep = budget, keep
-        self._failures = Failures("requests")
-        self._num_taken = 0
-        self._given_back = asyncio.Condition()
-
-    async def run(self, make: Callable[[], ChatClient]) -> None:
-        """Ask; interrupted once, it awaits what was taken up.
-
-        Raises:
-            EndpointError: the key, the model or the address is wrong, or everything is refused.
-            RemoteError: the server is gone.
-            KeyboardInterrupt: it was interrupted twice.
-        """
-        async with make() as client:
-            with interruptible(self._interrupt):
-                workers = [
-                    asyncio.create_task(self._work(client)) for _ in range(self._num_workers)
-                ]
-                try:
-                    await asyncio.gather(*workers)
-                finally:
-                    for worker in workers:
-                        worker.cancel()
-                    await asyncio.gather(*workers, return_exceptions=True)
-
     def _interrupt(self) -> None:
         self.stopped_by = INTERRUPT
+        self._client.drain()
+        self._notice(len(self._client.sending))
+        for task in self._tasks:
+            if task not in self._client.sending:
+                task.cancel()
 
-    async def _work(self, client: ChatClient) -> None:
-        while True:
-            async with self._given_back:
-                await self._given_back.wait_for(
-                    lambda: self._num_taken < TAKEN_UP * int(client.pace.limit)
-                )
-                taken = next(self._requests, None)
-                if taken is None or self.stopped_by:
-                    return
-                self._num_taken += 1
-            try:
-                await self._ask(client, *taken)
-            except Exception:
-                self.stopped_by = ERROR
-                raise
-            finally:
-                async with self._given_back:
-                    self._num_taken -= 1
-                    self._given_back.notify_all()
 
-    async def _ask(self, client: ChatClient, key: str, request: ChatRequest) -> None:
-        most = most_tokens(request)
-        if not await self._budget.reserve(most):
-            self.stopped_by = self.stopped_by or COST_LIMIT
+@contextmanager
+def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at a first signal; a second one raises ``KeyboardInterrupt`` at once.
+
+    Does nothing outside the main thread, and where the system has no such signals.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    steps = iter((stop,))
+    for one in SIGNALS:
+        with suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(one, lambda: next(steps, task.cancel)())
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for one in SIGNALS:
+            with suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.remove_signal_handler(one)
+
+
+async def next_in_thread(items: Iterator[T]) -> T | None:
+    """Return the next item, or None after the last; the event loop goes on meanwhile.
+
+    A source that hangs, such as a network, hangs in a daemon thread: the caller can be cancelled,
+    and the process can end. One caller at a time; after a cancelled one there must be no other.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T | None] = loop.create_future()
+
+    def settle(item: T | None, error: Exception | None) -> None:
+        if found.cancelled():
             return
+        if error is None:
+            found.set_result(item)
+        else:
+            found.set_exception(error)
+
+    def read() -> None:
+        item: T | None = None
+        error: Exception | None = None
         try:
-            if not self.stopped_by:
-                self._keep(key, request, await client.complete(request))
-                self._failures.answered()
-        except (RemoteError, RequestError) as exc:
-            self.failures[key] = exc.message
-            self._failures.failed(exc)
-        finally:
-            await self._budget.release(most)
+            item = next(items, None)
+        except Exception as exc:
+            error = exc
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, item, error)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await found
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which stopped the run."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

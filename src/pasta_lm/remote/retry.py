@@ -1,8 +1,7 @@
-"""Which failed requests are worth another try, and when.
+"""Which failed requests are retried, and after which delay.
 
-A status that may pass is tried again, later and later, with jitter, never before ``Retry-After``.
-A wrong key, model or address will not pass: it stops the run. What else is refused is the request's
-own fault, and stays refused.
+Temporary failures are retried with growing random delays, never before ``Retry-After``. A wrong
+key, model or address ends the run. Any other refusal concerns this one request.
 """
 
 from __future__ import annotations
@@ -12,22 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from math import isnan
 from random import Random
-from typing import NamedTuple
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """What an HTTP status means for a request."""
 
     DONE = "answered"
-    RETRY = "may pass"
-    SLOW_DOWN = "too many at once"
+    RETRY = "temporary failure"
+    SLOW_DOWN = "too many requests at once"
     STOP = "wrong for all requests"
     REFUSE = "wrong for this request"
 
 
-RETRIED = frozenset({408, 409})
-"""Besides 429 and all from 500 on."""
 ADVICE: Mapping[int, str] = {
     401: "the key is missing or wrong: set the environment variable that 'api_key_env' names",
     402: "the account has no credit",
@@ -35,65 +32,54 @@ ADVICE: Mapping[int, str] = {
     404: "no such model or path: check 'base_url' (it ends in /v1) and 'model'",
 }
 OUT_OF_CREDIT = "insufficient_quota"
-"""Code of a 429 that will not pass."""
+"""Error code of a 429 that is permanent."""
 
 
 def fate(status: int, error_code: str = "") -> Fate:
-    """Return what an HTTP status means, with the code of the error's body if it has one."""
+    """Return what an HTTP status means, given the code in the body of the error, if any."""
     if 200 <= status < 300:
         return Fate.DONE
     if status in ADVICE or error_code == OUT_OF_CREDIT:
         return Fate.STOP
     if status == 429:
         return Fate.SLOW_DOWN
-    return Fate.RETRY if status in RETRIED or status >= 500 else Fate.REFUSE
+    return Fate.RETRY if status in (408, 409) or status >= 500 else Fate.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how long between; seconds."""
+    """Number of requests for one reply, and the delays between them in seconds."""
 
     max_requests: int = 8
-    """In all, for one reply."""
     first_delay_s: float = 1.0
-    """Or as long as an answer takes, if that is less and other requests do get answers."""
     max_delay_s: float = 60.0
     max_retry_after_s: float = 600.0
-    """A server that asks for more is as good as gone."""
+    """If a server asks for a longer delay, the request fails."""
 
     def delay_s(
         self, num_failed: int, random: Random, *, first_delay_s: float | None = None
     ) -> float:
-        """Return how long to wait after this many failures: between nothing and twice the last.
+        """Return a random delay between 0 and a bound that doubles with each failure.
 
-        Full jitter, so that requests which failed together do not come back together.
+        Full jitter: requests that failed together are not retried together.
 
         Args:
-            num_failed: Of the same request.
-            random: What draws.
-            first_delay_s: A smaller first delay; None: the policy's.
+            num_failed: Failures of the same request.
+            random: Source of randomness.
+            first_delay_s: A smaller first delay than that of the policy.
         """
         first_s = min(self.first_delay_s, first_delay_s or self.first_delay_s)
-        longest = min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1))
-        return random.uniform(0, longest)
+        return random.uniform(0, min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1)))
 
 
-class RetryAfter(NamedTuple):
-    """What the header of that name asks for."""
-
-    delay_s: float
-
-
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> RetryAfter | None:
-    """Read ``Retry-After``, in seconds or as a date; None if there is none that can be read.
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for; None if it is absent or unreadable.
 
     Args:
         headers: Names in lower case.
-        now: The time, for dates.
+        now: The time to which a date is compared.
     """
     value = headers.get("retry-after", "").strip()
-    if not value:
-        return None
     try:
         seconds = float(value)
     except ValueError:
@@ -103,4 +89,4 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> Retr
             return None
         aware = date if date.tzinfo else date.replace(tzinfo=UTC)
         seconds = (aware - (now or datetime.now(UTC))).total_seconds()
-    return RetryAfter(max(0.0, seconds)) if seconds == seconds else None
+    return None if isnan(seconds) else max(0.0, seconds)

@@ -1,24 +1,33 @@
-"""Send one HTTP request and read the whole answer: httpx where it is installed, asyncio otherwise.
+"""Send one chat request with openai's client and return the whole answer, whatever its status.
 
-httpx keeps connections open and obeys the proxies of the environment; the other needs nothing but
-the standard library and opens a connection for each request. Neither retries anything.
+Nothing is retried here: ``client.py`` decides that. Importing this file needs the extra ``data``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import http.client
-import io
-import ssl
 from collections.abc import Mapping
-from importlib.util import find_spec
-from typing import NamedTuple, Protocol
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import openai
 
 from pasta_lm.errors import RemoteError, UsageError
 
+try:
+    import httpx2 as httpx
+except ImportError:  # openai before version 3
+    import httpx  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from pasta_lm.remote.client import Endpoint
+
 MAX_REPLY_BYTES = 64 * 2**20
-"""No chat reply is longer; what is, is not kept in memory."""
+"""No chat reply is longer; a longer one is not kept in memory."""
+SENT_HEADERS = frozenset(
+    {"accept", "accept-encoding", "connection", "content-length", "content-type", "host"}
+    | {"x-stainless-raw-response"}  # openai's client reads it from the request
+)
+"""Besides the key. openai's client adds others, some of them from environment variables."""
 
 
 class Response(NamedTuple):
@@ -30,144 +39,87 @@ class Response(NamedTuple):
 
 
 class Transport(Protocol):
-    """Something that can post."""
+    """A connection to one endpoint; tests provide their own."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Send a request and return the whole answer, whatever its status.
-
-        The caller bounds the time.
+    async def post(self, body: Mapping[str, Any]) -> Response:
+        """Send a request and return the whole answer; the caller bounds the time.
 
         Raises:
-            UsageError: the URL is no address.
-            RemoteError: no connection, or it broke before the answer was whole.
+            RemoteError: no connection, or it broke before the answer was complete.
         """
         ...
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         ...
 
 
-def default_transport() -> Transport:
-    """Return the transport of httpx if that is installed, or else that of the standard library."""
-    return HttpxTransport() if find_spec("httpx") else StreamTransport()
+class OpenAITransport:
+    """A pool of connections that ignores proxies and keys of the environment."""
 
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Read the key; no connection is opened yet.
 
-class StreamTransport:
-    """One asyncio connection a request; ``http.client`` reads the answer."""
+        Raises:
+            UsageError: the URL is not an HTTP address, or the key is missing.
+        """
+        self._base_url = endpoint.base_url
+        _check_address(self._base_url)
+        self._key = endpoint.api_key()
+        self._api = openai.AsyncOpenAI(
+            base_url=self._base_url,
+            api_key=self._key or "none",
+            max_retries=0,
+            timeout=None,
+            http_client=openai.DefaultAsyncHttpxClient(
+                timeout=None,
+                trust_env=False,
+                follow_redirects=False,
+                event_hooks={"request": [self._set_headers]},
+            ),
+        )
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def post(self, body: Mapping[str, Any]) -> Response:
         """Send a request and return the whole answer."""
-        parts = _parts(url)
-        context = ssl.create_default_context() if parts.scheme == "https" else None
-        port = parts.port or (443 if context else 80)
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        create = self._api.chat.completions.with_streaming_response.create
         try:
-            reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=context)
-        except (OSError, ssl.SSLError) as exc:
-            raise RemoteError(f"no connection to {parts.hostname}:{port}: {exc}") from exc
-        try:
-            writer.write(_head(path, parts.netloc.rpartition("@")[2], headers, len(body)) + body)
-            await writer.drain()
-            return _read(await _whole(reader))
-        except (OSError, ssl.SSLError, http.client.HTTPException) as exc:
-            raise RemoteError(f"{parts.hostname}:{port} broke off: {exc!r}") from exc
-        finally:
-            writer.close()
-
-    async def close(self) -> None:
-        """Close nothing: every connection ended with its request."""
-
-
-class HttpxTransport:
-    """A pool of connections of httpx."""
-
-    def __init__(self) -> None:
-        """Open no connection yet."""
-        import httpx
-
-        self._error = httpx.HTTPError
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._client = httpx.AsyncClient(timeout=None, limits=limits)
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Send a request and return the whole answer."""
-        _parts(url)
-        asked, found = dict(headers), bytearray()
-        try:
-            async with self._client.stream("POST", url, headers=asked, content=body) as answer:
-                async for piece in answer.aiter_bytes():
+            async with create(**body) as answer:
+                found = bytearray()
+                async for piece in answer.iter_bytes():
                     found += piece
                     if len(found) > MAX_REPLY_BYTES:
-                        raise RemoteError(f"{url} sends more than {MAX_REPLY_BYTES} bytes")
-        except self._error as exc:
-            raise RemoteError(f"no connection to {url}, or it broke off: {exc!r}") from exc
-        named = {name.lower(): value for name, value in answer.headers.items()}
-        return Response(answer.status_code, named, bytes(found))
+                        raise RemoteError(
+                            f"{self._base_url} sends more than {MAX_REPLY_BYTES} bytes"
+                        )
+                return Response(answer.status_code, _lower(answer.headers), bytes(found))
+        except openai.APIStatusError as exc:
+            answered = exc.response
+            return Response(answered.status_code, _lower(answered.headers), answered.content)
+        except (openai.APIConnectionError, httpx.HTTPError) as exc:
+            cause = exc.__cause__ or exc
+            raise RemoteError(f"no connection to {self._base_url}, or it broke: {cause!r}") from exc
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+        """Close all connections."""
+        await self._api.close()
+
+    async def _set_headers(self, request: httpx.Request) -> None:
+        for name in {*request.headers} - SENT_HEADERS:
+            del request.headers[name]
+        if self._key:
+            request.headers["Authorization"] = f"Bearer {self._key}"
 
 
-def _parts(url: str) -> SplitResult:
-    """Take an address apart; one that cannot be right is nothing to try again."""
+def _check_address(url: str) -> None:
+    """Raise a UsageError unless a URL can be an address: no retry would help."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, half a pair of brackets
+    except ValueError:  # the port is not a number, or a bracket is missing
         is_address = False
     if not is_address:
-        raise UsageError(f"{url} is no address", hint="for example http://localhost:8000/v1")
-    return parts
+        raise UsageError(f"{url} is not an address", hint="for example http://localhost:8000/v1")
 
 
-def _head(path: str, host: str, headers: Mapping[str, str], num_bytes: int) -> bytes:
-    fixed = {"Host": host, "Connection": "close", "Content-Length": str(num_bytes)}
-    lines = [f"{name}: {value}" for name, value in {**headers, **fixed}.items()]
-    return "\r\n".join([f"POST {path or '/'} HTTP/1.1", *lines, "", ""]).encode("latin-1")
-
-
-async def _whole(reader: asyncio.StreamReader) -> bytes:
-    """Read until the server closes, as it was asked to, or until the announced length is there."""
-    found = bytearray()
-    wanted: int | None = None
-    while wanted is None or len(found) < wanted:
-        piece = await reader.read(65536)
-        if not piece:
-            break
-        found += piece
-        if len(found) > MAX_REPLY_BYTES:
-            raise http.client.HTTPException(f"more than {MAX_REPLY_BYTES} bytes")
-        if wanted is None:
-            wanted = _announced(found)
-    return bytes(found)
-
-
-def _announced(found: bytearray) -> int | None:
-    """Return how long an answer will be with its head, if its head is there and says so."""
-    end = found.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    for line in bytes(found[:end]).split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return end + 4 + int(value)
-    return None
-
-
-class _Received:
-    """What ``http.client`` takes for a socket: an answer that is all there."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self._data)
-
-
-def _read(data: bytes) -> Response:
-    answer = http.client.HTTPResponse(_Received(data))  # type: ignore[arg-type]
-    answer.begin()
-    headers = {name.lower(): value for name, value in answer.getheaders()}
-    return Response(answer.status, headers, answer.read())
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

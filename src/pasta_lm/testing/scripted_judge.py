@@ -1,7 +1,7 @@
-"""A judge that is played, not asked: it prefers the answer with more words.
+"""A scripted judge for tests and rehearsals: it prefers the answer with more words.
 
-For tests and rehearsals behind ``testing/scripted_server.py``. What it says is nobody's judgement,
-and no win rate is made of it. ``python -m pasta_lm.testing.scripted_judge --port 8002`` serves it.
+No win rate is computed from its verdicts. ``python -m pasta_lm.testing.scripted_judge --port 8002``
+serves it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from math import log
 from typing import Any
 
 from pasta_lm.remote.chat import Candidate, TokenLogprob
-from pasta_lm.testing.scripted_server import Play, ScriptedReply
-from pasta_lm.testing.serving import serve, server_arguments
+from pasta_lm.testing.scripted_server import Play, ScriptedReply, serve, server_arguments
 
 _ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
 
 
 def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
-    """State a verdict on two answers, surer the more their lengths differ; also as one token.
+    """Return a verdict on two answers, with a confidence that grows with the length difference.
 
     Raises:
-        ValueError: the request holds no two answers to compare.
+        ValueError: the request does not contain two answers.
     """
     first, second = (len(text.split()) for text in asked_answers(asked["messages"]))
     share = (first + 1) / (first + second + 2)
@@ -36,7 +35,7 @@ def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
 
 
 def mute_at_times(play: Play, share: float) -> Play:
-    """Return a judge that names neither answer for a share of the requests, the same each time."""
+    """Return a judge that names neither answer in a fixed share of the requests."""
 
     def muted(asked: Mapping[str, Any]) -> ScriptedReply:
         said = str(asked["messages"][-1]["content"])
@@ -50,7 +49,7 @@ def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     """Return the two answers that a judge is asked to compare, A first.
 
     Raises:
-        ValueError: there are none in these messages.
+        ValueError: the messages do not contain two answers.
     """
     found = _ANSWERS.findall(messages[-1]["content"])
     if len(found) < 2:
@@ -60,10 +59,10 @@ def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve a scripted judge until interrupted."""
-    parser = server_arguments("An OpenAI-compatible server that plays a judge", 8002)
+    parser = server_arguments("An OpenAI-compatible server with a scripted judge", 8002)
     parser.add_argument("--mute", type=float, default=0.0, help="share without a verdict")
-    given = parser.parse_args(arguments)
-    serve(mute_at_times(prefer_more_words, given.mute), given)
+    flags = parser.parse_args(arguments)
+    serve(mute_at_times(prefer_more_words, flags.mute), flags)
 
 
 if __name__ == "__main__":

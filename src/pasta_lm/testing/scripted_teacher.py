@@ -1,9 +1,7 @@
-"""A teacher that is played, not asked: recorded replies, or marks by rule with planned mistakes.
-
-For tests and rehearsals behind ``testing/scripted_server.py``. What it marks is nobody's judgement.
+"""A scripted teacher for tests and rehearsals: tags by rule and mistakes, or recorded replies.
 
 ``python -m pasta_lm.testing.scripted_teacher --port 8001`` serves it; ``--replies journal.jsonl``
-plays back the replies of an earlier run.
+gives the replies of an earlier run.
 """
 
 from __future__ import annotations
@@ -16,23 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.annotate.filters import Bounds
-from pasta_lm.annotate.sources import SourceRow
 from pasta_lm.annotate.teacher import Conversation, asked_answer
 from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.remote.chat import read_reply
-from pasta_lm.testing.scripted_server import Play, ScriptedReply
-from pasta_lm.testing.serving import serve, server_arguments
+from pasta_lm.testing.scripted_server import Play, ScriptedReply, serve, server_arguments
 
-LEAST_WORDS = 5
+MIN_WORDS = 5
 _PARAGRAPH = re.compile(r"\S[\s\S]*?(?=\n\s*\n|\s*\Z)")
 
 
 def marked(answer: str) -> str:
-    """Return an answer with every longer paragraph a block, if there are two of them."""
+    """Return an answer with every longer paragraph as a block, if it has at least two."""
     places = [one.span() for one in _PARAGRAPH.finditer(answer)]
-    places = [(a, b) for a, b in places if len(answer[a:b].split()) >= LEAST_WORDS]
+    places = [(a, b) for a, b in places if len(answer[a:b].split()) >= MIN_WORDS]
     if len(places) < 2:
         places = []
     items: list[Item] = []
@@ -45,17 +41,17 @@ def marked(answer: str) -> str:
 
 
 def spoiled(annotated: str) -> str:
-    """Return a copy with a mistake that a filter must find."""
+    """Return a copy with a mistake that the filters find."""
     at = len(annotated) // 2
     return f"{annotated[:at]}#{annotated[at:]}"
 
 
 def teacher_by_rule(wrong: float = 0.0, hopeless: float = 0.0) -> Play:
-    """Return a teacher that marks paragraphs, and errs on some answers.
+    """Return a teacher that marks paragraphs.
 
     Args:
-        wrong: Share of the answers whose first copy is spoiled.
-        hopeless: Share of the answers whose every copy is.
+        wrong: Share of the answers whose first copy has a mistake.
+        hopeless: Share of the answers whose every copy has one.
     """
 
     def play(asked: Mapping[str, Any]) -> ScriptedReply:
@@ -71,10 +67,10 @@ def teacher_by_rule(wrong: float = 0.0, hopeless: float = 0.0) -> Play:
 
 
 def teacher_by_record(path: Path) -> Play:
-    """Return a teacher that gives the replies that stand in the journal of a run.
+    """Return a teacher that gives the replies of a run's journal.
 
     Raises:
-        InputError: it is no journal.
+        InputError: the file is not a journal.
     """
     rows = read_rows(path)
     texts = {row["index"]: row for row in rows if row["id"].startswith("row/")}
@@ -84,8 +80,7 @@ def teacher_by_record(path: Path) -> Play:
         if not row["id"].startswith("reply/"):
             continue
         text = texts[row["index"]]
-        source = SourceRow(text["row_id"], text["prompt"], text["answer"])
-        new = Conversation(source.prompt, source.answer, bounds=Bounds())
+        new = Conversation(text["prompt"], text["answer"], bounds=Bounds())
         talk = talks.setdefault(row["index"], new)
         reply = read_reply(row["raw"])
         known[_key(talk.messages)] = ScriptedReply(
@@ -106,13 +101,13 @@ def _key(messages: Sequence[Mapping[str, str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve a scripted teacher until interrupted."""
-    parser = server_arguments("An OpenAI-compatible server that plays a teacher", 8001)
+    parser = server_arguments("An OpenAI-compatible server with a scripted teacher", 8001)
     parser.add_argument("--replies", type=Path, help="journal.jsonl of an earlier run")
-    parser.add_argument("--wrong", type=float, default=0.0, help="share of first copies spoiled")
-    parser.add_argument("--hopeless", type=float, default=0.0, help="share never right")
-    given = parser.parse_args(arguments)
-    by_rule = teacher_by_rule(given.wrong, given.hopeless)
-    serve(teacher_by_record(given.replies) if given.replies else by_rule, given)
+    parser.add_argument("--wrong", type=float, default=0.0, help="share of wrong first copies")
+    parser.add_argument("--hopeless", type=float, default=0.0, help="share never copied right")
+    flags = parser.parse_args(arguments)
+    by_rule = teacher_by_rule(flags.wrong, flags.hopeless)
+    serve(teacher_by_record(flags.replies) if flags.replies else by_rule, flags)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pasta_lm.remote.beside import next_beside
+from pasta_lm.remote.pool import next_in_thread
 
 
 def test_rows_come_in_order_and_none_behind_the_last() -> None:
     async def run() -> list[int | None]:
         rows = iter([1, 2])
-        return [await next_beside(rows) for _ in range(4)]
+        return [await next_in_thread(rows) for _ in range(4)]
 
     assert asyncio.run(run()) == [1, 2, None, None]
 
@@ -24,8 +24,8 @@ def test_an_error_of_the_source_reaches_who_waits() -> None:
 
     async def run() -> None:
         source = rows()
-        assert await next_beside(source) == 1
-        await next_beside(source)
+        assert await next_in_thread(source) == 1
+        await next_in_thread(source)
 
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(run())
@@ -39,7 +39,7 @@ def test_who_waits_for_a_source_that_hangs_can_be_cancelled_and_the_loop_can_end
         yield 1
 
     async def run() -> None:
-        waiting = asyncio.create_task(next_beside(rows()))
+        waiting = asyncio.create_task(next_in_thread(rows()))
         await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
