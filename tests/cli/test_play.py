@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from pasta_lm.cli.play import SCENES
+from pasta_lm.cli.play import read_scenes
 from pasta_lm.cli.terminal import ASCII, Glyphs, console, harmless
 from pasta_lm.cli.thread_view import ThreadViews, live_threads, picture, summary
 from pasta_lm.engines.request import SamplingParams
@@ -18,6 +18,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import check, parse
 from tests.cli.conftest import Pasta
 
+SCENES = read_scenes()
 ENGINE = ScriptedEngine(
     parse(
         'Go. <promise topic="one" tokens="1"/><async>1 1 1 1</async> and '

@@ -6,10 +6,12 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from pasta_lm.cli.doctor import CORE, EXTRAS
 from tests.cli.conftest import Pasta
 
 FEW = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
@@ -190,6 +192,14 @@ def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
     assert facts["extras"].keys() == {"torch", "train", "data", "evaluate", "serve"}
+
+
+def test_doctor_knows_the_packages_of_every_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for extra, packages in EXTRAS.items():
+        named = {re.split("[<>=]", one)[0] for one in project["optional-dependencies"][extra]}
+        assert {*packages} == {name for name in named if not name.startswith("pasta-lm")}
+    assert {re.split("[<>=]", one)[0] for one in project["dependencies"]} == {*CORE}
 
 
 def test_doctor_names_the_extra_that_is_missing(

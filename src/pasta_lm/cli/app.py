@@ -1,6 +1,6 @@
-"""Name the verbs of ``pasta``, and hold every way out of it in one place.
+"""The command ``pasta``: its verbs, and how errors are printed.
 
-Only typer is imported here: ``pasta --help`` must answer at once. What a verb needs, it imports
+Only typer is imported here, so that ``pasta --help`` answers at once. A verb imports what it needs
 when it runs.
 """
 
@@ -33,12 +33,13 @@ from pasta_lm.cli.renamed import translate
 from pasta_lm.errors import MissingExtraError, PastaError
 
 MAX_ERROR_LINES = 4
+MODULES = {"scikit-learn": "sklearn"}
 EXTRA_OF = {
-    **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "torch"),
-    **dict.fromkeys(("accelerate", "tensorboard"), "train"),
-    **dict.fromkeys(("numpy", "scipy", "jinja2"), "evaluate"),
-    **dict.fromkeys(("httpx", "pyarrow", "datasets"), "data"),
+    MODULES.get(package, package.replace("-", "_")): extra
+    for extra, packages in reversed(doctor.EXTRAS.items())
+    for package in packages
 }
+"""The first extra that installs a module."""
 
 app = typer.Typer(
     name="pasta",
@@ -103,7 +104,7 @@ def main() -> None:
 
 
 def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """Take ``--debug`` out of the arguments: it means the same before and after the verb."""
+    """Remove ``--debug`` from the arguments: it is allowed before and after the verb."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [argument for argument in arguments[:end] if argument != "--debug"]
     from_environment = os.environ.get("PASTA_DEBUG", "").lower() not in ("", "0", "false", "no")
@@ -111,7 +112,7 @@ def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 
 def _known(error: Exception) -> PastaError:
-    """Return what an error is for the person who typed the command."""
+    """Return an error with a message for the user."""
     if isinstance(error, PastaError):
         return error
     if isinstance(error, ModuleNotFoundError):

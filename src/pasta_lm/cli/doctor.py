@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,28 +17,16 @@ if TYPE_CHECKING:
 
 CORE = ("typer", "rich")
 EXTRAS = {
-    "torch": ("torch", "transformers", "tokenizers", "safetensors"),
-    "train": ("accelerate", "peft", "tensorboard"),
-    "data": ("httpx", "pyarrow", "datasets"),
-    "evaluate": ("scipy",),
+    "torch": ("torch", "transformers", "safetensors", "tokenizers"),
+    "train": ("accelerate", "peft", "pydantic", "scikit-learn", "tensorboard"),
+    "data": ("openai", "pyarrow", "datasets", "pydantic"),
+    "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }
+"""The packages of each extra, as in pyproject.toml."""
 EXAMPLE = "takings"
 """The task family whose example the built-in model answers."""
 Rows = list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """The versions of this package and of those that it needs."""
-
-    pasta_lm: str
-    python: str
-    platform: str
-    packages: dict[str, str | None]
-    """None: not installed."""
-    extras: dict[str, bool]
-    """Whether all packages of an extra are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +40,18 @@ class BuiltinReport:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The devices, and what was tested on them; nothing is known without torch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The versions, the devices, and what was tested; nothing is tested without torch."""
 
-    devices: list[str]
+    pasta_lm: str
+    python: str
+    platform: str
+    packages: dict[str, str | None]
+    """Versions; None: not installed."""
+    extras: dict[str, bool]
+    """Whether all packages of an extra are installed."""
+    devices: list[str] = field(default_factory=list)
     self_test: SelfTest | None = None
     builtin_model: BuiltinReport | None = None
     """None: not tested, or missing from the installation."""
@@ -64,9 +59,14 @@ class Machine:
     """The model that was named with --model."""
 
     @property
-    def is_faulty(self) -> bool:
-        """Return whether the self-test failed."""
-        return self.self_test is not None and not self.self_test.is_exact
+    def is_exact(self) -> bool | None:
+        """Return whether the self-test passed; None: not tested."""
+        return None if self.self_test is None else self.self_test.is_exact
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the object that ``pasta doctor --json`` prints."""
+        test = None if self.self_test is None else asdict(self.self_test)
+        return asdict(self) | {"self_test": test and test | {"is_exact": self.is_exact}}
 
 
 def doctor(
@@ -85,29 +85,43 @@ def doctor(
     from pasta_lm.cli.terminal import silence_libraries
 
     silence_libraries()
-    installation, machine = _installation(), _machine(model, dtype, device)
+    found = _diagnose(model, dtype, device)
     if json:
-        print_json(_to_dict(installation, machine))
+        print_json(found.to_dict())
     else:
-        sections = [_versions(installation), _extras(installation), _health(machine)]
-        if machine.model is not None:
-            sections.append(_model_rows(machine.model))
-        print_facts(*sections)
-    if machine.is_faulty:
+        sections = [_versions(found), _extras(found), _health(found)]
+        print_facts(*sections, *([_model_rows(found.model)] if found.model else []))
+    if found.is_exact is False:
         raise typer.Exit(FAILED)
 
 
-def _installation() -> Installation:
+def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagnosis:
     from platform import platform, python_version
 
     from pasta_lm import __version__
 
-    names = (*CORE, *(name for names in EXTRAS.values() for name in names))
-    packages = {name: _version(name) for name in names}
-    extras = {
-        extra: all(packages[name] is not None for name in names) for extra, names in EXTRAS.items()
-    }
-    return Installation(__version__, python_version(), platform(), packages, extras)
+    packages = {name: _version(name) for names in (CORE, *EXTRAS.values()) for name in names}
+    found = Diagnosis(
+        pasta_lm=__version__,
+        python=python_version(),
+        platform=platform(),
+        packages=packages,
+        extras={extra: all(map(packages.get, names)) for extra, names in EXTRAS.items()},
+    )
+    try:
+        from pasta_lm.engines.torch.loading import describe
+        from pasta_lm.engines.torch.self_test import devices, run_self_test
+    except ModuleNotFoundError as exc:
+        if model is not None or (exc.name or "").startswith("pasta_lm"):
+            raise
+        return found
+    return replace(
+        found,
+        devices=devices(),
+        self_test=run_self_test(),
+        builtin_model=_builtin(),
+        model=None if model is None else describe(model, dtype=dtype, device=device),
+    )
 
 
 def _version(package: str) -> str | None:
@@ -117,22 +131,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _machine(model: str | None, dtype: str | None, device: str | None) -> Machine:
-    try:
-        from pasta_lm.engines.torch.loading import describe
-        from pasta_lm.engines.torch.self_test import devices, run_self_test
-    except ModuleNotFoundError as exc:
-        if model is not None or (exc.name or "").startswith("pasta_lm"):
-            raise
-        return Machine([])
-    return Machine(
-        devices(),
-        run_self_test(),
-        _builtin(),
-        None if model is None else describe(model, dtype=dtype, device=device),
-    )
 
 
 def _builtin() -> BuiltinReport | None:
@@ -157,35 +155,29 @@ def _builtin() -> BuiltinReport | None:
     )
 
 
-def _to_dict(installation: Installation, machine: Machine) -> dict[str, object]:
-    test = machine.self_test
-    exact = None if test is None else asdict(test) | {"is_exact": test.is_exact}
-    return asdict(installation) | asdict(machine) | {"self_test": exact}
-
-
-def _versions(found: Installation) -> Rows:
+def _versions(found: Diagnosis) -> Rows:
     packages = [(name, version) for name, version in found.packages.items() if version]
     head = [("pasta-lm", found.pasta_lm), ("python", found.python), ("platform", found.platform)]
     return head + packages
 
 
-def _extras(found: Installation) -> Rows:
+def _extras(found: Diagnosis) -> Rows:
     return [
         (f"[{extra}]", "installed" if is_there else f"pip install 'pasta-lm[{extra}]'")
         for extra, is_there in found.extras.items()
     ]
 
 
-def _health(machine: Machine) -> Rows:
-    test = machine.self_test
+def _health(found: Diagnosis) -> Rows:
+    test = found.self_test
     if test is None:
         return [("devices", "not known without torch")]
     verdict = "exact" if test.is_exact else "NOT EXACT"
     measured = f"logits differ by {test.max_difference:.1e} at most, {test.wall_s:.1f} s"
     return [
-        *(("device", device) for device in machine.devices),
+        *(("device", device) for device in found.devices),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
-        ("built-in model", _builtin_row(machine.builtin_model)),
+        ("built-in model", _builtin_row(found.builtin_model)),
     ]
 
 

@@ -53,11 +53,7 @@ def replaced_option(name: str, *, by: str) -> Any:
 
 Model = Annotated[
     str | None,
-    option(
-        "--model",
-        metavar="DIR|HF_ID",
-        help="A folder that save_pretrained wrote, or a hub id; the built-in model if not given.",
-    ),
+    option("--model", metavar="DIR|HF_ID", help="A model folder or a hub id; else the built-in."),
 ]
 Dtype = Annotated[
     str | None,
@@ -68,12 +64,7 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[
-    str | None,
-    option(
-        "--device",
-        metavar="DEVICE",
-        help="cpu or cuda; a GPU if there is one.",
-    ),
+    str | None, option("--device", metavar="DEVICE", help="cpu or cuda; a GPU if there is one.")
 ]
 Draft = Annotated[
     str | None,
@@ -81,11 +72,7 @@ Draft = Annotated[
 ]
 MaxThreads = Annotated[
     int | None,
-    option(
-        "--max-threads",
-        metavar="N",
-        help="Threads that decode in the same step; all if not given.",
-    ),
+    option("--max-threads", metavar="N", help="Threads that decode in the same step; else all."),
 ]
 Positions = Annotated[
     str | None,
@@ -101,7 +88,7 @@ CostLimit = Annotated[
         "--cost-limit",
         metavar="USD",
         min=0,
-        help="Ask nothing that could cost more than this in all; needs prices.",
+        help="Hard limit on the total cost; needs prices.",
     ),
 ]
 Json = Annotated[bool, option("--json", help="Print one JSON object.")]
