@@ -32,7 +32,7 @@ RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
 PARQUET = "annotated.parquet"
 
 
-def write_set(config: AnnotateConfig, log_: AnnotationLog, tally: Tally) -> list[Path]:
+def write_set(config: AnnotateConfig, journal: AnnotationLog) -> list[Path]:
     """Write the data set of a run, and return its files.
 
     Records and failures are in the order of the source. Parquet is written if pyarrow is installed.
@@ -41,11 +41,11 @@ def write_set(config: AnnotateConfig, log_: AnnotationLog, tally: Tally) -> list
         PastaError: the disk cannot be written; older files stay as they were.
     """
     folder = Path(config.output.folder)
-    rows = list(log_.in_order())
+    rows = [journal.rows[index] for index in sorted(journal.rows)]
     kept = [_record(row, config.source.label) for row in rows if row.status == OK]
     failed = [_failure(row) for row in rows if row.status == FAILED]
     num_pending = sum(row.status == PENDING for row in rows)
-    text = card(config, tally, [one.document for one in kept], num_pending)
+    text = card(config, journal.tally, [one.document for one in kept], num_pending)
     try:
         part = folder / f"{RECORDS}.part"
         write_records(part, kept)
@@ -157,15 +157,14 @@ def _table(left: str, right: str, rows: Iterator[tuple[object, object]] | Sequen
 
 
 def _record(row: RowLog, source: str) -> Record:
-    assert row.end is not None
-    return Record(row.id, row.prompt, parse(row.end["annotated"], Form.ANNOTATOR), source)
+    assert row.annotated is not None
+    return Record(row.row.id, row.row.prompt, parse(row.annotated, Form.ANNOTATOR), source)
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
-    message = str(row.end["message"]) if row.end else ""
     said = [raw["choices"][0]["message"].get("content") for raw in row.replies]
-    texts = {"prompt": row.prompt, "answer": row.answer, "replies": said}
-    return {"id": row.id, "reason": row.reason, "message": message, **texts}
+    texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": said}
+    return {"id": row.row.id, "reason": row.reason, "message": row.message, **texts}
 
 
 def _write_parquet(records: Path, path: Path) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from os.path import commonprefix
+from typing import NamedTuple
 
 from pasta_lm.engines.scripted import words
 from pasta_lm.interpreter.speed import document_speedup
 from pasta_lm.language.check import Diagnostic, check, render
-from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.document import Document, parse
 from pasta_lm.language.faults import Fault
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import MAX_UNITS, TOKENS_PER_UNIT
@@ -32,6 +34,8 @@ class Reason(StrEnum):
     BLOCK_BOUNDS = "block_bounds"
     IDLE_SYNC = "idle_sync"
     NO_GAIN = "no_gain"
+    REFUSED = "refused"
+    CUT_OFF = "cut_off"
 
 
 _REASON_OF = {
@@ -49,14 +53,11 @@ _REASON_OF = {
 class Bounds:
     """The length of a block in words."""
 
-    least_words: int = 5
-    """PASTA, appendix on annotation: at least five words in a block."""
-    most_words: int = MAX_UNITS * TOKENS_PER_UNIT
-    """The length of the longest promise, in tokens."""
+    least_words: int = 5  # PASTA, appendix on annotation: at least five words in a block
+    most_words: int = MAX_UNITS * TOKENS_PER_UNIT  # the longest promise, in tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(NamedTuple):
     """A reason, and a message for the teacher."""
 
     reason: Reason
@@ -72,18 +73,23 @@ def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Docu
         bounds: Of blocks.
     """
     faults = check(annotated, Form.ANNOTATOR)
-    errors = [fault for fault in faults if fault.severity == "error"]
-    if errors:
-        return _reject(errors[0], annotated, Reason.MALFORMED)
+    for fault in faults:
+        if fault.severity == "error":
+            return _reject(fault, annotated)
     document = parse(annotated, Form.ANNOTATOR)
     if document.plain_text != original:
         return Rejection(Reason.TEXT_CHANGED, _difference(original, document.plain_text))
     if faults:
-        return _reject(faults[0], annotated, Reason.MALFORMED)
+        return _reject(faults[0], annotated)
+    bounds = bounds or Bounds()
     for block in document.blocks:
-        wrong = _out_of_bounds(block, bounds or Bounds())
-        if wrong is not None:
-            return wrong
+        num_words = len(block.plain_text.split())
+        if not bounds.least_words <= num_words <= bounds.most_words:
+            return Rejection(
+                Reason.BLOCK_BOUNDS,
+                f"The block {block.topic!r} has {num_words} words; a block has "
+                f"{bounds.least_words} to {bounds.most_words}. Remove its tags, or move them.",
+            )
     if document.blocks and speedup(document) <= 1:
         return Rejection(
             Reason.NO_GAIN,
@@ -98,26 +104,12 @@ def speedup(document: Document) -> float:
     return document_speedup(document, lambda text: len(words(text)))
 
 
-def _reject(fault: Diagnostic, text: str, otherwise: Reason) -> Rejection:
-    return Rejection(_REASON_OF.get(fault.code, otherwise), render(fault, text))
-
-
-def _out_of_bounds(block: Block, bounds: Bounds) -> Rejection | None:
-    num_words = len(block.plain_text.split())
-    if bounds.least_words <= num_words <= bounds.most_words:
-        return None
-    return Rejection(
-        Reason.BLOCK_BOUNDS,
-        f"The block {block.topic!r} has {num_words} words; a block has {bounds.least_words} to "
-        f"{bounds.most_words}. Remove its tags, or move them.",
-    )
+def _reject(fault: Diagnostic, text: str) -> Rejection:
+    return Rejection(_REASON_OF.get(fault.code, Reason.MALFORMED), render(fault, text))
 
 
 def _difference(original: str, found: str) -> str:
-    pairs = zip(original, found, strict=False)
-    at = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
-    if at is None:
-        at = min(len(original), len(found))
+    at = len(commonprefix([original, found]))
     line = original.count("\n", 0, at) + 1
     shown = slice(max(0, at - NUM_SHOWN // 2), at + NUM_SHOWN)
     return (

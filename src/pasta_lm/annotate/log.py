@@ -20,7 +20,6 @@ from pasta_lm.errors import InputError, PastaError
 from pasta_lm.journal import Journal, Row, held
 from pasta_lm.recipe import check_same_settings
 from pasta_lm.remote.budget import Prices, Spending, Tokens
-from pasta_lm.remote.chat import ChatReply, read_reply
 
 JOURNAL = "journal.jsonl"
 LOCK = "lock"
@@ -33,60 +32,59 @@ NO_ANSWER = "no_answer"
 class RowLog:
     """The history of one row of the source."""
 
-    index: int
-    id: str
-    prompt: str
-    answer: str
-    digest: str
-    skipped: str | None
+    row: SourceRow
     replies: list[Mapping[str, Any]] = field(default_factory=list)
     """The raw replies."""
-    end: Mapping[str, Any] | None = None
+    status: str = PENDING
+    """``ok``, ``failed``, ``skipped`` or ``pending``."""
+    reason: str = ""
+    """Why it failed or was skipped."""
+    message: str = ""
+    annotated: str | None = None
+    """In annotator form, if its status is ``ok``."""
     num_unanswered: int = 0
 
     @property
-    def status(self) -> str:
-        """Return ``ok``, ``failed``, ``skipped`` or ``pending``."""
-        if self.skipped is not None:
-            return SKIPPED
-        if self.end is not None:
-            return str(self.end["status"])
-        return FAILED if self.num_unanswered else PENDING
+    def is_over(self) -> bool:
+        """Return whether no run asks about this row again."""
+        return self.status != PENDING and self.reason != NO_ANSWER
+
+
+class Tally:
+    """Rows by their status, and the spending, of all runs of one output folder."""
+
+    def __init__(self, prices: Prices) -> None:
+        """Begin with nothing."""
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        """Rows by status and reason."""
+        self.spent = Spending(prices)
 
     @property
-    def reason(self) -> str:
-        """Return why the row failed or was skipped; empty otherwise."""
-        if self.skipped is not None:
-            return self.skipped
-        if self.end is not None:
-            return str(self.end["reason"])
-        return NO_ANSWER if self.num_unanswered else ""
+    def num_rows(self) -> Counter[str]:
+        """Return the number of rows that are ok, failed or skipped."""
+        found: Counter[str] = Counter()
+        for (status, _), count in self.reasons.items():
+            found[status] += count
+        return +found
 
-
-@contextmanager
-def open_log(folder: Path, settings: Mapping[str, object]) -> Iterator[AnnotationLog]:
-    """Hold the log of an output folder, which is made if it does not exist.
-
-    Raises:
-        UsageError: another process holds it, or it was begun with other settings.
-        InputError: the journal is damaged before its last line.
-        PastaError: the disk cannot be written.
-    """
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(folder / LOCK))
-        except OSError as exc:
-            raise PastaError(f"{folder} cannot be written: {exc}") from exc
-        yield AnnotationLog(folder, settings)
+    @property
+    def num_ended(self) -> int:
+        """Return the number of rows that have an end."""
+        return self.reasons.total()
 
 
 class AnnotationLog:
-    """The journal of one output folder."""
+    """The journal of one output folder.
 
-    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+    Attributes:
+        rows: By their index in the source.
+        tally: The sums.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object], prices: Prices) -> None:
         """Read or begin a journal; see ``open_log``."""
         self.rows: dict[int, RowLog] = {}
+        self.tally = Tally(prices)
         self._journal = Journal(folder / JOURNAL)
         begun = self._journal.rows.get("settings")
         if begun is None:
@@ -103,9 +101,9 @@ class AnnotationLog:
             InputError: the source had another row at this index when the journal was begun.
         """
         found = self.rows.get(index)
-        if found is not None and (found.id, found.digest) != (row.id, _digest(row)):
+        if found is not None and (found.row.id, _digest(found.row)) != (row.id, _digest(row)):
             raise InputError(
-                f"the source has changed: row {index + 1} was {found.id} and is {row.id}",
+                f"the source has changed: row {index + 1} was {found.row.id} and is {row.id}",
                 hint="give the changed source a new output folder",
             )
         return found
@@ -136,11 +134,6 @@ class AnnotationLog:
         line = {"id": f"unanswered/{index}/{number}", "index": index, "message": message}
         self._append(index, row, line)
 
-    def in_order(self) -> Iterator[RowLog]:
-        """Yield the rows in the order of the source."""
-        for index in sorted(self.rows):
-            yield self.rows[index]
-
     def _append(self, index: int, row: SourceRow, *lines: Row) -> None:
         """Append lines, preceded by the row itself if it is new."""
         new = [] if index in self.rows else [_row_line(index, row)]
@@ -149,55 +142,52 @@ class AnnotationLog:
             self._note(line)
 
     def _note(self, line: Row) -> None:
-        kind, index = line["id"].partition("/")[0], line.get("index", -1)
+        """Update the row of a line, and the sums."""
+        kind = line["id"].partition("/")[0]
+        if kind == "settings":
+            return
         if kind == "row":
-            keys = ("index", "prompt", "answer", "digest", "skipped")
-            self.rows[index] = RowLog(id=line["row_id"], **{key: line[key] for key in keys})
-        elif kind == "reply":
-            self.rows[index].replies.append(line["raw"])
-        elif kind == "end":
-            self.rows[index].end = line
+            source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
+            self.rows[line["index"]] = RowLog(source)
+        row = self.rows[line["index"]]
+        if kind == "reply":
+            row.replies.append(line["raw"])
+            usage = line["raw"].get("usage") or {}
+            tokens = (int(usage.get(f"{one}_tokens") or 0) for one in ("prompt", "completion"))
+            self.tally.spent.count(Tokens(*tokens))
+            return
+        if row.status != PENDING:  # it was asked again
+            self.tally.reasons[row.status, row.reason] -= 1
+        if kind == "end":
+            row.status, row.reason, row.message = line["status"], line["reason"], line["message"]
+            row.annotated = line["annotated"]
         elif kind == "unanswered":
-            self.rows[index].num_unanswered += 1
-
-
-class Tally:
-    """Rows by their status, and the spending, of all runs of one output folder."""
-
-    def __init__(self, prices: Prices) -> None:
-        """Begin with nothing."""
-        self.num_rows: Counter[str] = Counter()
-        """By status: ``ok``, ``failed``, ``skipped``."""
-        self.reasons: Counter[tuple[str, str]] = Counter()
-        """By status and reason."""
-        self.spent = Spending(prices)
-        self._counted: dict[int, tuple[str, str]] = {}
-
-    @property
-    def num_ended(self) -> int:
-        """Return the number of rows that are ok, failed or skipped."""
-        return self.num_rows.total()
-
-    def count_row(self, row: RowLog) -> None:
-        """Count a row of an earlier run, with its replies."""
-        for raw in row.replies:
-            self.count_reply(read_reply(raw))
+            row.num_unanswered += 1
+            row.status, row.reason = FAILED, NO_ANSWER
+        elif row.row.skipped is not None:
+            row.status, row.reason = SKIPPED, row.row.skipped
         if row.status != PENDING:
-            self.count_end(row)
+            self.tally.reasons[row.status, row.reason] += 1
 
-    def count_reply(self, reply: ChatReply) -> None:
-        """Count a reply that is on disk."""
-        self.spent.count(Tokens(reply.prompt_tokens, reply.completion_tokens))
 
-    def count_end(self, row: RowLog) -> None:
-        """Count the end of a row; of a row that was asked again, its last end counts."""
-        before = self._counted.get(row.index)
-        if before is not None:
-            self.num_rows[before[0]] -= 1
-            self.reasons[before] -= 1
-        self._counted[row.index] = row.status, row.reason
-        self.num_rows[row.status] += 1
-        self.reasons[row.status, row.reason] += 1
+@contextmanager
+def open_log(
+    folder: Path, settings: Mapping[str, object], prices: Prices
+) -> Iterator[AnnotationLog]:
+    """Hold the log of an output folder, which is made if it does not exist.
+
+    Raises:
+        UsageError: another process holds it, or it was begun with other settings.
+        InputError: the journal is damaged before its last line.
+        PastaError: the disk cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(folder / LOCK))
+        except OSError as exc:
+            raise PastaError(f"{folder} cannot be written: {exc}") from exc
+        yield AnnotationLog(folder, settings, prices)
 
 
 def _row_line(index: int, row: SourceRow) -> Row:

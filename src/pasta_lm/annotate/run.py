@@ -138,7 +138,8 @@ def annotate(
         InputError: the source cannot be read, or has changed.
         PastaError: the disk is full.
     """
-    with open_log(Path(config.output.folder), config.settings()) as log:
+    prices = config.teacher.prices if config.teacher else Prices()
+    with open_log(Path(config.output.folder), config.settings(), prices) as log:
         rows = _Rows(config, log, progress)
         numbered = enumerate(source_rows(config, limit))
         stopped_by = ""
@@ -146,7 +147,7 @@ def annotate(
             rows.by_rule(rule, numbered)
         else:
             assert (teacher := config.teacher) is not None
-            pool = Pool(Budget(rows.tally.spent, cost_limit_usd), "rows", notice)
+            pool = Pool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
             pace = pace or Pace(teacher.max_in_flight)
             asyncio.run(
                 pool.run(
@@ -156,17 +157,14 @@ def annotate(
                 )
             )
             stopped_by = pool.stopped_by
-        return Run(rows.tally, stopped_by, tuple(write_set(config, log, rows.tally)))
+        return Run(log.tally, stopped_by, tuple(write_set(config, log)))
 
 
 class _Rows:
     """Annotates single rows and stores how they end."""
 
     def __init__(self, config: AnnotateConfig, log: AnnotationLog, progress: Progress) -> None:
-        self.tally = Tally(config.teacher.prices if config.teacher else Prices())
         self._config, self._log, self._progress = config, log, progress
-        for row in log.in_order():
-            self.tally.count_row(row)
 
     def by_rule(self, rule: Rule, rows: Iterator[tuple[int, SourceRow]]) -> None:
         """Annotate all rows; a rejected annotation leaves the answer without tags."""
@@ -196,16 +194,15 @@ class _Rows:
         def keep(reply: ChatReply) -> None:
             talk.feed(reply)
             self._log.reply(index, row, reply.raw, talk.outcome)
-            self.tally.count_reply(reply)
             if talk.outcome is not None:
-                self._ended(index)
+                self._progress(self._log.tally)
 
         def fail(error: RemoteError | RequestError) -> None:
             if isinstance(error, RequestError):
-                self._end(index, row, Outcome(None, REQUEST_REFUSED, error.message))
+                self._log.end(index, row, Outcome(None, REQUEST_REFUSED, error.message))
             else:
                 self._log.unanswered(index, row, error.message)
-                self._ended(index)
+            self._progress(self._log.tally)
 
         while talk.outcome is None:
             request = ChatRequest(talk.messages, talk.max_tokens, temperature)
@@ -218,13 +215,9 @@ class _Rows:
         known = self._log.known(index, row)
         if known is None and row.skipped is not None:
             self._log.skip(index, row)
-            self._ended(index)
-        return row.skipped is not None or (known is not None and known.end is not None)
+            self._progress(self._log.tally)
+        return row.skipped is not None or (known is not None and known.is_over)
 
     def _end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
         self._log.end(index, row, outcome)
-        self._ended(index)
-
-    def _ended(self, index: int) -> None:
-        self.tally.count_end(self._log.rows[index])
-        self._progress(self.tally)
+        self._progress(self._log.tally)

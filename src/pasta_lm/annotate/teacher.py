@@ -24,10 +24,9 @@ from pasta_lm.remote.chat import ChatReply, Message
 PROMPT_VERSION = "annotate_v1"
 MAX_RETURNS = 2
 """How often a rejected copy is returned."""
-REFUSED = "refused"
-CUT_OFF = "cut_off"
-
 _OPEN, _CLOSE = "<answer>", "</answer>"
+_QUESTION = "Question:\n"
+_ANSWER = "\n\nAnswer to copy and mark:\n"
 
 
 class Demonstration(NamedTuple):
@@ -86,12 +85,10 @@ def read_prompt(version: str = PROMPT_VERSION) -> Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the annotation of one answer ended."""
+    """How the annotation of one answer ended; without a document it failed."""
 
     document: Document | None
-    """None: it failed."""
     reason: str = ""
-    """Of a failure: a ``Reason``, ``refused`` or ``cut_off``."""
     message: str = ""
     num_replies: int = 0
 
@@ -99,21 +96,15 @@ class Outcome:
 class Conversation:
     """The exchange about one answer; it takes replies until it has an outcome."""
 
-    def __init__(
-        self, prompt: str, answer: str, *, bounds: Bounds, version: str = PROMPT_VERSION
-    ) -> None:
-        """Begin with nothing said."""
+    def __init__(self, prompt: str, answer: str, *, bounds: Bounds) -> None:
+        """Begin with the first request."""
         self.outcome: Outcome | None = None
         self._answer = answer
         self._bounds = bounds
-        self._prompt = read_prompt(version)
-        self._messages: list[Message] = self._prompt.messages(prompt, answer)
+        self._prompt = read_prompt()
+        self.messages: Sequence[Message] = self._prompt.messages(prompt, answer)
+        """Of the next request."""
         self._num_replies = 0
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """Return the messages of the next request."""
-        return self._messages
 
     @property
     def max_tokens(self) -> int:
@@ -123,36 +114,28 @@ class Conversation:
     def feed(self, reply: ChatReply) -> None:
         """Accept a copy, return it to the teacher, or give up."""
         self._num_replies += 1
-        verdict = self._judge(reply)
-        if isinstance(verdict, Document):
-            self.outcome = Outcome(verdict, num_replies=self._num_replies)
+        found = self._examine(reply)
+        if isinstance(found, Document):
+            self.outcome = Outcome(found, num_replies=self._num_replies)
         elif self._num_replies > MAX_RETURNS:
-            self.outcome = Outcome(None, verdict.reason, verdict.message, self._num_replies)
+            self.outcome = Outcome(None, *found, self._num_replies)
         else:
-            text = self._prompt.correction
-            for key, value in (("reason", str(verdict.reason)), ("message", verdict.message)):
-                text = text.replace("{" + key + "}", value, 1)
+            text = self._prompt.correction.replace("{reason}", found.reason, 1)
+            text = text.replace("{message}", found.message, 1)
             said = reply.text or reply.refusal or "(nothing)"
-            self._messages = [
-                *self._messages,
+            self.messages = [
+                *self.messages,
                 {"role": "assistant", "content": said},
                 {"role": "user", "content": text},
             ]
 
-    def _judge(self, reply: ChatReply) -> Document | _Unusable:
+    def _examine(self, reply: ChatReply) -> Document | Rejection:
         if reply.refusal or not reply.text.strip():
-            return _Unusable(REFUSED, "There is no copy in your reply.")
+            return Rejection(Reason.REFUSED, "There is no copy in your reply.")
         if reply.finish_reason == "length":
-            return _Unusable(CUT_OFF, "The copy was cut off: it is longer than the answer can be.")
-        verdict = examine(unwrap(reply.text), self._answer, self._bounds)
-        if isinstance(verdict, Rejection):
-            return _Unusable(verdict.reason, verdict.message)
-        return verdict
-
-
-class _Unusable(NamedTuple):
-    reason: Reason | str
-    message: str
+            message = "The copy was cut off: it is longer than the answer can be."
+            return Rejection(Reason.CUT_OFF, message)
+        return examine(unwrap(reply.text), self._answer, self._bounds)
 
 
 def unwrap(reply: str) -> str:
@@ -174,10 +157,6 @@ def asked_answer(messages: Sequence[Message]) -> str:
         if one["role"] == "user" and one["content"].startswith(_QUESTION):
             return unescape(unwrap(one["content"][one["content"].rindex(_ANSWER) :]))
     raise ValueError("nothing to annotate in these messages")
-
-
-_QUESTION = "Question:\n"
-_ANSWER = "\n\nAnswer to copy and mark:\n"
 
 
 def _ask(prompt: str, answer: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -36,8 +37,8 @@ class Pool:
         """Prepare a pool.
 
         Args:
-            budget: Requests that do not fit end the run.
-            what: The jobs in the plural, for messages.
+            budget: A request that does not fit ends the run.
+            what: What the jobs are, in the plural, for messages.
             notice: Called at a first interrupt with the number of requests in flight.
         """
         self.stopped_by = ""
@@ -166,29 +167,17 @@ async def next_in_thread(items: Iterator[T]) -> T | None:
     A source that hangs, such as a network, hangs in a daemon thread: the caller can be cancelled,
     and the process can end. One caller at a time; after a cancelled one there must be no other.
     """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[T | None] = loop.create_future()
-
-    def settle(item: T | None, error: Exception | None) -> None:
-        if found.cancelled():
-            return
-        if error is None:
-            found.set_result(item)
-        else:
-            found.set_exception(error)
+    found: Future[T | None] = Future()
 
     def read() -> None:
-        item: T | None = None
-        error: Exception | None = None
-        try:
-            item = next(items, None)
-        except Exception as exc:
-            error = exc
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, item, error)
+        with suppress(InvalidStateError):  # the caller was cancelled
+            try:
+                found.set_result(next(items, None))
+            except Exception as exc:
+                found.set_exception(exc)
 
     threading.Thread(target=read, daemon=True).start()
-    return await found
+    return await asyncio.wrap_future(found)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

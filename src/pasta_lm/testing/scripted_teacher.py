@@ -72,21 +72,17 @@ def teacher_by_record(path: Path) -> Play:
     Raises:
         InputError: the file is not a journal.
     """
-    rows = read_rows(path)
-    texts = {row["index"]: row for row in rows if row["id"].startswith("row/")}
     talks: dict[int, Conversation] = {}
     known: dict[str, ScriptedReply] = {}
-    for row in rows:
-        if not row["id"].startswith("reply/"):
-            continue
-        text = texts[row["index"]]
-        new = Conversation(text["prompt"], text["answer"], bounds=Bounds())
-        talk = talks.setdefault(row["index"], new)
-        reply = read_reply(row["raw"])
-        known[_key(talk.messages)] = ScriptedReply(
-            reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason
-        )
-        talk.feed(reply)
+    for row in read_rows(path):
+        if row["id"].startswith("row/"):
+            talks[row["index"]] = Conversation(row["prompt"], row["answer"], bounds=Bounds())
+        elif row["id"].startswith("reply/"):
+            talk, reply = talks[row["index"]], read_reply(row["raw"])
+            known[_key(talk.messages)] = ScriptedReply(
+                reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason
+            )
+            talk.feed(reply)
 
     def play(asked: Mapping[str, Any]) -> ScriptedReply:
         missing = ScriptedReply("", refusal="no such request was recorded")
