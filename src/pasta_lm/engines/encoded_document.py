@@ -103,12 +103,7 @@ class EncodedDocument:
     def by_path(
         self, piece_id: Callable[[str], int], max_depth: int
     ) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids that each thread decodes, by its path: main is (), its k-th block (k,).
-
-        Args:
-            piece_id: Returns the id of a tag piece.
-            max_depth: How deep blocks may nest.
-        """
+        """Return the ids that each thread decodes, by its path: main is (), its k-th block (k,)."""
         blocks = iter(self.blocks)
         found: dict[tuple[int, ...], tuple[int, ...]] = {(): self.main}
 

@@ -112,9 +112,7 @@ class Guesses:
     def confirm(self, live: LiveThread, number: int) -> Placement | None:
         """Return where the decoded token was fed already, or None if it was not guessed.
 
-        Args:
-            live: The thread that decoded it, as its ``next_token``.
-            number: The guess that it is compared with, from 1; all before it must be right.
+        It is compared with one guess, counted from 1; all guesses before that one must be right.
         """
         num_right = len(live.guesses) - len(self.unchecked)
         if num_right != number - 1 or live.next_token != live.guesses[number - 1]:

@@ -63,11 +63,7 @@ class SamplingParams:
         self.limits()
 
     def limits(self, max_position: int | None = None) -> Limits:
-        """Return the interpreter's limits.
-
-        Args:
-            max_position: The model's last position, if it has one.
-        """
+        """Return the interpreter's limits; ``max_position`` is the model's last position."""
         return Limits(
             max_tokens=self.max_tokens,
             max_threads=self.max_threads,

@@ -179,13 +179,7 @@ class Response:
     def take(
         self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
     ) -> None:
-        """Take the token that was sampled for a thread, unless another is forced; act on it.
-
-        Args:
-            live: The thread.
-            sampled: The id of the token.
-            t_s: Time in seconds since the request began.
-        """
+        """Take the token that was sampled for a thread, unless another is forced; act on it."""
         forced = self._forced_token(live)
         token = sampled if forced is None else forced
         if token is END_OF_TEXT or token in self._eos_ids:

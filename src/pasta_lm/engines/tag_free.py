@@ -46,12 +46,9 @@ def decoder_types(tokenizer: Json) -> frozenset[str]:
 
 
 def without_tokens(model: Json, spellings: Collection[str], ids: Collection[int]) -> Remade | None:
-    """Return a model that never makes these tokens, or None where it already is one.
+    """Return a model that never makes these tokens, or None if it already makes none of them.
 
-    Args:
-        model: The part of a tokenizer that has the vocabulary; not changed.
-        spellings: Tokens by their content.
-        ids: Tokens by their id, for those that the model spells in an alphabet of its own.
+    Tokens are named by content or by id; byte-level models spell content in their own alphabet.
     """
     remake = _unigram_without if model["type"] == "Unigram" else _words_without
     return remake(model, set(spellings), set(ids))

@@ -44,14 +44,9 @@ class TokenBytes:
         silent: frozenset[int],
         anchor: Sequence[int],
     ) -> None:
-        """Keep the tokenizer's functions.
+        """Keep the tokenizer's own functions, the types of its decoders and the silent tokens.
 
-        Args:
-            spelling: Gives a token as the vocabulary has it, None where there is none.
-            decode: The tokenizer's own decoder.
-            decoders: The types of the decoders that it chains.
-            silent: Tokens that stand for no text.
-            anchor: A few ordinary tokens; what is decoded after them is the middle of a text.
+        ``anchor`` is a few ordinary tokens; text decoded after them is in the middle of a text.
         """
         self.silent = silent
         self._spelling = spelling

@@ -175,14 +175,10 @@ class Vocabulary:
         return self._prompts.encode(self._apply_chat_template(messages).split(_TURN, 1)[1])
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
-        """Encode an answer, each stretch between two tags alone.
+        """Encode an answer in form MAIN or FORKED, each stretch between two tags alone.
 
-        A block without a promised length gets the one that its tokens make; lengths beyond the
-        largest closing piece are clamped to it.
-
-        Args:
-            document: The answer.
-            form: What main says of a block: MAIN, a promise; FORKED, one piece.
+        A block without a promised length gets the length of its tokens; lengths above the largest
+        closing piece are clamped.
 
         Raises:
             VocabularyError: a sync in the forked form, which has none.

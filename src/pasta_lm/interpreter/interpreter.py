@@ -43,12 +43,9 @@ class Interpreter:
     def __init__(
         self, limits: Limits, new_owner: Callable[[], int] | None = None, form: Form = Form.MAIN
     ) -> None:
-        """Start with a main thread that has decoded nothing.
+        """Start with a main thread that has decoded nothing; ``form`` is MAIN, or FORKED for APAR.
 
-        Args:
-            limits: The bounds of this response.
-            new_owner: Gives owner numbers; samples of one prompt share it. Counts from 1 if None.
-            form: The table of what main may say: MAIN, or FORKED for APAR.
+        ``new_owner`` gives owner numbers: samples of one prompt share it; None counts from 1.
         """
         self.limits = limits
         self._form = form

@@ -35,13 +35,7 @@ class Placer:
     """Place the tokens of one response."""
 
     def __init__(self, entries: Entries, strategy: PositionStrategy, main: Thread) -> None:
-        """Begin behind the prompt, which is in ``entries`` already.
-
-        Args:
-            entries: The request's entries; samples of one prompt share them.
-            strategy: Where main goes on after a promise and at a sync.
-            main: The response's main thread, with nothing fed.
-        """
+        """Begin behind the prompt, which is in ``entries`` already; main has fed nothing."""
         self.entries = entries
         self.strategy = strategy
         self.critical_path = 0
@@ -59,11 +53,11 @@ class Placer:
         """Place the next token of a thread.
 
         Args:
-            thread: Who feeds it.
-            token: Its id.
-            promised: The thread that this token, a promise's closing piece, forks.
-            is_same_pass: The thread's last token is fed in the same pass: this one did not have to
-                wait for it, so it is no deeper.
+            thread: The thread that feeds it.
+            token: The id of the token.
+            promised: The thread that this token, the closing piece of a promise, forks.
+            is_same_pass: Whether the thread's last token is fed in the same pass; this one then did
+                not have to wait for it, so it is no deeper.
         """
         if thread.row is None:
             self._begin(thread)
@@ -91,10 +85,8 @@ class Placer:
     def start(self, thread: Thread, num_seen: int | None) -> None:
         """Let a thread that no promise forked begin, once its parent has fed its last token.
 
-        Args:
-            thread: Who begins.
-            num_seen: It stands behind so many tokens of the prompt and sees no more than them;
-                None: it stands behind its parent and sees what that sees.
+        It sees ``num_seen`` tokens of the prompt and stands behind them; with None it stands behind
+        its parent and sees what its parent sees.
         """
         parent = thread.parent
         assert parent is not None
@@ -165,10 +157,7 @@ class Placer:
 def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
     """Return slots in the order of the written form: prompt, then main with its blocks inside.
 
-    Args:
-        entries: The request's entries.
-        slots: The slots to order, ascending; all visible to ``thread``.
-        thread: The thread that sees them.
+    ``slots`` are ascending, and all visible to ``thread``.
     """
     by_owner: dict[int, list[int]] = {}
     for slot in slots:

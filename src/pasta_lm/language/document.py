@@ -97,10 +97,9 @@ class Document:
         return self.written() if has_lengths else self.annotator_form()
 
     def with_lengths(self, count: Callable[[str], int]) -> Document:
-        """Return the same answer with every block's length filled in.
+        """Return the same answer with the length of every block filled in.
 
-        Args:
-            count: returns how many tokens a block's text has, as it is written between its tags.
+        ``count`` returns the number of tokens of a block's text, as it is written between its tags.
         """
         return Document(_with_lengths(self.items, count))
 

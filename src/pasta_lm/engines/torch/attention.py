@@ -63,26 +63,16 @@ def pasta_attention(
     pasta_pass: Pass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as the pass says.
+    """Attend as the pass says; the function that transformers calls in every layer.
 
-    Args:
-        module: The layer's attention module; its ``layer_idx`` is read.
-        query: [1, H, N, D], rotated already.
-        key: [1, G, N, D], rotated already.
-        value: [1, G, N, D].
-        attention_mask: Always None: the registered mask function makes none.
-        scaling: Factor of the scores; None: 1 / sqrt(D).
-        sliding_window: Width of the layer's window in positions.
-        softcap: Bound that scores approach (Gemma 2).
-        s_aux: Sinks [H] (GPT-OSS).
-        pasta_pass: Decides what is seen.
-        **kwargs: What transformers passes along to every layer.
+    ``query`` is [1, H, N, D], ``key`` and ``value`` [1, G, N, D], all rotated already. ``softcap``
+    bounds scores (Gemma 2), ``s_aux`` are sinks [H] (GPT-OSS); None of ``scaling``: 1 / sqrt(D).
 
     Returns:
         [1, N, H, D] and no weights.
 
     Raises:
-        UnsupportedModelError: the model asks for something that this function does not do.
+        UnsupportedModelError: the model hands over an argument that is not known here.
     """
     unknown = [
         name for name, given in kwargs.items() if given is not None and name not in _HARMLESS
@@ -172,50 +162,31 @@ def _attend_by_hand(
 
 
 def cutoff_table(rows: Sequence[Row], num_owners: int, device: torch.device) -> Tensor:
-    """Return rows of cutoffs as a table.
-
-    Returns:
-        int64 [Q, O]: the first slot of each owner that the query may not see.
-    """
+    """Return rows of cutoffs, int64 [Q, O]: the first slot of each owner that is not visible."""
     table = [[row.cutoff(owner) for owner in range(num_owners)] for row in rows]
     return torch.tensor(table, dtype=torch.int64, device=device)
 
 
 def visible(query_slots_Q: Tensor, cutoffs_QO: Tensor, owners_K: Tensor) -> Tensor:
-    """Evaluate the rule of ``Row.sees`` for every query and every entry.
+    """Evaluate ``Row.sees`` for every query and entry: bool [Q, K].
 
-    Args:
-        query_slots_Q: int64 [Q].
-        cutoffs_QO: int64 [Q, O], as ``cutoff_table`` gives it.
-        owners_K: int64 [K]: the owner of the entry in each slot.
-
-    Returns:
-        bool [Q, K].
+    Slots [Q] are those of the queries, ``owners_K`` the owner of the entry in each slot.
     """
     slots_K = torch.arange(len(owners_K), device=owners_K.device)
     return (slots_K <= query_slots_Q[:, None]) & (slots_K < cutoffs_QO[:, owners_K])
 
 
 def in_window(query_positions_Q: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Return which keys a sliding window of positions lets a query see.
+    """Return which keys a sliding window of positions shows a query: bool [Q, K].
 
-    Args:
-        query_positions_Q: int64 [Q].
-        key_positions: int64 [K], or [Q, K] where each query has its own.
-        window: A key is seen iff position(q) - position(k) < window, negative differences too.
-
-    Returns:
-        bool [Q, K].
+    A key is seen if position(q) - position(k) < window, negative differences too. Key positions
+    are int64 [K], or [Q, K] if each query has its own.
     """
     return query_positions_Q[:, None] - key_positions < window
 
 
 def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask to add to scores: 0 where visible, a very low finite number elsewhere.
-
-    Returns:
-        dtype [Q, K].
-    """
+    """Return a mask to add to scores [Q, K]: 0 where visible, a very low number elsewhere."""
     # Finite, because a block of keys that is masked as a whole makes NaN of -inf - (-inf).
     lowest = torch.finfo(dtype).min / 2
     return torch.zeros(visible_QK.shape, dtype=dtype, device=visible_QK.device).masked_fill_(
@@ -224,11 +195,7 @@ def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def entries_mask(entries: Entries, device: torch.device) -> Tensor:
-    """Return who saw whom among all entries of a request.
-
-    Returns:
-        bool [K, K], True where the entry of the row saw the entry of the column.
-    """
+    """Return who saw whom among all entries: bool [K, K], rows are queries."""
     owners_K = torch.tensor([entry.owner for entry in entries.items], device=device)
     cutoffs = cutoff_table([entry.row for entry in entries.items], entries.num_owners, device)
     return visible(torch.arange(len(entries), device=device), cutoffs, owners_K)

@@ -96,12 +96,7 @@ class EntryTensors:
         self._num = min(self._num, num_entries)
 
     def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
-        """Return where a pass of placed entries must end: behind the next sync that moves keys.
-
-        Args:
-            first_slot: Where the pass begins.
-            stop_slot: Where it would end otherwise.
-        """
+        """Return where a pass of placed entries must end: behind the next sync that moves keys."""
         for slot in range(first_slot, stop_slot):
             epoch = self._entries[slot].epoch
             if epoch.moved and epoch.index not in self._epochs:
@@ -163,13 +158,7 @@ def _sees_all(row: Row, num_owners: int) -> bool:
 def join_slices(
     entries: Sequence[tuple[Entries, RequestSlice]], wanted: Sequence[int], device: torch.device
 ) -> Batch:
-    """Make one pass of the slices of several requests.
-
-    Args:
-        entries: Each request's entries and its part of the pass, in order.
-        wanted: Indices of the tokens whose logits are wanted.
-        device: Where the model is.
-    """
+    """Make one pass of the slices of several requests; ``wanted`` are the tokens with logits."""
     fed = [
         (entry.token, entry.position)
         for request, part in entries

@@ -29,15 +29,10 @@ class DraftModel:
     def __init__(
         self, draft: LoadedModel, model: LoadedModel, *, num_guesses: int = NUM_GUESSES
     ) -> None:
-        """Give the small model memory.
-
-        Args:
-            draft: Who guesses.
-            model: For whom.
-            num_guesses: How many tokens are guessed at a time.
+        """Allocate the cache of ``draft``, which guesses ``num_guesses`` tokens at a time.
 
         Raises:
-            UsageError: the two have different tokenizers.
+            UsageError: draft and model have different tokenizers.
         """
         if draft.vocabulary.num_tokens != model.vocabulary.num_tokens:
             raise UsageError(

@@ -174,12 +174,7 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
 def describe(
     source: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> ModelReport:
-    """Load a model, which tests it, and say what it can do.
-
-    Args:
-        source: A folder that ``save_pretrained`` wrote, or a hub id.
-        dtype: As ``load`` takes it.
-        device: As ``load`` takes it.
+    """Load a model as ``load`` does, which tests it, and report what it can do.
 
     Raises:
         ModelNotFoundError: nothing is there.

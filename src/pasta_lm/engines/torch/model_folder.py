@@ -75,11 +75,11 @@ def save_model_folder(
 
 
 def read_pasta_config(path: Path) -> PastaConfig | None:
-    """Return what a model folder says that its model was taught; None: it says nothing.
+    """Return the record of a model folder's training, or None if the folder has none.
 
     Raises:
         ModelError: the file is broken, incomplete, or of a later version of the language.
-        VocabularyError: tag pieces are missing, or the tokenizer has them elsewhere.
+        VocabularyError: tag pieces are missing, or have other ids in the tokenizer.
     """
     file = path / FILE_NAME
     if not file.is_file():

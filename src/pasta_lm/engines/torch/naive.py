@@ -28,13 +28,7 @@ class NaivePass:
         device: torch.device,
         rotations: Mapping[int, Rotation | None] | None = None,
     ) -> None:
-        """Prepare the mask and the positions.
-
-        Args:
-            entries: Everything that was fed.
-            device: Where the model is.
-            rotations: How each layer turns its keys; needed when there is more than one epoch.
-        """
+        """Prepare mask and positions; several epochs need ``rotations``."""
         self._rotations = rotations
         self.positions_N = _tensor([entry.position for entry in entries.items], device)
         visible_NN = entries_mask(entries, device)
@@ -83,15 +77,10 @@ def _tensor(values: list[int], device: torch.device) -> Tensor:
 def naive_logits(
     model: nn.Module, entries: Entries, rotations: Mapping[int, Rotation | None] | None = None
 ) -> Tensor:
-    """Return the logits of every entry from one masked forward pass.
+    """Return the logits of every entry, float32 [N, V], from one masked forward pass.
 
-    Args:
-        model: A model whose attention is ``pasta_attention``.
-        entries: Everything that was fed, in order of slot.
-        rotations: As ``find_rotations`` gives them; needed after a sync under 'rotate'.
-
-    Returns:
-        float32 [N, V]: the logits after each entry.
+    The model's attention must be ``pasta_attention``. After a sync under 'rotate' the rotations
+    of its layers are needed (``find_rotations``).
     """
     device = next(model.parameters()).device
     naive = NaivePass(entries, device, rotations)

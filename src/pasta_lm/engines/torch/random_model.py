@@ -36,9 +36,7 @@ NUM_PIECES = 4000
 def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE on texts; the same texts give the same tokenizer.
 
-    Args:
-        texts: What to learn from.
-        num_pieces: Tokens, the 256 bytes and the end-of-text included, tag pieces not.
+    ``num_pieces`` counts the 256 bytes and the end-of-text, but not the tag pieces.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -75,13 +73,7 @@ def random_model(
 ) -> LoadedModel:
     """Build a model with random weights around a tokenizer, which gets the tag pieces.
 
-    Args:
-        config: The architecture; its vocabulary grows to the tokenizer's if it is smaller.
-        tokenizer: Any fast tokenizer.
-        name: What traces and reports call it.
-        dtype: Of weights and cache.
-        device: Where to put it.
-        seed: Of the weights.
+    The vocabulary of the configuration grows to that of the tokenizer if it is smaller.
 
     Raises:
         UnsupportedModelError: the engine would not be exact for this architecture.

@@ -33,15 +33,7 @@ class Rotation:
     """Whether pairs are neighbours (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1) ..."""
 
     def turn(self, keys_GKD: Tensor, offsets_K: Tensor) -> Tensor:
-        """Return keys moved by a number of positions each.
-
-        Args:
-            keys_GKD: [G, K, D] of any floating dtype; the sum is done in float32.
-            offsets_K: int64 [K], new position minus old.
-
-        Returns:
-            [G, K, D] of the keys' dtype.
-        """
+        """Return keys [G, K, D] moved by int64 [K] positions each; computed in float32."""
         angles_KF = offsets_K[:, None].float() * self.frequencies_F
         cos, sin = angles_KF.cos(), angles_KF.sin()
         num_rotary = 2 * len(self.frequencies_F)
@@ -86,10 +78,7 @@ def probe_keys(model: nn.Module, token: int, position: int) -> Mapping[int, Tens
 
 
 def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
-    """Return for each layer how its keys turn with position; None where they do not.
-
-    Args:
-        model: A model whose attention is ``pasta_attention``.
+    """Return the rotation of each layer's keys with position, or None for a layer without one.
 
     Raises:
         UnsupportedModelError: a layer whose keys fit none of the model's own frequencies.

@@ -120,13 +120,9 @@ class Runner:
         fast_logits: LogitsFunction | None = None,
         rotations: Mapping[int, Rotation | None] | None = None,
     ) -> None:
-        """Keep the model and its memory.
+        """Keep the model, whose attention is ``pasta_attention``, and its memory.
 
-        Args:
-            model: A transformers causal model whose attention is ``pasta_attention``.
-            pool: Where keys and values live.
-            fast_logits: A faster function with the model's logits, if there is one.
-            rotations: How layers turn keys; needed for positions 'rotate'.
+        ``fast_logits`` is used instead of the model; positions 'rotate' need ``rotations``.
         """
         self.model = model
         self.pool = pool

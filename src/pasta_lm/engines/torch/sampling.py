@@ -32,16 +32,10 @@ class Choice:
 
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
-    """Return the random number for one token.
+    """Return the random number, a multiple of 2**-53 in [0, 1), of one token.
 
-    Args:
-        seed: The request's.
-        sample: Which of the request's ``n`` samples.
-        path: The thread's place in document order: main (), its k-th child (k,).
-        index: Index of the token in its thread.
-
-    Returns:
-        A multiple of 2**-53 in [0, 1).
+    It depends on the request's seed, the sample, the thread's path in document order (main is (),
+    its k-th child (k,)) and the token's index in its thread.
     """
     key = ",".join(map(str, (seed, sample, index, *path))).encode()
     return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 11) * 2.0**-53
@@ -98,16 +92,7 @@ class TokenMasks:
 
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
-    """Choose one token for each row.
-
-    Args:
-        logits_WV: float32 [W, V], raw.
-        choices: One for each row.
-        masks: Rows of legal tokens.
-
-    Returns:
-        Token ids, one for each row.
-    """
+    """Return one token id for each row of logits, float32 [W, V] and raw."""
     scores = penalised(logits_WV, choices) + torch.stack(
         [masks.row(c.legal, ignore_eos=c.params.ignore_eos) for c in choices]
     )

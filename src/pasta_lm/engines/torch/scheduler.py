@@ -35,12 +35,9 @@ class Scheduler:
     """Admit, grow and preempt requests of one pool."""
 
     def __init__(self, pool: Pool, *, overcommit: bool = False, max_running: int = 256) -> None:
-        """Begin empty.
+        """Begin empty; ``overcommit`` admits by present instead of largest possible need.
 
-        Args:
-            pool: Whose pages are given out.
-            overcommit: Admit by what is needed now instead of by what can be needed.
-            max_running: Requests in the pool at once.
+        ``max_running`` bounds the requests in the pool.
         """
         self._pool = pool
         self._overcommit = overcommit

@@ -51,10 +51,9 @@ class SegmentsPass:
 
 
 def check_exact(model: PreTrainedModel) -> None:
-    """Refuse a model that would not be exact.
+    """Refuse a model, in evaluation mode, for which the engine would not be exact.
 
-    Args:
-        model: In evaluation mode; its attention implementation may be any and is restored.
+    Its attention implementation may be any, and is restored.
 
     Raises:
         UnsupportedModelError: with the model's name and the reason.

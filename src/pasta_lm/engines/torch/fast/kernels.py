@@ -62,15 +62,7 @@ class Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return x times the weights transposed, plus the biases, plus a residual.
-
-        Args:
-            x: [1, R, I].
-            residual: [1, R, O] of the same dtype, or None.
-
-        Returns:
-            [1, R, O] of the inputs' dtype.
-        """
+        """Return x [1, R, I] times the weights transposed, plus biases and residual: [1, R, O]."""
         if not self._emulates_bfloat16:
             return self._product(x, residual)
         out = self._product(x.float(), None).bfloat16()

@@ -22,12 +22,9 @@ _Layer = tuple[Node, Node, Node, Node | None]
 
 
 def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
-    """Rewrite a traced pass in place.
+    """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
-    Args:
-        graph: Its inputs are tokens [N], positions [N] and wanted rows [W].
-        num_tokens: The size that stood for N while tracing; becomes the real one.
-        num_wanted: The same for W.
+    ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
     """
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)

@@ -94,8 +94,7 @@ class CapturedModel:
 def capture(model: PreTrainedModel) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    Args:
-        model: In evaluation mode, its attention ``pasta_attention``.
+    The model must be in evaluation mode, with ``pasta_attention``.
     """
     try:
         captured = _trace(model)
