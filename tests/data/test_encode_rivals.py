@@ -133,7 +133,7 @@ def assert_met(example: EncodedExample, request: Request) -> None:
     label = dict(zip(names(example), example.labels, strict=True))
     chosen = {thread.id: thread.num_prefix for thread in seen.response.interpreter.threads}
     for record in seen.response.trace.threads:
-        lane = [one.token for one in seen.response.trace.lane(record.id)]
+        lane = [one.token for one in seen.response.trace.tokens_of(record.id)]
         for index in range(max(1, chosen[record.id]), len(lane)):
             assert label[record.id, index - 1] == lane[index]
 

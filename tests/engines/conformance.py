@@ -120,8 +120,10 @@ def test_a_sync_is_fed_behind_all_that_it_joins(opened: Opener, document: Docume
     trace = opened(document).answer().trace
     assert len(trace.syncs) == document.num_syncs
     for sync in trace.syncs:
-        (fed,) = [token for token in trace.lane(sync.thread) if token.position == sync.position]
-        ends = [trace.lane(thread)[-1].slot for thread in sync.joined]
+        (fed,) = [
+            token for token in trace.tokens_of(sync.thread) if token.position == sync.position
+        ]
+        ends = [trace.tokens_of(thread)[-1].slot for thread in sync.joined]
         assert all(end is not None and end < (fed.slot or 0) for end in ends)
 
 

@@ -95,8 +95,10 @@ def test_a_thread_feeds_what_it_joins_before_its_sync(
 ) -> None:
     trace = ScriptedEngine(document, speeds=speeds).answer().trace
     for sync in trace.syncs:
-        (fed,) = [token for token in trace.lane(sync.thread) if token.position == sync.position]
-        ends = [trace.lane(thread)[-1].slot for thread in sync.joined]
+        (fed,) = [
+            token for token in trace.tokens_of(sync.thread) if token.position == sync.position
+        ]
+        ends = [trace.tokens_of(thread)[-1].slot for thread in sync.joined]
         assert all(end is not None and end < (fed.slot or 0) for end in ends)
 
 
@@ -120,7 +122,7 @@ def test_text_streams_as_each_thread_decodes_it(
                 for lane in answer.trace.threads:
                     written = "".join(
                         token.text
-                        for token in answer.trace.lane(lane.id)
+                        for token in answer.trace.tokens_of(lane.id)
                         if token.role == "content"
                     )
                     assert texts.get(lane.id, "") == written

@@ -222,7 +222,7 @@ def test_lanes_cover_the_steps_in_which_each_thread_was_fed() -> None:
     assert found.height == 3 * lanes.LANE_HEIGHT
     scale = lanes.WIDTH / trace.forward_passes
     for lane, thread in zip(found.lanes, trace.threads, strict=True):
-        fed = {token.fed_step for token in trace.lane(thread.id)} - {None}
+        fed = {token.fed_step for token in trace.tokens_of(thread.id)} - {None}
         width = sum(part.width for part in lane.stretches)
         assert width == pytest.approx(len(fed) * scale, abs=0.1 * len(lane.stretches))
         assert all(

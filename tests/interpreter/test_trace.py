@@ -83,7 +83,7 @@ def test_content_tokens_are_neither_tags_nor_topics(trace: Trace) -> None:
     assert trace.num_content_tokens == 3
     assert trace.num_tokens == 8
     assert trace.parallelism == 3 / trace.critical_path
-    assert [token.text for token in trace.lane(1)] == ["", "b\u00e9\n\U0001f600", ""]
+    assert [token.text for token in trace.tokens_of(1)] == ["", "b\u00e9\n\U0001f600", ""]
 
 
 @pytest.mark.parametrize(

@@ -144,14 +144,14 @@ def test_only_forks_can_be_sampled_and_none_follows_another() -> None:
     for answer in answers(*(sampled(seed) for seed in range(30))):
         trace = answer.trace
         assert trace.num_illegal == 0
-        main = [token.token for token in trace.lane(0)]
+        main = [token.token for token in trace.tokens_of(0)]
         forks = [index for index, token in enumerate(main) if token == FORK]
         assert pieces.intersection(t for t in main if t is not None) <= {FORK}
         assert all(b - a > 1 for a, b in zip(forks, forks[1:], strict=False))
         assert len(forks) == len(trace.threads) - 1
         num_forks += len(forks)
         for thread in trace.threads[1:]:
-            lane = [token.token for token in trace.lane(thread.id)]
+            lane = [token.token for token in trace.tokens_of(thread.id)]
             assert lane[0] == CHILD
             assert not pieces.intersection(t for t in lane[1:-1] if t is not None)
             assert lane[1:2] != [END]
@@ -165,7 +165,7 @@ def test_without_the_mask_what_the_table_lacks_has_no_effect_and_is_counted() ->
     found = answers(*(sampled(seed, mask=False) for seed in range(20)))
     assert sum(answer.trace.num_illegal for answer in found) > 5
     sync = VOCABULARY.piece_id(SYNC)
-    said = [token for answer in found for token in answer.trace.lane(0) if token.token == sync]
+    said = [token for answer in found for token in answer.trace.tokens_of(0) if token.token == sync]
     assert said
     assert all(answer.trace.syncs == [] for answer in found)
 

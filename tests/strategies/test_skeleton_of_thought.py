@@ -54,7 +54,7 @@ def free(*given: str, num_main: int = 4, **params: object) -> Request:
 
 def tokens_of(trace: Trace, thread: int) -> list[int | None]:
     """Return what a thread decoded, what it was given excluded."""
-    return [one.token for one in trace.lane(thread) if one.role is not Role.TAG]
+    return [one.token for one in trace.tokens_of(thread) if one.role is not Role.TAG]
 
 
 # --- skeletons
@@ -113,7 +113,7 @@ def test_the_answer_is_its_points_and_the_skeleton_is_counted() -> None:
     assert trace.usage()["completion_tokens"] == sum(map(len, [skeleton, *points, *suffixes]))
     assert [thread.topic for thread in trace.threads] == [None, "sleep", "light", "noise"]
     assert {thread.start_step for thread in trace.threads[1:]} == {len(skeleton)}
-    assert {token.role for token in trace.lane(0)} == {Role.TOPIC}
+    assert {token.role for token in trace.tokens_of(0)} == {Role.TOPIC}
     assert Trace.from_json(trace.to_json()) == trace
     assert json.dumps(answer.to_dict()).count("async topic") == 3
 
@@ -316,6 +316,6 @@ def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
         one.step()
     (running,) = one._requests.values()
     lanes = running.responses[0].live.values()
-    main = {token.token for token in running.responses[0].trace.lane(0)}
+    main = {token.token for token in running.responses[0].trace.tokens_of(0)}
     for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):
         assert lane.seen >= {*PROMPT, *main, *ids(given)}

@@ -218,7 +218,7 @@ def _count(thread: ThreadRecord) -> str:
 def _cells(trace: Trace, thread: ThreadRecord, columns: int, glyphs: Glyphs) -> Iterator[str]:
     """Yield one character for each column; a column stands for one step or several."""
     num_steps = max(1, trace.forward_passes)
-    tokens = trace.lane(thread.id)
+    tokens = trace.tokens_of(thread.id)
     fed = {token.fed_step for token in tokens if token.fed_step is not None}
     forks = {child.start_step for child in trace.threads if child.parent == thread.id}
     syncs = {sync.step for sync in trace.syncs if sync.thread == thread.id}

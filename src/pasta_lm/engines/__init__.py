@@ -1,1 +1,1 @@
-"""Where tokens come from: what is asked of an engine, vocabularies, scripted and local engines."""
+"""Engines: requests and answers, vocabularies, the scripted engine and the local one."""

@@ -67,7 +67,7 @@ class PieceTable:
             ) from None
 
     def lexeme(self, token_id: int) -> Lexeme | None:
-        """Return what a tag piece says, or None for an ordinary token."""
+        """Return the lexeme of a tag piece, or None for an ordinary token."""
         return self._lexemes.get(token_id)
 
 

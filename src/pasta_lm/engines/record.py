@@ -1,6 +1,6 @@
 """One answer as a row of a file: its text, how it ended, and the counts that speed is made of.
 
-Evaluation, rollouts and replay keep this record; each adds what it knows besides (a grade, a
+Evaluation, rollouts and replay keep this record; each adds columns of its own (a grade, a
 system, a score). Every figure can be computed again from such rows.
 """
 
@@ -39,7 +39,7 @@ class AnswerRecord:
         """Return the record of an answer.
 
         Args:
-            answer: What an engine returned.
+            answer: The answer of an engine.
             is_timed: Whether it was decoded alone, so that its clock means something.
             keeps_trace: Whether the record holds the packed trace.
         """

@@ -1,7 +1,4 @@
-"""Write down what happens in one response as it happens: the maker of traces.
-
-Engines tell it of tokens, steps and commands; it reads no clock, times are handed in.
-"""
+"""Write the trace of a response while it runs; times are handed in, no clock is read."""
 
 from __future__ import annotations
 
@@ -57,10 +54,10 @@ class Recorder:
         record.fed_step = step
         record.slot, record.position, record.depth = placed.slot, placed.position, placed.depth
         self.trace.critical_path = max(self.trace.critical_path, placed.depth)
-        lane = self.trace.threads[thread.id]
-        lane.end_step = step
-        if lane.start_step is None:
-            lane.start_step = step
+        record = self.trace.threads[thread.id]
+        record.end_step = step
+        if record.start_step is None:
+            record.start_step = step
 
     def synced(self, thread: Thread, joined: Sequence[Thread], *, step: int, position: int) -> None:
         """Add a sync that was fed."""
@@ -76,8 +73,8 @@ class Recorder:
         """Note the end of the response."""
         for thread in threads:
             self.thread_started(thread)
-            lane = self.trace.threads[thread.id]
-            lane.finish_reason = (
+            record = self.trace.threads[thread.id]
+            record.finish_reason = (
                 None if thread.finish_reason is None else thread.finish_reason.value
             )
         self.trace.finish_reason = reason

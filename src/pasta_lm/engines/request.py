@@ -41,7 +41,7 @@ class SamplingParams:
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
     mask: bool = True
-    """Let only legal tags be sampled; False exists to measure what the model does alone."""
+    """Let only legal tags be sampled; False measures the model without help."""
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -96,7 +96,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and what to do with it."""
+    """One prompt and how to decode its answer."""
 
     prompt: Sequence[int]  # token ids; at least one
     params: SamplingParams = field(default_factory=SamplingParams)
@@ -163,14 +163,14 @@ StreamEvent = ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response: what the reader gets, how it is structured, how it came about."""
+    """One response: the structured answer, and the trace of how it was decoded."""
 
     document: Document
     trace: Trace
 
     @property
     def text(self) -> str:
-        """Return the answer that a reader gets: no tags."""
+        """Return the answer without tags."""
         return self.document.plain_text
 
     @property

@@ -16,7 +16,7 @@ _STAGES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 """Which key of a tokenizer, when it holds a sequence, lists its parts under which name."""
 
 
-class Remade(NamedTuple):
+class RebuiltModel(NamedTuple):
     """A model without some of its tokens; the others are numbered without gaps."""
 
     model: Json
@@ -24,7 +24,7 @@ class Remade(NamedTuple):
 
 
 def stages(tokenizer: Json) -> Json:
-    """Return all of a tokenizer but its tokens: what it does around its model."""
+    """Return a tokenizer without its tokens: the stages around its model."""
     # A truncation or padding that someone left switched on is no part of encoding.
     nothing: Json = {"added_tokens": [], "truncation": None, "padding": None}
     return {**tokenizer, **nothing, "model": {"type": "BPE", "vocab": {}, "merges": []}}
@@ -45,17 +45,19 @@ def decoder_types(tokenizer: Json) -> frozenset[str]:
     return frozenset(stage["type"] for stage in _flat(tokenizer["decoder"], "decoders"))
 
 
-def without_tokens(model: Json, spellings: Collection[str], ids: Collection[int]) -> Remade | None:
+def without_tokens(
+    model: Json, spellings: Collection[str], ids: Collection[int]
+) -> RebuiltModel | None:
     """Return a model that never makes these tokens, or None if it already makes none of them.
 
     Tokens are named by content or by id; byte-level models spell content in their own alphabet.
     """
-    remake = _unigram_without if model["type"] == "Unigram" else _words_without
-    return remake(model, set(spellings), set(ids))
+    rebuild = _unigram_without if model["type"] == "Unigram" else _words_without
+    return rebuild(model, set(spellings), set(ids))
 
 
-def _words_without(model: Json, spellings: set[str], ids: set[int]) -> Remade | None:
-    """Remake a model that has a table of words: BPE, WordPiece, WordLevel."""
+def _words_without(model: Json, spellings: set[str], ids: set[int]) -> RebuiltModel | None:
+    """Rebuild a model that has a table of words: BPE, WordPiece, WordLevel."""
     vocab: dict[str, int] = model["vocab"]
     gone = {word for word, token_id in vocab.items() if word in spellings or token_id in ids}
     # The unknown token must stay: without it, a character that has no token is an error.
@@ -69,7 +71,7 @@ def _words_without(model: Json, spellings: set[str], ids: set[int]) -> Remade | 
     if "merges" in model:
         made = zip(model["merges"], _merged(model), strict=True)
         changed["merges"] = [pair for pair, word in made if gone.isdisjoint((*pair, word))]
-    return Remade(model | changed, [vocab[word] for word in words])
+    return RebuiltModel(model | changed, [vocab[word] for word in words])
 
 
 def _reachable(model: Json) -> set[str]:
@@ -85,8 +87,8 @@ def _merged(model: Json) -> Iterator[str]:
     return (left + right[prefix:] for left, right in model["merges"])
 
 
-def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> Remade | None:
-    """Remake a Unigram model, whose ids are places in its list."""
+def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> RebuiltModel | None:
+    """Rebuild a Unigram model, whose ids are places in its list."""
     pieces, unknown = model["vocab"], model["unk_id"]
     kept = [
         place
@@ -97,7 +99,7 @@ def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> Remade 
         return None
     unk_id = None if unknown is None else kept.index(unknown)
     vocab = [pieces[place] for place in kept]
-    return Remade({**model, "vocab": vocab, "unk_id": unk_id}, kept)
+    return RebuiltModel({**model, "vocab": vocab, "unk_id": unk_id}, kept)
 
 
 def _flat(stage: Json | None, parts: str) -> Iterator[Json]:

@@ -1,8 +1,8 @@
 """Turn token ids into text, one at a time, never splitting a character; find stop strings in it.
 
 Every token stands for a fixed run of bytes in the middle of a text; the text of a sequence is
-those bytes read as UTF-8. What a tokenizer's decoder does to the first token of a sequence (drop
-a space) does not happen here. Knows the spelling of bytes in the two families of tokenizers and
+those bytes read as UTF-8. A tokenizer's decoder changes the first token of a sequence (drops a
+space); that does not happen here. Knows the spelling of bytes in the two families of tokenizers and
 nothing of tags; the tokenizer itself comes in as functions.
 """
 
@@ -32,7 +32,7 @@ class TokenBytes:
     """The bytes of each token, worked out when they are first asked for.
 
     Attributes:
-        silent: Tokens that stand for no text: the tags, and what is flagged special.
+        silent: Tokens that stand for no text: the tags and special tokens.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class TextStream:
         return self._own(self._decoder.decode(self._bytes[token_id]))
 
     def close(self) -> str:
-        """Return what is left and end the stretch."""
+        """Return the rest of the text and end the stretch."""
         text = self._own(self._decoder.decode(b"", final=True))
         self._decoder.reset()
         self._num_of_context = 0
         return text
 
     def _own(self, text: str) -> str:
-        """Leave out the characters that the context began: of what it held back, the first."""
+        """Remove the characters that began in the context."""
         own = text[self._num_of_context :]
         self._num_of_context -= min(self._num_of_context, len(text))
         return own
@@ -143,7 +143,7 @@ class StopWatch:
         self.has_matched = False
 
     def feed(self, text: str) -> str:
-        """Take text and return what can be released: all before a stop once one has matched."""
+        """Take text and return the part that can be released: up to the first stop string."""
         if not self._stops or self.has_matched:
             return "" if self.has_matched else text
         text = self._held + text
@@ -165,6 +165,6 @@ class StopWatch:
         )
 
     def flush(self) -> str:
-        """Return what is held back: a tag or the end of the thread follows."""
+        """Return the text that is held back: a tag or the end of the thread follows."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""Tag pieces <-> token ids; encoding that never lets text become a tag.
+"""A tokenizer with the ids of the tag pieces; it never encodes text as a tag.
 
 The tokenizer given never encodes. Two copies of it do: one for prompts, to which only the tags do
 not exist, and one for the text between tags, to which no special token exists and which adds
@@ -26,12 +26,12 @@ from pasta_lm.language.tags import PIECES
 
 __all__ = ["ChatTokenizer", "EncodedDocument", "FastTokenizer", "TextStream", "Vocabulary"]
 
-_TURN = "(the turn of the model)"  # marks where a chat template puts what the model said
+_TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
 class FastTokenizer(Protocol):
-    """What is needed of a transformers tokenizer that the tokenizers library backs."""
+    """A transformers tokenizer that the tokenizers library backs."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -58,7 +58,7 @@ class Vocabulary:
 
     Attributes:
         num_tokens: One more than the largest token id. A model may have more rows than that.
-        prompt_prefix: What the tokenizer puts before a prompt, such as a begin-of-text.
+        prompt_prefix: Tokens that the tokenizer puts before a prompt, such as a begin-of-text.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Vocabulary:
         return self._pieces[piece]
 
     def id_to_lexeme(self, token_id: int) -> Lexeme | None:
-        """Return what a tag piece says, or None for an ordinary token."""
+        """Return the lexeme of a tag piece, or None for an ordinary token."""
         return self._pieces.lexeme(token_id)
 
     # --- text to ids
@@ -125,7 +125,7 @@ class Vocabulary:
         return self._texts.encode(text)
 
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
-        """Encode what a user asks: a text, or messages with a role and a content.
+        """Encode a prompt: a text, or messages with a role and a content.
 
         A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Messages are
         written by the chat template; without one, their contents make up a plain text, a
@@ -145,7 +145,7 @@ class Vocabulary:
 
     @property
     def has_chat_template(self) -> bool:
-        """Tell whether the tokenizer says how messages are written."""
+        """Return whether the tokenizer has a chat template."""
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
@@ -159,7 +159,7 @@ class Vocabulary:
         return str(written)
 
     def encode_reply(self, text: str) -> list[int]:
-        """Encode what a user says after a turn of the model, from that turn's end on.
+        """Encode a user's reply to a turn of the model, from that turn's end on.
 
         The chat template writes it; without one, it is a paragraph of its own.
 
@@ -192,7 +192,7 @@ class Vocabulary:
     # --- ids to text
 
     def text_stream(self, context: Sequence[int] = ()) -> TextStream:
-        """Return what turns the ids after a context into text, one by one."""
+        """Return a decoder that turns the ids after a context into text, one by one."""
         return TextStream(self._bytes, context)
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -211,7 +211,7 @@ class Vocabulary:
         """Return the answer that token ids spell, every promise with its block."""
         return encoded_document.decode(encoded, self.lexemes)
 
-    # --- what a mask needs
+    # --- sets of ids for masks
 
     @cached_property
     def topic_forbidden(self) -> frozenset[int]:
@@ -270,21 +270,21 @@ class _Copies:
         self._special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
         self._tag_ids = tag_ids
         gone = {*PIECES, *(added[token_id].content for token_id in special_ids)}
-        remade = tag_free.without_tokens(self.data["model"], gone, tag_ids)
-        if remade is None:
+        rebuilt = tag_free.without_tokens(self.data["model"], gone, tag_ids)
+        if rebuilt is None:
             self._model = backend.model
             self._ids = list(range(backend.get_vocab_size(with_added_tokens=False)))
         else:
-            alone = {**tag_free.stages(self.data), "model": remade.model}
+            alone = {**tag_free.stages(self.data), "model": rebuilt.model}
             self._model = Tokenizer.from_str(json.dumps(alone, ensure_ascii=False)).model
-            self._ids = remade.original_ids
+            self._ids = rebuilt.original_ids
 
     def for_prompts(self) -> _Encoder:
-        """Return what encodes prompts: special tokens keep their meaning, tags do not exist."""
+        """Return the encoder of prompts: special tokens keep their meaning, tags do not exist."""
         return self._copy(self.data, self._special | self._ordinary)
 
     def for_text_between_tags(self) -> _Encoder:
-        """Return what encodes text alone: no special token exists either."""
+        """Return the encoder of text between tags: no special token exists either."""
         return self._copy(tag_free.as_middle_of_text(self.data), self._ordinary)
 
     def _copy(self, data: tag_free.Json, added: Mapping[int, AddedToken]) -> _Encoder:
@@ -315,7 +315,7 @@ class _Encoder:
         return [self._original_ids[token_id] for token_id in encoding.ids]
 
     def prefix(self) -> tuple[int, ...]:
-        """Return what stands before any text; the copy has these ids from the original."""
+        """Return the ids before any text, which are the same in the copy."""
         encoding = self._copy.encode("a", add_special_tokens=True)
         num_before = (*encoding.special_tokens_mask, 0).index(0)
         return tuple(encoding.ids[:num_before])

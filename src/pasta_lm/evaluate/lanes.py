@@ -59,7 +59,7 @@ def picture(trace: Trace) -> Picture:
 
 
 def _lane(trace: Trace, lane: ThreadRecord, place: int, scale: float) -> Lane:
-    tokens = trace.lane(lane.id)
+    tokens = trace.tokens_of(lane.id)
     fed = sorted({token.fed_step for token in tokens if token.fed_step is not None})
     return Lane(
         label="main" if lane.topic is None else f"{lane.id} {lane.topic}",

@@ -1,4 +1,4 @@
-"""How it runs: threads, visibility, positions, limits and the state machine of one response."""
+"""The state machine of one response: threads, visibility, positions, limits and its trace."""
 
 from pasta_lm.interpreter.commands import Begin, Command, End, Finish, Fork, Resume
 from pasta_lm.interpreter.entries import Entries, Entry

@@ -55,7 +55,7 @@ Command = Fork | Begin | Resume | End | Finish
 
 
 class Legal(NamedTuple):
-    """What a thread may decode next; hashable, so that engines can keep a mask for each."""
+    """The tokens a thread may decode next; hashable, so that engines can keep a mask for each."""
 
     kinds: frozenset[LexemeKind]
     end_of_text: bool

@@ -1,7 +1,7 @@
-"""Every fed token of one request: its owner, its slot, its position, its row.
+"""Every fed token of one request: its owner, slot, position and row.
 
 The list index of an entry is its slot. The prompt has an owner of its own, so that several samples
-of one prompt share its entries. This is what a KV cache holds, without the tensors.
+of one prompt share its entries. A KV cache holds the same, as tensors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Entries:
         return self.items[slot]
 
     def new_owner(self) -> int:
-        """Return an owner number that nobody has."""
+        """Return an unused owner number."""
         self.num_owners += 1
         return self.num_owners - 1
 

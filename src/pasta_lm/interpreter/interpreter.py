@@ -1,9 +1,9 @@
-"""The state machine of one response: what a thread decoded in, commands out.
+"""The state machine of one response: decoded tokens in, commands out.
 
 No engine, no clock, no I/O, no token ids: the same machine runs under a local engine that decodes
 many threads in one forward pass and under remote servers that stream one thread each. Tags come
-as lexemes; what a *model* emits is never an error: a tag that is illegal here has no effect and is
-counted.
+as lexemes. Nothing that a *model* emits is an error: a tag that is illegal here has no effect and
+is counted.
 
 Source: PASTA, section 3.2; decisions where the paper is silent are in ``docs/architecture.md``.
 """
@@ -35,9 +35,9 @@ from pasta_lm.language.parser import Form, Parser, State
 class Interpreter:
     """Run one response.
 
-    Engines call ``legal`` and ``forced`` before they choose a token, ``advance`` with what they
-    chose, and carry out the commands. Within one pass they call ``advance`` in reading order
-    (``Thread.reading_key``), so that limits favour what stands earlier in the answer.
+    Engines call ``legal`` and ``forced`` before they choose a token, ``advance`` with the chosen
+    token, and carry out the commands. Within one pass they call ``advance`` in reading order
+    (``Thread.reading_key``), so that limits favour earlier parts of the answer.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Interpreter:
         """Yield the threads that decode in the coming pass, in order of birth."""
         return (thread for thread in self.threads if thread.state is ThreadState.RUNNING)
 
-    # What may come next
+    # Legal tokens
 
     def legal(self, thread: Thread) -> Legal:
-        """Return what the thread may decode next."""
+        """Return the tokens that the thread may decode next."""
         if thread.in_topic:
             return self._legal_in_topic(thread)
         kinds = set(thread.parser.legal()) - {LexemeKind.ASYNC_OPEN}
@@ -122,10 +122,10 @@ class Interpreter:
         last = self.limits.max_position
         return last is not None and thread.position > last
 
-    # What was decoded
+    # Decoded tokens
 
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
-        """Take the token that a thread decoded, chosen or forced; return what follows from it.
+        """Take the token that a thread decoded, chosen or forced; return the commands that follow.
 
         Outside topics the text of TEXT lexemes is not read: engines add it with ``Thread.write``,
         in whole characters.
@@ -169,7 +169,7 @@ class Interpreter:
         return commands
 
     def _may_close(self, thread: Thread) -> bool:
-        """Return whether the topic is one, and whether its block would have a place to stand."""
+        """Return whether the topic has text, and its block has positions."""
         return thread.has_topic_text and self.limits.largest_units(thread.position) >= 1
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
@@ -215,7 +215,7 @@ class Interpreter:
     def expand(
         self, starts: Iterable[tuple[str | None, int]], *, is_cut: bool = False
     ) -> list[Command]:
-        """End main and let other threads write the answer: what main wrote is no part of it.
+        """End main and let other threads write the answer; main's text is no part of it.
 
         Args:
             starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
@@ -250,7 +250,7 @@ class Interpreter:
         thread.state = ThreadState.ENDED
         thread.finish_reason = reason
         commands: list[Command] = [End(thread, reason)]
-        if self.main.is_awaiting_nobody:
+        if self.main.has_nothing_to_wait_for:
             self.main.state = ThreadState.RUNNING
             commands.append(self._join(self.main))
         commands += self._begin_deferred()
@@ -260,7 +260,7 @@ class Interpreter:
         alive = [thread for thread in self.threads if thread.is_alive]
         if self.is_finished or any(one.state is not ThreadState.DEFERRED for one in alive):
             return []
-        if alive:  # no room is left for what they are given
+        if alive:  # no room is left for their prefixes
             return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
         stopped = self._stopped_at is not None
         reason = FinishReason.STOP if stopped else self.main.finish_reason
@@ -278,7 +278,7 @@ class Interpreter:
         return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
 
     def abort(self) -> list[Command]:
-        """End everything: nobody wants the response any more."""
+        """End all threads and the response: the caller gave it up."""
         if self.is_finished:
             return []
         return [*self._end_alive(FinishReason.ABORT), *self._finish(FinishReason.ABORT)]
@@ -295,7 +295,7 @@ class Interpreter:
     def stop(self, thread: Thread) -> list[Command]:
         """Cut the answer at the end of this thread's text: a ``stop`` string was found there.
 
-        What stands later in reading order is aborted, what stands earlier finishes.
+        Threads later in reading order are aborted, earlier ones finish.
         """
         if self._stopped_at is not None and self._stopped_at.reading_key <= thread.reading_key:
             return []

@@ -19,7 +19,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # it ended by itself: end-of-text, ``</async>``, or a ``stop`` string
     LENGTH = "length"  # A limit ended it: the block's, the response's, or the model's last position
     ABORT = "abort"
-    """Someone gave it up: the caller, or a ``stop`` that stands earlier in reading order."""
+    """Given up by the caller, or by a ``stop`` string earlier in reading order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Give every fed token its slot, position, row and depth.
+"""Assign a slot, position, row and depth to every fed token.
 
 Joins the interpreter's threads to the request's entries: called once for each fed token, in order
 of slot. Knows token ids as numbers to keep, nothing of their text and nothing of tensors.
@@ -75,7 +75,7 @@ class Placer:
     def take_back(self, thread: Thread, num_tokens: int) -> None:
         """Forget the last entries: a thread's tokens that were guessed wrong.
 
-        They stand last: nobody else fed anything behind them.
+        They are the last entries: no other thread has fed anything since.
         """
         first = len(self.entries) - num_tokens
         assert all(entry.owner == thread.owner for entry in self.entries.items[first:])

@@ -1,7 +1,7 @@
-"""Where a token stands: the one definition, one strategy a function.
+"""The positions of tokens, the only definition: one function a strategy.
 
-The block of a promise that ends at position p begins at p + 1. What differs between strategies is
-where main goes on after its promise, and where a sync stands. All positions count from 0, in
+The block of a promise that ends at position p begins at p + 1. Strategies differ in where main
+continues after its promise, and in the position of a sync. All positions count from 0, in
 tokens. Knows nothing of slots, text or tensors.
 
 Source: PASTA, section 3.3 and its comparison of position strategies.

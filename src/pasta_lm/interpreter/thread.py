@@ -1,7 +1,7 @@
-"""A decoding thread: its state, its parent, where it was forked, what it owes.
+"""A decoding thread: its state, its place among the threads, its content.
 
-A thread is bookkeeping alone. The interpreter changes its state, ``placement`` its position, row
-and depth; engines keep what they need (the next token, a random counter) beside it.
+A thread is bookkeeping alone. The interpreter changes its state, the placer its position, row and
+depth; the next token and the text stream are kept beside it (``engines.live_thread``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pasta_lm.language.parser import Parser
 
 
 class ThreadState(Enum):
-    """What a thread is doing."""
+    """The state of a thread."""
 
     DEFERRED = "deferred"  # promised, but not started: too many others decode
     RUNNING = "running"  # it decodes one token in every pass
@@ -29,7 +29,7 @@ class ThreadState(Enum):
 
 @dataclass(slots=True, eq=False)
 class ForkPoint:
-    """Where a promise ended: what its thread needs to begin, now or (deferred) later."""
+    """Where a promise ended, from where its thread begins now or (deferred) later."""
 
     slot: int
     position: int
@@ -82,7 +82,7 @@ class Thread:
         return self.state is not ThreadState.ENDED
 
     @property
-    def is_awaiting_nobody(self) -> bool:
+    def has_nothing_to_wait_for(self) -> bool:
         """Return whether it waits at a sync though all that it waited for have ended."""
         is_waiting = self.state is ThreadState.WAITING
         return is_waiting and not any(child.is_pending for child in self.unjoined)

@@ -1,7 +1,7 @@
 """One response as data: every token, when it was decoded and fed; as JSON and for Perfetto.
 
 Steps count forward passes after the prefill from 0; times are seconds from a monotonic clock that
-the engine reads and hands in. Knows nothing of who decoded.
+the engine reads and hands in. Knows nothing of engines.
 
 Source: PASTA, section 5.1 (critical path, theoretical speedup, parallelism).
 """
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token is in PASTA-LANG."""
+    """The role of a token in PASTA-LANG."""
 
     CONTENT = "content"
     TOPIC = "topic"
@@ -47,7 +47,7 @@ class TokenRecord:
     thread: int
     token: int | None  # its id, where the engine has ids
     text: str
-    """What it added to the thread's text; empty while a character is incomplete, and for tags."""
+    """Its text; empty while a character is incomplete, and for tags."""
     role: Role
     decoded_step: int  # the step whose logits it was chosen from; -1 is the prefill
     t_s: float  # when, in seconds since the request began
@@ -74,7 +74,7 @@ class ThreadRecord:
 
 @dataclass(slots=True)
 class SyncRecord:
-    """One sync: who waited for whom, and the step that fed it."""
+    """One sync: the threads that it joined, and the step that fed it."""
 
     thread: int
     joined: list[int]
@@ -129,7 +129,7 @@ class Trace:
             "total_tokens": self.num_prompt_tokens + self.num_tokens,
         }
 
-    def lane(self, thread: int) -> list[TokenRecord]:
+    def tokens_of(self, thread: int) -> list[TokenRecord]:
         """Return the tokens of one thread in order."""
         return [token for token in self.tokens if token.thread == thread]
 
@@ -210,8 +210,8 @@ def to_perfetto(trace: Trace) -> str:
     for thread in trace.threads:
         title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
         events.append(_name("thread_name", thread.id, title))
-        lane = trace.lane(thread.id)
-        events += [_token_slice(trace, token) for token in lane if token.fed_step is not None]
+        tokens = trace.tokens_of(thread.id)
+        events += [_token_slice(trace, token) for token in tokens if token.fed_step is not None]
         if thread.parent is not None and thread.start_step is not None:
             start = thread.parent, thread.start_step
             events += _arrow(trace, "fork", thread.id, start, (thread.id, thread.start_step))

@@ -1,4 +1,4 @@
-"""Who sees whom: the one definition, used by decoding, by training and by the pictures.
+"""The rule of visibility between threads, the only definition: decoding and training use it.
 
 Every fed token is an entry with an owner thread and a slot; slots grow with time. Each thread has
 a row of cutoffs by owner. A query sees an entry when the entry is not later than itself and lies
@@ -21,7 +21,7 @@ PROMPT_OWNER = 0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one thread may see: for each owner the first slot that it may not see."""
+    """The visibility of one thread: for each owner the first slot that it may not see."""
 
     cutoffs: Mapping[int, int]
 

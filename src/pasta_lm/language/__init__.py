@@ -1,4 +1,4 @@
-"""PASTA-LANG: what may be said."""
+"""PASTA-LANG, the language of tags: lexer, parser, document, checks and repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report every fault of a text, with its place and what to do; apply the documented repairs."""
+"""Report every fault of a text with its place and a hint; apply the documented repairs."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
 
 
 def render(diagnostic: Diagnostic, text: str) -> str:
-    """Return a diagnostic for people: what, where with a caret, what next."""
+    """Return a diagnostic for people: message, place with a caret, hint."""
     return f"{describe(diagnostic, text)}\n    hint: {diagnostic.hint}"
 
 
 def describe(diagnostic: Diagnostic, text: str) -> str:
-    """Return what is wrong and where, with a caret under it, in three lines."""
+    """Return the message of a diagnostic, its place, and the line with a caret, in three lines."""
     weight = "" if diagnostic.severity == "error" else "warning: "
     place = f"line {diagnostic.line}, column {diagnostic.column}"
     shown, caret = _excerpt(text, diagnostic.offset, diagnostic.length)

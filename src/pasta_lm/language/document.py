@@ -29,7 +29,7 @@ NUM_BLOCK_TAGS = 2  # <async> and </async>, one token each, count as part of the
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A promised chunk; ``units`` is its length in tens of tokens, None where nobody knows it."""
+    """A promised block; ``units`` is its length in tens of tokens, None if it is unknown."""
 
     topic: str
     units: int | None
@@ -57,7 +57,7 @@ class Document:
 
     @property
     def plain_text(self) -> str:
-        """Return what a reader gets: the tags removed, and nothing else changed."""
+        """Return the text for a reader: the tags removed, and nothing else changed."""
         return "".join(_texts(self.items))
 
     @property

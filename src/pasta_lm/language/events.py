@@ -39,9 +39,9 @@ class Lexeme:
     topic: str | None = None  # ASYNC_OPEN of the annotator form: the topic, unescaped
     start: int = 0  # the offset of the first character in all the text that was fed
     end: int = 0  # the offset after the last character
-    problems: tuple[Problem, ...] = ()  # FAULT: what is wrong with the tag
+    problems: tuple[Problem, ...] = ()  # FAULT: the faults of the tag
     meant: LexemeKind | None = None
-    """FAULT: what the tag would be without its problems, if that can be told."""
+    """FAULT: the kind that the tag would have without its problems, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A chunk will stand here, about ``10 * units`` tokens long; None: nobody says how long."""
+    """A block will stand here, about ``10 * units`` tokens long; None: its length is unknown."""
 
     topic: str
     units: int | None
@@ -73,7 +73,7 @@ class AsyncClose:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What follows sees every earlier block."""
+    """The text from here on sees every earlier block."""
 
 
 Event = Text | Promise | AsyncOpen | AsyncClose | Sync

@@ -1,4 +1,4 @@
-"""List every fault of the grammar: its code, its weight, what it says and what to do next.
+"""Every fault of the grammar: its code, severity, message and hint.
 
 Codes are stable: a code is never used for another fault. 0xx are errors, 1xx are warnings.
 """
@@ -130,11 +130,11 @@ class Fault(Enum):
 
     @property
     def hint(self) -> str:
-        """Return what to do next."""
+        """Return the repair that a user can make."""
         return self.value[2]
 
     def message(self, detail: str = "") -> str:
-        """Return what is wrong, with the detail put in."""
+        """Return the message with the detail put in."""
         return self.value[1].replace("{}", detail)
 
 

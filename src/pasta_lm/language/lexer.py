@@ -1,4 +1,4 @@
-"""Turn text, in any pieces, into lexemes; hold back only what may yet become a tag or an entity.
+"""Turn text, in any pieces, into lexemes; hold back only the possible start of a tag or entity.
 
 Operations: ``feed`` and ``close``; nothing is read, nothing waits. A tag that breaks the rules of
 its own spelling comes out as a ``FAULT`` that carries its problems; which tag may stand where is
@@ -59,7 +59,7 @@ class Lexer:
         return self._lex(at_end=False)
 
     def close(self) -> list[Lexeme]:
-        """Say that the text has ended and return what was held back."""
+        """End the text and return the lexemes that were held back."""
         return self._lex(at_end=True)
 
     def copy(self) -> Lexer:

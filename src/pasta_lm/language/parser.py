@@ -1,4 +1,4 @@
-"""Turn lexemes, from text or from token ids, into events; what is legal is a table.
+"""Turn lexemes, from text or from token ids, into events; a table says which are legal.
 
 Knows nothing of spelling, engines or limits: a sync is grammatical in the main thread whether or
 not anything is unjoined. ``max_depth`` is the one number beside the table: a promise opens a level
@@ -28,8 +28,8 @@ class Form(StrEnum):
     """The spellings of one answer, and the inside of one of its blocks."""
 
     WRITTEN = "written"  # every promise is followed by its block: stored and trained on
-    MAIN = "main"  # text, promises and syncs: what the main thread decodes
-    ANNOTATOR = "annotator"  # blocks that carry their topics, and syncs: what a teacher writes
+    MAIN = "main"  # text, promises and syncs, as the main thread decodes them
+    ANNOTATOR = "annotator"  # blocks that carry their topics, and syncs, as a teacher writes them
     BLOCK = "block"  # the inside of one block, as its thread decodes it, up to its ``</async>``
     FORKED = "forked"
     """APAR's table: text and forks. The promise's opening piece is a whole promise, without topic
@@ -89,7 +89,7 @@ TRANSITIONS: Final[dict[Form, dict[tuple[State, LexemeKind], State]]] = {
     },
 }
 
-# What to call a lexeme that the table does not allow: by the state if it is here, else by its kind.
+# The fault of a lexeme that the table does not allow: by the state if it is here, else by its kind.
 _FAULTS_BY_STATE: Final = {
     State.TOPIC: Fault.MALFORMED,
     State.PROMISED: Fault.PROMISE_WITHOUT_BLOCK,
@@ -151,7 +151,7 @@ class Parser:
         return self._legal
 
     def fault(self, lexeme: Lexeme) -> Fault | None:
-        """Return what is wrong with a lexeme here, or None if it may come next."""
+        """Return the fault of a lexeme at this place, or None if it may come next."""
         kind = lexeme.kind
         if kind in self._legal:
             return self._topic_fault(lexeme) if kind is LexemeKind.ASYNC_OPEN else None
@@ -179,7 +179,7 @@ class Parser:
         return self._step(lexeme)
 
     def close(self) -> list[Event]:
-        """Say that the lexemes have ended; the end of a block's thread ends the block.
+        """End the lexemes; the end of a block's thread ends the block.
 
         Raises:
             PastaSyntaxError: a promise or a block is unfinished.
@@ -247,7 +247,7 @@ class Parser:
         self._legal = _LEGAL[self._form, state, self._depth < self._max_depth]
 
     def _topic_fault(self, lexeme: Lexeme) -> Fault | None:
-        """Return what is wrong with a block's topic: only the annotator form has it there."""
+        """Return the fault of a topic in an opening tag, where only the annotator form has one."""
         if self._form is Form.ANNOTATOR:
             return Fault.BLOCK_WITHOUT_TOPIC if lexeme.topic is None else None
         return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None

@@ -1,7 +1,7 @@
 """Read one complete tag, as it was spelled: its lexemes, or a fault that names every problem.
 
 Lenient where the paper's own figures are: single quotes, no quotes, attributes in any order, white
-space and line breaks between them and before the end. Knows nothing of what surrounds the tag.
+space and line breaks between them and before the end. Knows nothing of the text around the tag.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def fault(
 def _read_shape(
     source: str, start: int
 ) -> tuple[LexemeKind | None, dict[str, _Attribute], list[Problem]]:
-    """Return what the tag is or is meant to be, its attributes, and what is wrong with both."""
+    """Return the kind of a tag, real or intended, its attributes, and the faults of both."""
     problems: list[Problem] = []
     head = _HEAD.match(source)
     assert head is not None, "the lexer finds tags by their names"

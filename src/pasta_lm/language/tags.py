@@ -1,4 +1,4 @@
-"""Spell the tags, their pieces and their escapes: the only file that knows the spelling.
+"""The spelling of tags, their pieces and their escapes; no other file knows it.
 
 Knows nothing of order or nesting: which tag may stand where is the table in ``parser.py``.
 """
@@ -17,7 +17,7 @@ TOKENS_PER_UNIT: Final = 10  # PASTA, figure: tokens="2" promises about 20 token
 MAX_UNITS: Final = 64  # the largest length that has a piece of its own
 MAX_TOPIC_WORDS: Final = 3  # PASTA: a topic has at most three words
 MAX_TOPIC_CHARACTERS: Final = 64
-MAX_TAG_CHARACTERS: Final = 1024  # what is longer can only be a mistake; bounds what is held back
+MAX_TAG_CHARACTERS: Final = 1024  # longer tags are mistakes; bounds the lexer's buffer
 
 NAMES: Final = ("promise", "async", "sync")
 
@@ -47,7 +47,7 @@ _CHARACTERS = {entity: character for character, entity in _ENTITIES.items()}
 
 
 def closing_piece(units: int) -> str:
-    """Return what closes a promise of this length, in units of ten tokens."""
+    """Return the piece that closes a promise of this length, in units of ten tokens."""
     return f'" tokens="{units}"/>'
 
 
@@ -66,7 +66,7 @@ def promise_tag(topic: str, units: int) -> str:
 
 
 def annotator_open(topic: str) -> str:
-    """Return what opens a block in the annotator form, where the block carries the topic."""
+    """Return the tag that opens a block in the annotator form, where it carries the topic."""
     return f'<async topic="{escape_topic(topic)}">'
 
 

@@ -1,8 +1,8 @@
-"""Walk over faulty text to its end: report every fault, and keep what the repairs leave.
+"""Walk over faulty text to its end: report every fault and repair the text.
 
-Same lexer, same table as the parser: ``Parser.fault`` says what is wrong; known here is only how
-to go on. A block is a block to the walk even where its tags will be removed, so that one mistake
-is one fault. The repairs change tags, never text: the table in docs/language.md lists them.
+Lexer and table are those of the parser: ``Parser.fault`` names the fault, and the walk only
+adds how to continue. Blocks whose tags will be removed still count as blocks, so that one mistake
+is one fault. Repairs change tags, never text; the table in docs/language.md lists them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
 class Piece(NamedTuple):
     """A stretch of text or a whole tag, with what could be read of it."""
 
-    kind: LexemeKind | None  # what it is or is meant to be; None for a tag that cannot be told
+    kind: LexemeKind | None  # its kind, real or intended; None for an unreadable tag
     source: str
     start: int
     end: int
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the repairs leave of a piece: as written and, if it is text, as read."""
+    """A piece after the repairs: as written and, if it is text, as read."""
 
     source: str
     text: str | None
@@ -53,7 +53,7 @@ class _Kept(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A block that is open: its opening tag, and what is known of it so far."""
+    """An open block and its opening tag."""
 
     piece: Piece
     is_kept: bool
@@ -64,7 +64,6 @@ class Walk:
     """One pass over a text in one form; ``problems`` and ``repaired`` are its results."""
 
     def __init__(self, text: str, form: Form, max_depth: int) -> None:
-        """Walk over the text."""
         if form in (Form.BLOCK, Form.FORKED):
             raise ValueError(f"the form {form} is decoded, not stored: it cannot be checked")
         self.problems: list[Problem] = []
@@ -96,7 +95,7 @@ class Walk:
         return "".join([*written, _write_text(run)])
 
     def _put_blocks_after_promises(self, pieces: list[Piece]) -> Iterator[Piece]:
-        """Give what stands between a promise and its block before the promise."""
+        """Move everything between a promise and its block in front of the promise."""
         at = 0
         while at < len(pieces):
             end = at + 1
@@ -207,14 +206,14 @@ class Walk:
                 self._keep_tag(ASYNC_CLOSE)
 
     def _is_legal(self, piece: Piece) -> bool:
-        """Ask the table; if the answer is no, report it."""
+        """Return whether the table allows a tag here; report it if not."""
         wrong = self._parser.fault(_lexeme(piece))
         if wrong is not None:
             self._report(wrong, piece)
         return wrong is None
 
     def _is_too_deep(self, piece: Piece) -> bool:
-        """Ask whether a tag begins a level too many; if so, report it."""
+        """Return whether a tag begins a level too many; report it if so."""
         kind = LexemeKind.PROMISE_OPEN if self._is_promise_due(piece) else piece.kind
         if kind is None or not opens_level(self._form, kind):
             return False

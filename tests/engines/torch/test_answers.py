@@ -116,7 +116,7 @@ def deltas(one: TorchEngine, request: Request) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_a_stop_never_appears_and_the_text_before_it_is_what_it_was(name: str) -> None:
     whole = answers(name, temperature=0.0)[0]
-    for lane in [whole.trace.lane(thread.id) for thread in whole.trace.threads[:3]]:
+    for lane in [whole.trace.tokens_of(thread.id) for thread in whole.trace.threads[:3]]:
         text = "".join(token.text for token in lane if token.role == "content")
         stop = text[len(text) // 2 :][:2]
         if len(stop.strip()) < 2:
@@ -167,7 +167,7 @@ def test_a_stop_in_the_token_at_which_max_tokens_cuts_still_cuts_the_text() -> N
     model = loaded("qwen2")
     for room in range(1, 30):
         answer = replayed(model, STOPPED, stop=("three",), max_tokens=room)
-        decoded = "".join(token.text for token in answer.trace.lane(1)) if room > 6 else ""
+        decoded = "".join(token.text for token in answer.trace.tokens_of(1)) if room > 6 else ""
         assert "three" not in answer.text
         assert answer.text == "onetwo " or "three" not in decoded
 

@@ -103,7 +103,7 @@ def _refuse(module: nn.Module, unknown: list[str], *, has_pass: bool) -> None:
 def register() -> None:
     """Make the function known to transformers; calling it again changes nothing."""
     AttentionInterface.register(NAME, pasta_attention)
-    # The pass decides what is seen, for each kind of layer: the model shall not make a mask.
+    # The pass decides what is seen, for each kind of layer: the model makes no mask.
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
 
 

@@ -1,6 +1,6 @@
-"""Guess what a model says next by letting a smaller one say it first, greedily.
+"""Speculative decoding with a smaller model: it decodes the next tokens first, greedily.
 
-Keeps the small model's keys between guesses and computes only what is new. Knows nothing of the
+Keeps the small model's keys between guesses and computes only new tokens. Knows nothing of the
 model whose tokens it guesses, but that both have the same ids.
 """
 
@@ -24,7 +24,7 @@ NUM_SLOTS = 4096  # tokens that it can have read; beyond them it guesses nothing
 
 
 class DraftModel:
-    """A small model that guesses for a larger one."""
+    """A small model that guesses the tokens of a larger one."""
 
     def __init__(
         self, draft: LoadedModel, model: LoadedModel, *, num_guesses: int = NUM_GUESSES
@@ -55,7 +55,7 @@ class DraftModel:
         self._tensors = EntryTensors(self._entries, draft.device)
 
     def __call__(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return what the small model says after these ids."""
+        """Return the tokens that the small model decodes after these ids."""
         if len(ids) + self._num_guesses > self._num_slots:
             return ()
         read = zip(self._entries.items, ids[:-1], strict=False)  # the last one's logits are wanted

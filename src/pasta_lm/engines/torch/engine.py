@@ -145,7 +145,7 @@ class TorchEngine:
         )
 
     def abort(self, number: int) -> list[StreamEvent]:
-        """Give a request up; its pages are free at once. Unknown or finished: nothing happens."""
+        """Abort a request and free its pages; unknown and finished ones are ignored."""
         active = self._requests.pop(number, None)
         if active is None:
             return []

@@ -1,7 +1,7 @@
-"""A model folder or hub id in, a model that the engine can run exactly out.
+"""Load a model folder or hub id as a model that the engine can run exactly.
 
 Loads with transformers (safetensors only, no remote code), finds the tag pieces, and lets the
-self-test decide. What is missing is said by name.
+self-test decide whether it is exact. Errors name what is missing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model whose attention is ours, with all that an engine needs to know of it."""
+    """A model whose attention is ours, with everything that an engine needs to know."""
 
     model: PreTrainedModel
     vocabulary: Vocabulary
@@ -128,7 +128,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What can be said of a model that has been loaded; that it loads means that it is exact."""
+    """Facts about a loaded model; it loads only if it is exact."""
 
     name: str
     architecture: str
@@ -230,7 +230,7 @@ def read_pretrained(
 
     Raises:
         ModelNotFoundError: nothing is there.
-        ModelError: what is there cannot be loaded.
+        ModelError: the files cannot be loaded.
     """
     path = Path(source)
     looks_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()

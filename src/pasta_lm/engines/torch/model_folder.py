@@ -1,4 +1,4 @@
-"""Add the tag pieces to a model, save it as a folder, and read what the folder says of it.
+"""Add the tag pieces to a model, save it as a folder, and read a saved folder.
 
 A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
 token id of each tag piece, the position strategy and the limits of training.
@@ -33,7 +33,7 @@ TAUGHT = (PASTA, "apar", "sot")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastaConfig:
-    """What a model was taught of the language."""
+    """The training of a model in the language."""
 
     piece_ids: Mapping[str, int]  # each tag piece's token id
     positions: PositionStrategy  # the strategy that it was trained with
@@ -51,7 +51,7 @@ def save_model_folder(
     limits: Limits,
     trained_strategy: str = PASTA,
 ) -> None:
-    """Write all that is needed to decode with a model: weights, tokenizer, what it was taught.
+    """Write everything that decoding needs: weights, tokenizer and ``pasta_config.json``.
 
     Raises:
         VocabularyError: a tag piece has no token.
@@ -216,7 +216,7 @@ def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> 
 
 
 def token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Return what has a row for each token: both embeddings [V, D] and the output's bias [V]."""
+    """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
     output = model.get_output_embeddings()
     modules = [model.get_input_embeddings(), output]
     parameters = {

@@ -75,7 +75,7 @@ class Pool:
 
     @property
     def num_free_pages(self) -> int:
-        """Return how many pages nobody owns."""
+        """Return the number of free pages."""
         return self.num_pages - sum(run.num_pages for run in self._runs)
 
     def pages_for(self, num_slots: int) -> int:
@@ -83,11 +83,11 @@ class Pool:
         return max(1, -(-num_slots // self.page_size))
 
     def can_allocate(self, num_slots: int) -> bool:
-        """Tell whether a run of this many tokens can be had now."""
+        """Return whether a run of this many tokens is free."""
         return self.pages_for(num_slots) <= self.num_free_pages
 
     def allocate(self, num_slots: int) -> Run:
-        """Return a new run. Ask ``can_allocate`` first."""
+        """Return a new run; requires ``can_allocate``."""
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
         first = self._find_hole(num_pages)
@@ -99,11 +99,11 @@ class Pool:
         return run
 
     def can_grow(self, run: Run, num_slots: int) -> bool:
-        """Tell whether a run can come to hold this many tokens."""
+        """Return whether a run can grow to this many tokens."""
         return self.pages_for(num_slots) - run.num_pages <= self.num_free_pages
 
     def grow(self, run: Run, num_slots: int) -> None:
-        """Let a run hold this many tokens; it may move. Ask ``can_grow`` first."""
+        """Let a run hold this many tokens; it may move. Requires ``can_grow``."""
         num_pages = self.pages_for(num_slots)
         if num_pages <= run.num_pages:
             return

@@ -1,4 +1,4 @@
-"""A model with random weights: real work without a meaning, for replay, benchmarks and tests.
+"""A model with random weights, for replay, benchmarks and tests of speed.
 
 Nothing here is ever saved, and every figure made with it says ``random-weights``.
 """

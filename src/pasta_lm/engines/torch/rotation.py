@@ -1,4 +1,4 @@
-"""Move cached keys to other positions: the pure difference of rotary angles.
+"""Move cached keys to other positions by the difference of their rotary angles.
 
 Which frequencies a layer uses is found by probing, not by reading configurations: one token alone
 at two positions must give keys that differ by exactly the rotation that is claimed. A layer whose
@@ -26,7 +26,7 @@ PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How one layer turns its keys with position."""
+    """The rotation of one layer's keys with position."""
 
     frequencies_F: Tensor  # float32 [F], radians per position
     is_interleaved: bool
@@ -55,7 +55,7 @@ class KeyRecorder:
         self.values: dict[int, Tensor] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Attend causally, and keep what the layer would put in a cache."""
+        """Attend causally, and keep the keys and values of the layer."""
         self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
         length = q_HND.shape[1]
         causal = torch.ones(length, length, device=q_HND.device).tril().bool()

@@ -1,4 +1,4 @@
-"""Which requests go next: admission, growth, preemption.
+"""Choose the requests of the next pass: admission, growth and preemption.
 
 Knows numbers of entries and the pool, nothing of threads, tokens or tensors. Two policies:
 *reserve* (the default) admits a request when everything that it can ever need is free; *overcommit*
@@ -20,7 +20,7 @@ FIRST_STRETCH = 64  # entries beyond the prompt that an overcommitted run begins
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """What the scheduler knows of one request."""
+    """The scheduler's record of one request."""
 
     arrival: int
     num_entries: int  # entries that must be in the pool: placed so far, the coming pass included
@@ -84,7 +84,7 @@ class Scheduler:
                 yield ticket
 
     def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
-        """Make room for a running request's entries; tell whether it still runs.
+        """Make room for a running request's entries; return whether it still runs.
 
         Preempts the youngest requests until there is room; the request itself if it is the
         youngest that is left and not the oldest of all.
@@ -100,7 +100,7 @@ class Scheduler:
         return True
 
     def _stretch(self, ticket: Ticket, num_entries: int) -> int:
-        """Return what a run grows to: twice its need if that is free, so that it moves rarely."""
+        """Return the new size of a run: twice its need if free, so that it moves rarely."""
         assert ticket.run is not None
         roomy = min(2 * num_entries, ticket.largest_need)
         return roomy if self._pool.can_grow(ticket.run, roomy) else num_entries

@@ -1,4 +1,4 @@
-"""Decide whether a model is exact when its input is flattened: measure, do not trust flags.
+"""Measure whether a model is exact when its input is flattened, without trusting its flags.
 
 Two random sequences longer than the smallest window go through one flattened pass and, each alone,
 through the model's own eager attention. Architectures that carry state from token to token, make
@@ -115,7 +115,7 @@ def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
 
 
 def flattened_difference(model: PreTrainedModel) -> float:
-    """Return how far logits of a flattened pass are from the model's own, at most.
+    """Return the largest difference between a flattened pass and the model's own logits.
 
     Returns:
         Largest absolute difference, float32; infinity where logits are not numbers.
@@ -240,12 +240,12 @@ def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:
     return (distinct + list(kinds))[:num_layers]
 
 
-# The machine
+# Self-test of this machine
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What a tiny random model gave."""
+    """The result of the self-test of this machine."""
 
     max_difference: float  # largest difference of logits from the model's own attention, float32
     wall_s: float

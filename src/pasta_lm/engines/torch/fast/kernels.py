@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PACKED_ROWS = 4  # the number of rows that packed weights are laid out for
-MIN_PACKED_ELEMENTS = 300_000  # below it a packed product's fixed cost outweighs what it saves
+MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_TRANSPOSED_ROWS = 16
 """Above it the default product is the fastest that there is without packing."""
 MAX_COPIED_ELEMENTS = 700_000_000
@@ -46,7 +46,7 @@ class Linear:
         self._emulates_bfloat16 = False
         if self._weight.device.type == "cpu" and may_copy:
             self._prepare_for_cpu()
-        self.__name__ = "linear"  # what a printed graph calls it
+        self.__name__ = "linear"  # its name in a printed graph
 
     def _prepare_for_cpu(self) -> None:
         weight = self._weight

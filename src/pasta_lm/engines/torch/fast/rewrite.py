@@ -40,7 +40,7 @@ def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
 
 
 def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
-    """Replace the sizes that stood for N and W by what the inputs have."""
+    """Replace the placeholder sizes for N and W by the sizes of the inputs."""
     tokens, _, wanted = (node for node in graph.graph.nodes if node.op == "placeholder")
     sizes: dict[int, Node] = {}
     with graph.graph.inserting_after(wanted):
