@@ -50,9 +50,9 @@ class Recorder:
 
     def fed(self, thread: Thread, placed: Placement, *, step: int) -> None:
         """Note that a thread's first token that was not fed yet is fed."""
-        record = self._pending[thread.id].popleft()
-        record.fed_step = step
-        record.slot, record.position, record.depth = placed.slot, placed.position, placed.depth
+        token = self._pending[thread.id].popleft()
+        token.fed_step = step
+        token.slot, token.position, token.depth = placed.slot, placed.position, placed.depth
         self.trace.critical_path = max(self.trace.critical_path, placed.depth)
         record = self.trace.threads[thread.id]
         record.end_step = step
