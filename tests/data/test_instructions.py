@@ -16,11 +16,11 @@ FOLDER = ROOT / "corpora" / "instructions"
 STARTER = ROOT / "corpora" / "starter" / "starter.jsonl"
 
 PARTS = ["one", "several", "between"]
-LEAST_ROWS = 2500
+LEAST_ROWS = 4000
 LEAST_SHAPES = 30
 ROWS_IN_A_SHAPE = 30
 SHARES = (0.28, 0.40)
-LONGEST = 150  # words
+SHORTEST, LONGEST = 3, 150  # words
 
 SHORT = 8  # words; a shorter instruction clashes with a test prompt only if it is equal to it
 MOST_SHARED = 0.8  # of the word 5-grams of the shorter of two instructions
@@ -29,6 +29,9 @@ MOST_CONTAINED = 0.5  # of an instruction's word 5-grams in one prompt of a test
 # Where ids are written down elsewhere (answers, splits), they must go on naming the same row.
 PINNED = {
     "instr-0003": "What do these Japanese words mean: wabi-sabi, ikigai, tsundoku, komorebi?",
+    "instr-1503": "six ways to make a small room look bigger",
+    "instr-3133": "Five humanitarians and what each achieved.",
+    "instr-4833": "What's the markdown for a table with a header and no rows?",
 }
 
 Grams = frozenset[tuple[str, ...]]
@@ -96,7 +99,7 @@ class TestTheFileHoldsWhatTheCardSays:
             assert all(isinstance(value, str) for value in row.values())
             assert row["parts"] in PARTS
             assert row["instruction"] == row["instruction"].strip()
-            assert 2 <= len(row["instruction"].split()) <= LONGEST, row["id"]
+            assert SHORTEST <= len(row["instruction"].split()) <= LONGEST, row["id"]
 
     def test_there_are_enough_of_them(self) -> None:
         assert len(rows()) >= LEAST_ROWS
