@@ -13,10 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pasta_lm.evaluate.answered import Answered, read_answers
+from pasta_lm.evaluate.records import GradedAnswer, read_answers, task_of
 from pasta_lm.evaluate.intervals import mean
-from pasta_lm.evaluate.measured import task_of
-from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.intervals import as_dict
 from pasta_lm.evaluate.structure import structure, true_structure
 from pasta_lm.tasks import Dependence, Task, make
 from pasta_lm.tasks.annotators import always_fork
@@ -157,7 +156,7 @@ def print_audit(found: dict[str, Figures]) -> None:
     print()
 
 
-def answered(records: Path) -> Iterator[tuple[Task, Answered, Answered]]:
+def answered(records: Path) -> Iterator[tuple[Task, GradedAnswer, GradedAnswer]]:
     """Yield each prompt of a trained family with PASTA's answer and the sequential one."""
     rows = [row for row in read_answers(records) if row.wall_s is None]
     theirs = {row.task_id: row for row in rows if row.strategy == "sequential"}

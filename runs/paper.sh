@@ -158,7 +158,7 @@ evaluate() { # folder, name of the system, strategy, model
 }
 
 if [[ -e $out/figures/speed.json ]]; then
-    say "all done before: $out/figures and $out/alpaca/*/report.html"
+    say "all done before: $out/figures and $out/alpaca/*/report.md"
     exit
 fi
 
@@ -205,4 +205,4 @@ for folder in "${runs_of[@]}"; do
 done
 $PASTA evaluate speed "${runs_of[@]}" "${rates[@]}" --out "$out/figures" --json >"$out/figures.part"
 mv "$out/figures.part" "$out/figures/speed.json"
-say "figures: $out/figures; each system's report: $out/alpaca/*/report.html"
+say "figures: $out/figures; each system's report: $out/alpaca/*/report.md"

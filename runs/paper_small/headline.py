@@ -13,16 +13,16 @@ from plan import Plan
 from table import cell, table
 
 from pasta_lm.evaluate.comparison import read_comparison
-from pasta_lm.evaluate.measured import Measured, Speed, measure
-from pasta_lm.evaluate.pairing import Pairing, Verdict, pair, pair_over
-from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.points import PointAnswers, Speed, read_points
+from pasta_lm.evaluate.points import Pairing, Verdict, pair, pair_over
+from pasta_lm.evaluate.intervals import as_dict
 
 RIVALS = ("APAR-BoN", "rule-pasta-BoN", "SoT")
 """Methods that the headline is against, each in its best form."""
 OURS = "Pasta-BoN"
 ORDER = tuple(Verdict)
 
-Answers = Mapping[str, Measured]
+Answers = Mapping[str, PointAnswers]
 """The points of one seed's page, by name."""
 
 
@@ -31,7 +31,7 @@ def answers_of(plan: Plan, page: str) -> Answers:
     results = plan.options.out / "results"
     if not (results / f"{page}.json").exists():
         return {}
-    return {one.point.name: one for one in measure(read_comparison(results / f"{page}.toml"))}
+    return {one.point.name: one for one in read_points(read_comparison(results / f"{page}.toml"))}
 
 
 def headline(plan: Plan, seeds: Mapping[int, Answers], flagged: set[str]) -> Iterator[str]:

@@ -211,7 +211,7 @@ def replay(plan: Plan, model: str, strategy: str, table: str, shape: str) -> Non
     out = plan.options.out / "results" / page
     measured = plan.steps[f"{page}/measure/{model}"]
     file = out / f"{name}-programs.jsonl"
-    words = ("evaluate", "programs", str(measured.parts[0]), "--strategy", strategy)
+    words = ("evaluate", "export", str(measured.parts[0]), "--strategy", strategy)
     taken = plan.add(f"programs/{name}", (*words, "--out", str(file)), file, (measured.name,))
     said = out / f"{name}-replayed.json"
     few = "3" if plan.options.is_tiny else "63"  # three of each family

@@ -237,7 +237,7 @@ def _pages(plan: Plan, pages: dict[str, Figures | None]) -> Iterator[str]:
         if page:
             num = f"{page['num_prompts']} prompts of split {page['split']}"
             kinds = ", ".join(page["kinds"])
-            yield f"- [{plan.pages[name].title}](results/{name}.html): {num}, {kinds}"
+            yield f"- [{plan.pages[name].title}](results/{name}.md): {num}, {kinds}"
 
 
 def _not_run(plan: Plan, pages: dict[str, Figures | None]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from plan import Plan
 from table import cell, table
 
 from pasta_lm.evaluate.intervals import Interval, of_means
-from pasta_lm.evaluate.measured import Measured, Speed
-from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.points import PointAnswers, Speed
+from pasta_lm.evaluate.intervals import as_dict
 
 NUM_ROUNDS = 4
 
@@ -48,7 +48,7 @@ def rounds(plan: Plan, points: Mapping[str, dict[str, Any]], answers: Answers) -
     yield from table(("rounds", "steps", "quality", "theoretical speedup", "hypervolume"), rows)
 
 
-def area_covered(points: Sequence[Measured]) -> Interval | None:
+def area_covered(points: Sequence[PointAnswers]) -> Interval | None:
     """Return the hypervolume of points that answered the same prompts, paired by prompt."""
     columns: list[list[float]] = []
     for one in points:

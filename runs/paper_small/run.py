@@ -34,7 +34,7 @@ def _write_page(options: Options, page: Page, run: Run) -> bool:
     if not any(Path(point["records"]).exists() for point in page.points):
         return True
     words = ["evaluate", "frontier", str(asked), "--json"]
-    words += ["--html", str(said.with_suffix(".html")), "--plot", str(said.with_suffix(".svg"))]
+    words += ["--page", str(said.with_suffix(".md")), "--plot", str(said.with_suffix(".svg"))]
     step = Step(
         name=page.name, group="", command=tuple(words), makes=said, parts=(said,), prints_to=said
     )

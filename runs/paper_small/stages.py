@@ -11,9 +11,10 @@ from order import FIRST
 from table import cell, table
 
 from pasta_lm.evaluate.intervals import Interval, ratio_difference
-from pasta_lm.evaluate.measured import Measured, Speed, task_of
-from pasta_lm.evaluate.pairing import pair
-from pasta_lm.evaluate.quality import as_dict
+from pasta_lm.evaluate.points import PointAnswers, Speed
+from pasta_lm.evaluate.points import pair
+from pasta_lm.evaluate.records import task_of
+from pasta_lm.evaluate.intervals import as_dict
 from pasta_lm.evaluate.structure import Structure, fork_counts, true_structure
 
 Figures = dict[str, Any]
@@ -75,7 +76,7 @@ def _gains(answers: Answers, name: str) -> Iterator[str]:
     yield "yes" if is_raised and is_faster else "**no**"
 
 
-def _precision_gain(after: Measured, before: Measured) -> Interval | None:
+def _precision_gain(after: PointAnswers, before: PointAnswers) -> Interval | None:
     """Return the fork precision of one point less that of another, over the same prompts."""
     columns: list[list[float]] = []
     for one in (after, before):

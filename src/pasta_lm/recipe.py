@@ -20,14 +20,14 @@ from pasta_lm.errors import UsageError
 T = TypeVar("T")
 
 
-def read_recipe(path: Path, kind: type[T], changes: Sequence[str] = ()) -> T:
+def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -> T:
     """Read a recipe.
 
     Types are strict, except that an integer is accepted for a float. A ``Literal`` lists the
     values of a key. Combinations of keys are validated by the dataclass, in ``__post_init__``.
 
     Args:
-        path: A TOML file.
+        path: A TOML file; None: an empty recipe.
         kind: The dataclass of the whole recipe; its fields may be dataclasses, which are tables.
         changes: Each ``table.key=value``, applied in order before validation. A value is TOML, or
             else a text as it stands; an empty value removes the key.
@@ -36,7 +36,7 @@ def read_recipe(path: Path, kind: type[T], changes: Sequence[str] = ()) -> T:
         UsageError: the file cannot be read, or a key is unknown, missing or has a wrong value.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else f"not valid TOML: {exc}"
         raise UsageError(f"the recipe {path} cannot be read: {reason}") from exc

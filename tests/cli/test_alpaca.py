@@ -30,10 +30,12 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
     pasta: Pasta, taught_folder: Path, untaught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    models = ("--model", taught_folder, "--baseline", untaught_folder, "--max-tokens", 12)
+    models = ("--model", taught_folder, "--set", f"baseline={untaught_folder}")
+    models += ("--set", "max_tokens=12")
     with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
-        judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
-        flags = ("--out", out, "--instructions", instructions, "--limit", NUM, "--num-timed", 4)
+        judge = ("--set", "judge.model=judge-1", "--set", f"judge.url={server.base_url}")
+        flags = ("--out", out, "--set", f"instructions={instructions}", "--limit", NUM)
+        flags += ("--set", "num_timed=4")
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
         assert result.code == 0
         assert "the judge is to be asked: " in result.err
@@ -60,13 +62,13 @@ def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
         "a": NUM // 2,
         "b": NUM // 2,
     }
-    page = (out / "report.html").read_text()
+    page = (out / "report.md").read_text()
     assert f"pipeline check, n = {NUM}" in page
     assert not (out / "judgements.jsonl").exists()
     instructions.unlink()
     offline = pasta("evaluate", "alpaca", "--out", out, "--offline", "--json")
     assert (offline.code, offline.json) == (0, report)
-    assert (out / "report.html").read_text() == page
+    assert (out / "report.md").read_text() == page
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
@@ -82,7 +84,7 @@ def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
     changed = {"build/rehearsal": str(tmp_path / "run")}
     with ScriptedServer(mute_at_times(prefer_more_words, 0.5)) as server:
         words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
-        result = pasta(*words[1:], "--max-tokens", 8, "--num-timed", 2)
+        result = pasta(*words[1:], "--set", "max_tokens=8", "--set", "num_timed=2")
     assert result.code == 0
     told = [int(n) for n in re.findall(r"pipeline check, n = (\d+)", result.out)]
     assert told[0] == 40
@@ -108,11 +110,14 @@ def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(
         return ScriptedReply("Since it is.\n\nVerdict: A, confidence: 7")
 
     with ScriptedServer(ten_tokens, model="judge-1") as server:
-        judge = ("--judge-model", "judge-1", "--judge-url", server.base_url)
-        prices = ("--judge-input-price", 10, "--judge-output-price", 30)
-        flags = ("--out", tmp_path / "run", "--instructions", instructions, "--limit", NUM)
-        models = ("--model", taught_folder, "--max-tokens", 8, "--num-timed", 0, "--json")
-        command = ("evaluate", "alpaca", *flags, *models, *judge, *prices)
+        recipe = tmp_path / "recipe.toml"
+        recipe.write_text(
+            f'instructions = "{instructions}"\nmodel = "{taught_folder}"\nmax_tokens = 8\n'
+            f'num_timed = 0\n[judge]\nmodel = "judge-1"\nurl = "{server.base_url}"\n'
+            "input_price = 10\noutput_price = 30\n"
+        )
+        flags = ("--out", tmp_path / "run", "--limit", NUM, "--json")
+        command = ("evaluate", "alpaca", recipe, *flags)
         for limit in (0.05, 0.1):
             result = pasta(*command, "--cost-limit", limit)
             assert result.code == 1
@@ -128,15 +133,15 @@ def test_without_a_judge_speed_alone_is_reported(
     pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
     named = f"twin=pasta:{taught_folder}"
-    flags = ("--model", taught_folder, "--instructions", instructions, "--limit", 2)
+    flags = ("--model", taught_folder, "--set", f"instructions={instructions}", "--limit", 2)
     result = pasta(
         "evaluate",
         "alpaca",
         "--out",
         tmp_path / "run",
         *flags,
-        "--max-tokens",
-        8,
+        "--set",
+        "max_tokens=8",
         "--system",
         named,
     )
@@ -154,10 +159,10 @@ def test_without_a_judge_speed_alone_is_reported(
     [
         (("--system", "x"), 2, "is not of the form NAME=STRATEGY:MODEL"),
         (("--strategies", "guess"), 2, "cannot be 'guess'"),
-        (("--judge-model", "x"), 2, "--judge-model and --judge-url go together"),
-        (("--template", "absent", "--instructions", "-"), 3, "no such file"),
+        (("--set", "judge.model=x"), 2, "judge.model and judge.url go together"),
+        (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
         (("--cost-limit", "1"), 2, "a cost limit needs prices"),
-        (("--judge-input-price", "1"), 2, "the prices of input and output go together"),
+        (("--set", "judge.input_price=1"), 2, "the prices of input and output go together"),
         (("--offline",), 3, "is not the folder of an alpaca run"),
     ],
 )
@@ -167,3 +172,17 @@ def test_what_cannot_be_done_is_said_before_anything_is_decoded(
     result = pasta("evaluate", "alpaca", "--out", tmp_path / "run", "--model", "./no", *flags)
     assert (result.code, result.out) == (code, "")
     assert says in result.err
+
+
+def test_old_flags_are_settings_with_a_hint(
+    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
+) -> None:
+    flags = ("--out", tmp_path / "run", "--model", taught_folder, "--limit", 2)
+    old = ("--instructions", instructions, "--max-tokens", 8, "--num-timed=0")
+    result = pasta("evaluate", "alpaca", *flags, *old, "--json")
+    assert result.code == 0
+    assert (result.json["max_tokens"], result.json["instructions"]) == (8, str(instructions))
+    assert "'--instructions' of `pasta evaluate alpaca` is now called '--set instructions'" in (
+        result.err
+    )
+    assert result.json["systems"]["pasta"]["num_timed"] == 0

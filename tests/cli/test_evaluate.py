@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from pasta_lm.tasks import make, training_families
 from tests.cli.conftest import Pasta
+from tests.evaluate.records import write_records
 
-FEW = ("--num-prompts", 1, "--num-timed", 0, "--max-tokens", 6)
+FEW = ("--num-prompts", 1, "--num-timed", 0, "--set", "max_tokens=6")
 DOCUMENTED = {"kind", "num_prompts", "model", "device", "baseline", "strategies"}
 
 
@@ -35,11 +37,20 @@ def test_json_is_one_object_on_standard_output(pasta: Pasta, taught_folder: Path
 def test_the_number_of_processes_changes_no_answer(
     pasta: Pasta, taught_folder: Path, tmp_path: Path
 ) -> None:
-    flags = ("--model", taught_folder, "--num-prompts", 21, "--num-timed", 0, "--max-tokens", 6)
+    flags = (
+        "--model",
+        taught_folder,
+        "--num-prompts",
+        21,
+        "--num-timed",
+        0,
+        "--set",
+        "max_tokens=6",
+    )
     told, rows = [], []
     for workers in (1, 2):
         file = tmp_path / f"{workers}.jsonl"
-        more = ("--workers", workers, "--records", file, "--json")
+        more = ("--set", f"workers={workers}", "--records", file, "--json")
         told.append(pasta("evaluate", "tasks", *flags, *more).json)
         rows.append(file.read_text("utf-8"))
     assert told[0] == told[1]
@@ -50,15 +61,15 @@ def test_the_number_of_processes_changes_no_answer(
 def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
     pasta: Pasta, taught_folder: Path
 ) -> None:
-    flags = ("--num-prompts", 1, "--num-timed", 1, "--max-tokens", 6)
+    flags = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6")
     result = pasta("evaluate", "tasks", "--model", taught_folder, *flags)
     assert (result.code, result.err) == (0, "")
     assert "\x1b" not in result.out
     head, *lines = result.out.splitlines()
     assert head.split() == ["sequential", "pasta", "perfect", "forks"]
-    rows = {line[:26].strip(): line[26:] for line in lines}
+    rows = {re.split(r"\s\s+", line.strip())[0]: line for line in lines}
     for label in ("quality (mean grade)", "win rate", "realised speedup", "well formed"):
-        assert len(rows[label]) == 3 * 26
+        assert len(rows[label]) == len(head)
     assert rows["quality (mean grade)"].split()[-1] == "-"
     assert rows.keys() >= {*training_families(), "quality, held-out"}
     setting = f"generated: 1 prompts of split test, wordings of test; {taught_folder} against"
@@ -66,7 +77,17 @@ def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
 
 
 def test_the_flags_say_what_is_asked(pasta: Pasta, taught_folder: Path) -> None:
-    flags = (*FEW, "--split", "dev", "--wordings", "train", "--seed", 7, "--strategies", "pasta")
+    flags = (
+        *FEW,
+        "--split",
+        "dev",
+        "--set",
+        "wordings=train",
+        "--seed",
+        7,
+        "--strategies",
+        "pasta",
+    )
     found = pasta("evaluate", "tasks", "--model", taught_folder, *flags, "--json").json
     told = [found[key] for key in ("split", "wordings", "first_seed")]
     assert told == ["dev", "train", 7]
@@ -100,12 +121,12 @@ def test_the_baseline_s_answers_can_be_those_of_an_earlier_run(
     earlier, now = tmp_path / "earlier.jsonl", tmp_path / "now.jsonl"
     flags = ("--model", taught_folder, "--baseline", untaught_folder, *FEW, "--json")
     usual = pasta("evaluate", "tasks", *flags, "--records", earlier).json
-    more = ("--records", now, "--baseline-records", earlier)
+    more = ("--records", now, "--set", f"baseline_records={earlier}")
     again = pasta("evaluate", "tasks", *flags, *more).json
     assert again == usual | {"baseline_records": str(earlier)}
     assert now.read_text("utf-8") == earlier.read_text("utf-8")
     for same in (now, tmp_path / "elsewhere" / ".." / now.name):
-        more = ("--records", now, "--baseline-records", same)
+        more = ("--records", now, "--set", f"baseline_records={same}")
         refused = pasta("evaluate", "tasks", *flags, *more)
         assert (refused.code, refused.out) == (3, "")
         assert "would be read and written" in refused.err
@@ -116,8 +137,8 @@ def test_every_way_to_answer_can_be_measured_beside_the_bounds(
     pasta: Pasta, taught_folder: Path
 ) -> None:
     names = "pasta,apar,sot,prompt-lookup,draft-model"
-    flags = ("--model", taught_folder, "--strategies", names, "--draft", taught_folder)
-    few = ("--num-prompts", 1, "--num-timed", 1, "--max-tokens", 6, "--bounds")
+    flags = ("--model", taught_folder, "--strategies", names, "--set", f"draft={taught_folder}")
+    few = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6", "--set", "bounds=true")
     result = pasta("evaluate", "tasks", *flags, *few, "--json")
     assert result.code == 0
     assert result.err.splitlines() == [  # said once: it is no APAR that was measured
@@ -149,7 +170,7 @@ def test_interrupted_it_reports_nothing(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pasta_lm.evaluate.tasks.answer_tasks", interrupt)
+    monkeypatch.setattr("pasta_lm.evaluate.tasks.evaluate_tasks", interrupt)
     result = pasta("evaluate", "tasks", "--model", taught_folder, *FEW, "--json")
     assert (result.code, result.out) == (130, "")
     assert "interrupted" in result.err
@@ -161,12 +182,12 @@ def test_interrupted_it_reports_nothing(
         (("--strategies", "paste"), "one of pasta, sequential"),
         (("--strategies", "pasta,"), "one of pasta, sequential"),
         (("--strategies", "pasta,draft-model"), "--draft and the strategy draft-model"),
-        (("--draft", "./nowhere"), "--draft and the strategy draft-model"),
+        (("--set", "draft=./nowhere"), "--draft and the strategy draft-model"),
         (("--split", "exam"), "one of train, dev, test, hard"),
-        (("--wordings", "exam"), "one of train, dev, test, hard"),
+        (("--set", "wordings=exam"), "one of train, dev, test, hard"),
         (("--num-prompts", "0"), "--num-prompts"),
         (("--num-timed", "-1"), "--num-timed"),
-        (("--max-tokens", "0"), "--max-tokens"),
+        (("--set", "max_tokens=0"), "max_tokens"),
         (("--seed", "-1"), "--seed"),
         (("--model", "./nowhere"), "no config.json"),
         (("--prompts", "3"), "--num-prompts"),
@@ -179,3 +200,59 @@ def test_a_wrong_setting_is_refused_with_what_would_be_right(
     assert (result.code, result.out) == (2, "")
     assert shown in result.err
     assert len(result.err.splitlines()) <= 4
+
+
+def test_a_recipe_says_what_flags_say_and_flags_win(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'model = "{taught_folder}"\nnum_prompts = 1\nnum_timed = 0\nmax_tokens = 6\nseed = 3\n'
+        'strategies = ["pasta"]\nsplit = "dev"\n'
+    )
+    found = pasta("evaluate", "tasks", recipe, "--seed", 7, "--json").json
+    told = [found[key] for key in ("split", "first_seed", "max_tokens", "num_prompts")]
+    assert told == ["dev", 7, 6, 1]
+    assert [*found["strategies"]] == ["pasta"]
+    recipe.write_text("max_token = 6\n")
+    refused = pasta("evaluate", "tasks", recipe)
+    assert (refused.code, refused.out) == (2, "")
+    assert "did you mean 'max_tokens'?" in refused.err
+
+
+def test_old_flags_are_settings_with_a_hint(pasta: Pasta, taught_folder: Path) -> None:
+    now = ("--num-prompts", 1, "--num-timed", 0, "--model", taught_folder, "--json")
+    old = ("--max-tokens", 6, "--wordings=train", "--positions", "continue")
+    result = pasta("evaluate", "tasks", *now, *old)
+    assert result.code == 0
+    told = [result.json[key] for key in ("max_tokens", "wordings", "positions")]
+    assert told == [6, "train", "continue"]
+    assert [line.split(" of ")[0] for line in result.err.splitlines()] == [
+        "pasta: '--wordings'",
+        "pasta: '--max-tokens'",
+        "pasta: '--positions'",
+    ]
+    assert "is now called '--set max_tokens'; the old name will go" in result.err
+    shown = pasta("evaluate", "tasks", "--help").out
+    assert "--max-tokens" not in shown
+    assert len([line for line in shown.splitlines() if line.strip().startswith("--")]) <= 10 + 1
+
+
+def test_the_environment_sets_dtype_and_a_setting_wins(pasta: Pasta, taught_folder: Path) -> None:
+    flags = ("--model", taught_folder, *FEW, "--json")
+    found = pasta("evaluate", "tasks", *flags, PASTA_DTYPE="bfloat16").json
+    assert found["dtype"] == "bfloat16"
+    found = pasta("evaluate", "tasks", *flags, "--set", "dtype=float32").json
+    assert found["dtype"] == "float32"
+
+
+def test_recorded_answers_are_exported_under_both_names_of_the_verb(
+    pasta: Pasta, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "records.jsonl")
+    out = tmp_path / "answers.jsonl"
+    result = pasta("evaluate", "export", tmp_path / "records.jsonl", "--out", out)
+    assert (result.code, result.out) == (0, f"{out}: 3 answers\n")
+    old = pasta("evaluate", "programs", tmp_path / "records.jsonl", "--out", out)
+    assert (old.code, old.out) == (0, result.out)
+    assert "'evaluate programs' is now called 'evaluate export'" in old.err

@@ -72,13 +72,16 @@ def test_the_command_of_what_was_not_run_can_be_typed(pasta: Pasta, comparison: 
 
 
 def test_page_and_plot_are_written(pasta: Pasta, comparison: Path, tmp_path: Path) -> None:
-    files = ("--html", tmp_path / "page.html", "--plot", tmp_path / "plot.svg")
+    files = ("--page", tmp_path / "page.md", "--plot", tmp_path / "plot.svg")
     assert pasta("evaluate", "frontier", comparison, *files).code == 0
-    assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "page.md").read_text("utf-8").startswith("# Quality against speed\n")
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<svg")
+    old = pasta("evaluate", "frontier", comparison, "--html", tmp_path / "old.md")
+    assert "'--html' of `pasta evaluate frontier` is now called '--page'" in old.err
+    assert (tmp_path / "old.md").read_bytes() == (tmp_path / "page.md").read_bytes()
 
 
 def test_a_comparison_that_is_wrong_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:
     result = pasta("evaluate", "frontier", tmp_path / "absent.toml")
     assert (result.code, result.out) == (2, "")
-    assert "absent.toml is no comparison" in result.err
+    assert "absent.toml cannot be read" in result.err

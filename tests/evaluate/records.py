@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import Answer
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.evaluate.answered import Answered, graded, write_answers
+from pasta_lm.evaluate.benchmark import grade
+from pasta_lm.evaluate.records import GradedAnswer, write_answers
+from pasta_lm.evaluate.tasks import TaskBenchmark
 from pasta_lm.tasks import Task, make
 from tests.tasks.reading import annotate
 
@@ -19,14 +23,24 @@ def tasks(num: int = 3, families: Sequence[str] = FAMILIES) -> list[Task]:
 
 def answers(
     asked: Sequence[Task], annotator: str, strategy: str, *, is_timed: bool
-) -> list[Answered]:
+) -> list[GradedAnswer]:
     """Return what a model that marks as an annotator does would answer."""
+    found = (ScriptedEngine(annotate(task, annotator)).answer() for task in asked)
     return [
-        graded(
-            task, ScriptedEngine(annotate(task, annotator)).answer(), strategy, is_timed=is_timed
-        )
-        for task in asked
+        graded_answer(task, answer, strategy, is_timed=is_timed)
+        for task, answer in zip(asked, found, strict=True)
     ]
+
+
+def graded_answer(
+    task: Task, answer: Answer, strategy: str, *, is_timed: bool = False
+) -> GradedAnswer:
+    """Return what the evaluator makes of an engine's answer to a task."""
+    benchmark = TaskBenchmark([task])
+    record = AnswerRecord.of(answer, is_timed=is_timed, keeps_trace=is_timed)
+    (found,) = grade(benchmark, benchmark.prompts, strategy, [record])
+    assert isinstance(found, GradedAnswer)
+    return found
 
 
 def write_records(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pasta_lm.evaluate.answered import Answered
+from pasta_lm.evaluate.records import GradedAnswer
 from pasta_lm.evaluate.structure import Structure
 from pasta_lm.tasks import Dependence, Fact, Split, Task, Unit
 
@@ -41,7 +41,7 @@ def marks(forked: Sequence[int] = (), syncs: Sequence[int] = (), num_stray: int 
     return Structure(frozenset(forked), num_stray, frozenset(syncs))
 
 
-def answered(grade: float = 1.0, **changes: Any) -> Answered:
+def answered(grade: float = 1.0, **changes: Any) -> GradedAnswer:
     """Return an answer that ended by itself, of ten tokens one after another."""
     usual: dict[str, Any] = {
         "task_id": "made-1",
@@ -56,4 +56,4 @@ def answered(grade: float = 1.0, **changes: Any) -> Answered:
         "num_content_tokens": 10,
         "critical_path": 10,
     }
-    return Answered(**(usual | changes))
+    return GradedAnswer(**(usual | changes))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.evaluate.alpaca_output import file_name, write_outputs
-from pasta_lm.evaluate.alpaca_report import alpaca_report, judgements_of
-from pasta_lm.evaluate.alpaca_run import (
-    AlpacaRun,
-    AlpacaSettings,
-    begin_run,
-    judge_answers,
-    open_run,
+from pasta_lm.evaluate.alpaca import AlpacaRun, AlpacaSettings, begin_run, open_run
+from pasta_lm.evaluate.alpaca_report import (
+    alpaca_report,
+    file_name,
+    judgements_of,
+    write_outputs,
 )
-from pasta_lm.evaluate.instruction_answers import System
+from pasta_lm.evaluate.answering import TOO_LONG, System
 from pasta_lm.evaluate.instructions import read_instructions, read_reference
 from pasta_lm.evaluate.judgements import read_judgements
 from pasta_lm.judging.llm_judge import LLMJudge
@@ -99,7 +98,7 @@ def judged(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
     policy = RetryPolicy(max_requests=1)
     judge = run.judge(lambda: ChatClient(endpoint, policy=policy, transport=transport))
     assert isinstance(judge, LLMJudge)
-    judge_answers(run, judge)
+    judge.ask(run.all_comparisons())
     return transport
 
 
@@ -189,11 +188,11 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
     write_outputs(run, report)
     assert report["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
     assert not (run.folder / "judgements.jsonl").exists()
-    for name in ("report.json", "report.html"):
+    for name in ("report.json", "report.md"):
         text = (run.folder / name).read_text()
         assert "pipeline check, n = 12" in text
         assert "win_rate" not in text
-        assert "win rate</td>" not in text
+        assert "| win rate" not in text
 
 
 def test_our_judge_is_never_comparable_and_says_why(tmp_path: Path) -> None:
@@ -219,18 +218,37 @@ def test_the_page_gives_every_number_its_n_interval_and_origin(tmp_path: Path) -
     run = answered(tmp_path)
     judged(run)
     write_outputs(run, alpaca_report(run))
-    page = (run.folder / "report.html").read_text()
-    numbers = page.split("<data ")[1:]
+    page = (run.folder / "report.md").read_text()
+    sections = page.split("\n## ")[1:3]
+    told = ("Judge: a-judge", "baseline: sequential", "template: stated", "model: ")
+    told += ("engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
+    numbers = []
+    for section in sections:
+        assert all(part in section for part in told)
+        assert section.count("| figure | value | 95 % interval | n |") == 3  # a, b, and both
+        numbers += [line for line in section.splitlines() if line.endswith(" |")]
+    numbers = [line.split(" | ") for line in numbers if not line.startswith("| figure")]
     assert len(numbers) > 40
-    told = ("n = ", "95 % interval", "judge: a-judge", "baseline: sequential", "template: stated")
-    told += ("model: ", "engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
-    for number in numbers:
-        title = number.split('title="')[1].split('"')[0]
-        assert all(part in title for part in told)
-    assert "://" not in page.replace("http://www.w3.org/2000/svg", "").replace(
-        "http://judge.invalid/v1", ""
-    )
-    assert page.count("<svg") == 4
+    for _, _, interval, count in numbers:
+        assert re.fullmatch(r"[-\d.]+ to [-\d.]+|-", interval)
+        assert int(count.removesuffix(" |")) > 0
+    assert sum(interval == "-" for _, _, interval, _ in numbers) == 2 * 3 + 4  # counts; LC of a, b
+    assert "://" not in page.replace("http://judge.invalid/v1", "")
+
+
+def test_an_answer_to_a_prompt_that_is_too_long_is_a_loss_without_a_question(
+    tmp_path: Path,
+) -> None:
+    run = answered(tmp_path)
+    rows = [*run.answers.rows.values()]
+    for row in rows:
+        if row["id"] == "pasta/0":
+            row |= {"text": "", "finish_reason": TOO_LONG, "num_content_tokens": 0}
+    transport = judged(run)
+    assert len(transport.asked) == 2 * 10
+    assert judgements_of(run, reader(run), "pasta")[0].preference == 0
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
 
 
 def test_the_outputs_are_those_that_alpaca_eval_reads(tmp_path: Path) -> None:
@@ -273,7 +291,7 @@ def test_a_reference_from_a_file_is_the_yardstick_of_quality_alone(tmp_path: Pat
 def test_a_folder_takes_one_run(tmp_path: Path) -> None:
     answered(tmp_path)
     assert begin_run(tmp_path / "run", settings(tmp_path)).answers.rows
-    with pytest.raises(UsageError, match="holds a run with max_tokens 2048, not 5"):
+    with pytest.raises(UsageError, match="begun with max_tokens = 2048, not 5"):
         begin_run(tmp_path / "run", settings(tmp_path, max_tokens=5))
 
 
@@ -290,8 +308,8 @@ def test_answers_that_are_not_there_yet_are_asked_for(tmp_path: Path) -> None:
     [
         ({"systems": (SYSTEMS[0], SYSTEMS[0])}, "named twice"),
         ({"baseline": "sot"}, "no system answers as the baseline"),
-        ({"difficulty": "a.csv"}, "--difficulty and --gamed go together"),
-        ({"judge_url": None}, "--judge-model and --judge-url go together"),
+        ({"difficulty": "a.csv"}, "difficulty and gamed go together"),
+        ({"judge_url": None}, "judge.model and judge.url go together"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

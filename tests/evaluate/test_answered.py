@@ -9,13 +9,14 @@ import pytest
 
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate.answered import Answered, graded, write_answers
+from pasta_lm.evaluate.records import GradedAnswer, write_answers
 from pasta_lm.evaluate.structure import true_structure
 from pasta_lm.interpreter.trace import Kind, Role, TokenRecord, Trace
 from pasta_lm.language.document import Document
 from pasta_lm.tasks import FAMILIES, make
 from pasta_lm.tasks.annotators import gold
 from pasta_lm.tasks.referee import referee_grade
+from tests.evaluate.records import graded_answer
 from tests.evaluate.rows import answered, marks
 
 ROLES = (Role.CONTENT, Role.TAG, Role.TOPIC, Role.CONTENT, Role.TAG, Role.CONTENT)
@@ -32,7 +33,7 @@ def answer(document: Document, finish_reason: str = "stop", num_illegal: int = 0
 def test_the_reference_has_the_best_grade_and_the_true_structure(family: str) -> None:
     task = make(family, "test", 3)
     document = gold(task).with_lengths(len)
-    row = graded(task, answer(document), "pasta")
+    row = graded_answer(task, answer(document), "pasta")
     assert (row.task_id, row.family, row.strategy) == (task.id, family, "pasta")
     assert (row.grade, row.structure) == (1.0, true_structure(task))
     assert (row.text, row.program) == (task.text, document.written())
@@ -42,22 +43,22 @@ def test_the_reference_has_the_best_grade_and_the_true_structure(family: str) ->
 def test_a_cut_answer_has_the_grade_of_its_text() -> None:
     task = make("takings", "test", 1)
     cut = Document(gold(task).with_lengths(len).items[:2])
-    row = graded(task, answer(cut, "length"), "pasta")
+    row = graded_answer(task, answer(cut, "length"), "pasta")
     assert row.grade == referee_grade(task, cut.plain_text)
     assert 0 < row.grade < 1
     assert not row.is_well_formed
 
 
 def test_content_is_counted_without_tags_and_topics() -> None:
-    row = graded(make("legs", "test", 0), answer(Document()), "pasta")
+    row = graded_answer(make("legs", "test", 0), answer(Document()), "pasta")
     assert (row.num_content_tokens, row.critical_path, row.parallelism) == (3, 2, 1.5)
     assert answered(critical_path=0).parallelism == 10
 
 
 def test_a_clock_is_kept_where_it_means_something() -> None:
     task = make("legs", "test", 0)
-    assert graded(task, answer(Document()), "pasta").wall_s is None
-    assert graded(task, answer(Document()), "pasta", is_timed=True).wall_s == 0.5
+    assert graded_answer(task, answer(Document()), "pasta").wall_s is None
+    assert graded_answer(task, answer(Document()), "pasta", is_timed=True).wall_s == 0.5
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,10 @@ def test_a_record_has_all_that_an_answer_has(tmp_path: Path) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""
     found = [json.loads(line) for line in lines]
-    assert found == [row.to_dict() for row in rows]
+    assert found == [row.to_row() for row in rows]
     assert found[0]["structure"] == {"forked": [0, 2], "num_stray": 3, "syncs": [1]}
     for row, told in zip(rows, found, strict=True):
-        assert Answered(**{**told, "structure": row.structure}) == row
+        assert GradedAnswer(**{**told, "structure": row.structure}) == row
 
 
 def test_a_record_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.evaluate.answered import read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point, read_comparison
 from pasta_lm.evaluate.frontier import pareto, report
 from pasta_lm.evaluate.intervals import Interval
-from pasta_lm.evaluate.measured import Speed, measure
-from pasta_lm.evaluate.pairing import Pairing, Verdict, pair
+from pasta_lm.evaluate.points import Pairing, Speed, Verdict, pair, read_points
+from pasta_lm.evaluate.records import read_answers, write_answers
 from tests.evaluate.records import FAMILIES, write_records
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +52,7 @@ def comparison(folder: Path) -> Comparison:
 
 @pytest.fixture(scope="module")
 def found(comparison: Comparison) -> dict[str, Any]:
-    return report(comparison, measure(comparison))
+    return report(comparison, read_points(comparison))
 
 
 def figures(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def test_records_of_an_older_version_do_not_say_their_kind(folder: Path, tmp_pat
     path = tmp_path / "plain.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     old = Comparison(points=(point(tmp_path, "plain"),), ours="PASTA", baseline="b")
-    assert report(old, measure(old))["kinds"] == ["not said"]
+    assert report(old, read_points(old))["kinds"] == ["not said"]
 
 
 # --- figures
@@ -131,7 +130,7 @@ def test_a_point_whose_answers_are_shorter_is_flagged(folder: Path, tmp_path: Pa
     write_answers(tmp_path / "usual.jsonl", rows)
     points = (point(tmp_path, "short"), point(tmp_path, "usual"))
     cut = Comparison(points=points, ours="PASTA", baseline="b")
-    found = report(cut, measure(cut))
+    found = report(cut, read_points(cut))
     assert [one["is_length_unusual"] for one in found["points"]] == [True, False]
 
 
@@ -142,7 +141,8 @@ def test_what_was_not_run_is_there_with_the_command_that_runs_it(
     assert missing["name"] == "absent"
     assert missing["command"] == (
         "pasta evaluate tasks --model 'a model' --baseline base --strategies sequential,pasta "
-        f"--split test --num-prompts 9 --num-timed 1 --threads 1 --records {folder}/absent.jsonl"
+        "--split test --num-prompts 9 --num-timed 1 --set threads=1 "
+        f"--records {folder}/absent.jsonl"
     )
     own = replace(comparison.points[3], command="runs/it.sh")
     assert comparison.command(own) == "runs/it.sh"
@@ -150,7 +150,7 @@ def test_what_was_not_run_is_there_with_the_command_that_runs_it(
 
 def test_nothing_run_is_a_report_too(tmp_path: Path) -> None:
     empty = Comparison(points=(point(tmp_path, "none"),), ours="PASTA", baseline="b")
-    found = report(empty, measure(empty))
+    found = report(empty, read_points(empty))
     assert (found["points"], found["comparisons"], found["num_prompts"]) == ([], [], 0)
     assert len(found["not_run"]) == 1
 
@@ -203,7 +203,7 @@ def test_seen_from_the_other_side_better_is_worse(quality: list[float], speed: l
 
 
 def test_two_points_are_compared_by_what_differs_on_each_prompt(comparison: Comparison) -> None:
-    perfect, syncless, _ = measure(comparison)
+    perfect, syncless, _ = read_points(comparison)
     found = pair(perfect, syncless, Speed.THEORETICAL)
     assert found is not None
     one, other = perfect.log_speed(Speed.THEORETICAL), syncless.log_speed(Speed.THEORETICAL)
@@ -238,7 +238,7 @@ def test_of_several_that_are_better_the_surest_one_is_named(folder: Path, tmp_pa
         point(tmp_path, "rival", "other"),
     )
     asked = Comparison(points=points, ours="PASTA", baseline="b")
-    rows = report(asked, measure(asked))["comparisons"]
+    rows = report(asked, read_points(asked))["comparisons"]
     assert {(row["verdict"], row["by"]) for row in rows} == {("better", "perfect")}
 
 
@@ -246,7 +246,7 @@ def test_a_point_against_itself_is_not_separated(folder: Path) -> None:
     same = str(folder / "perfect.jsonl")
     points = (point(folder, "perfect"), point(folder, "copy", "other", records=same))
     twice = Comparison(points=points, ours="PASTA", baseline="b")
-    found = report(twice, measure(twice))
+    found = report(twice, read_points(twice))
     assert {row["verdict"] for row in found["comparisons"]} == {"not separated"}
 
 
@@ -283,7 +283,7 @@ def test_answers_to_other_prompts_are_refused(folder: Path, tmp_path: Path) -> N
     write_records(tmp_path / "few.jsonl", num=2)
     points = (point(folder, "perfect"), point(tmp_path, "few"))
     with pytest.raises(InputError, match="answers to other prompts"):
-        measure(Comparison(points=points, ours="PASTA", baseline="b"))
+        read_points(Comparison(points=points, ours="PASTA", baseline="b"))
 
 
 def test_answers_of_another_baseline_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -292,13 +292,13 @@ def test_answers_of_another_baseline_are_refused(folder: Path, tmp_path: Path) -
     write_answers(tmp_path / "other.jsonl", changed)
     points = (point(folder, "perfect"), point(tmp_path, "other"))
     with pytest.raises(InputError, match="9 different answers of the baseline"):
-        measure(Comparison(points=points, ours="PASTA", baseline="b"))
+        read_points(Comparison(points=points, ours="PASTA", baseline="b"))
 
 
 def test_a_strategy_that_is_not_in_the_records_is_refused(folder: Path) -> None:
     points = (point(folder, "perfect", strategy="apar"),)
     with pytest.raises(InputError, match="has 0 answers by apar and 9 by sequential"):
-        measure(Comparison(points=points, ours="PASTA", baseline="b"))
+        read_points(Comparison(points=points, ours="PASTA", baseline="b"))
 
 
 GOOD = """
@@ -333,15 +333,15 @@ def test_the_comparison_that_we_ship_is_of_models_that_recipes_make() -> None:
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        (("records", "recrods"), "unknown key points[0].recrods"),
+        (("records", "recrods"), "unknown key points.recrods"),
         (("baseline", "base_line"), "unknown key base_line"),
-        (('model = "m"', "model = 1"), "points[0].model must be str, not 1"),
-        (('model = "m"', ""), "points[0]: "),
+        (('model = "m"', "model = 1"), "points.model must be str, not 1"),
+        (('model = "m"', ""), "points.model is missing"),
         (('ours = "PASTA"', 'ours = "APAR"'), "ours is 'APAR', and no point has that method"),
         (('ours = "PASTA"', 'ours = "PASTA"\nnum_prompts = "9"'), "num_prompts must be int"),
-        ((GOOD, 'ours = "x"'), "has no points"),
-        ((GOOD, "points = [1]"), "points[0] must be a table"),
-        ((GOOD, "="), "is no comparison"),
+        ((GOOD, 'ours = "x"'), "points is missing"),
+        ((GOOD, "points = [1]"), "points must be a table"),
+        ((GOOD, "="), "not valid TOML"),
         ((GOOD, GOOD + GOOD.partition('"b"')[2]), "two points have the name 'one'"),
     ],
 )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.evaluate.answered import Answered
 from pasta_lm.evaluate.intervals import Interval
 from pasta_lm.evaluate.quality import as_dict, decisions, quality, share, smallest_difference
+from pasta_lm.evaluate.records import GradedAnswer
 from pasta_lm.tasks import Task
 from tests.evaluate.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
 
@@ -21,7 +21,7 @@ grades = st.floats(0, 1)
 pairs_of_grades = st.lists(st.tuples(grades, grades), min_size=1, max_size=8)
 
 
-def graded(*grades: float) -> list[Answered]:
+def graded(*grades: float) -> list[GradedAnswer]:
     return [answered(grade) for grade in grades]
 
 
@@ -112,12 +112,12 @@ def test_no_answers_have_no_figures() -> None:
 # --- decisions
 
 
-def decided(*pairs: tuple[Task, Answered]) -> dict[str, Any]:
+def decided(*pairs: tuple[Task, GradedAnswer]) -> dict[str, Any]:
     tasks, answers = zip(*pairs, strict=True)
     return decisions(tasks, answers)
 
 
-def marked(**marking: Any) -> Answered:
+def marked(**marking: Any) -> GradedAnswer:
     return answered(structure=marks(**marking))
 
 
@@ -151,7 +151,7 @@ RATES = ("fork_precision", "fork_recall", "sync_precision", "sync_recall")
     ],
 )
 def test_forks_and_syncs_are_counted_over_all_prompts(
-    pairs: list[tuple[Task, Answered]], rates: list[float | None], exact: float
+    pairs: list[tuple[Task, GradedAnswer]], rates: list[float | None], exact: float
 ) -> None:
     found = decided(*pairs)
     assert means(found, *RATES) == [
@@ -160,7 +160,7 @@ def test_forks_and_syncs_are_counted_over_all_prompts(
     assert found["structure_exact"] == pytest.approx(exact)
 
 
-def side(pair: str | None, *, is_exact: bool) -> tuple[Task, Answered]:
+def side(pair: str | None, *, is_exact: bool) -> tuple[Task, GradedAnswer]:
     """Return one side of a minimal pair with an answer."""
     asked = task(unit("Ada"), unit("Bob"), pair=pair)
     return asked, marked(forked=[0, 1] if is_exact else [0])
@@ -209,7 +209,7 @@ BOUND = task(*(unit(name, fork=False) for name in ("Ada", "Bob", "Cid")), pair="
     ],
 )
 def test_a_pair_is_told_apart_when_each_side_is_nearer_to_its_own(
-    free: Answered, bound: Answered, is_apart: float
+    free: GradedAnswer, bound: GradedAnswer, is_apart: float
 ) -> None:
     assert means(decided((FREE, free), (BOUND, bound)), "pairs_told_apart") == [is_apart]
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.evaluate.answered import Answered
+from pasta_lm.evaluate.records import GradedAnswer
 from pasta_lm.evaluate.speed import realised, speed
 from tests.evaluate.rows import answered
 
 lengths = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=8)
 
 
-def paths(*critical_paths: int, **rest: Any) -> list[Answered]:
+def paths(*critical_paths: int, **rest: Any) -> list[GradedAnswer]:
     return [answered(critical_path=path, **rest) for path in critical_paths]
 
 
-def clocks(*walls: float | None) -> list[Answered]:
+def clocks(*walls: float | None) -> list[GradedAnswer]:
     return [answered(wall_s=wall) for wall in walls]
 
 

@@ -13,12 +13,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.evaluate.answered import Answered
-from pasta_lm.evaluate.answering import ALWAYS, BOUNDS, PERFECT, RANDOM, UNMASKED
 from pasta_lm.evaluate.quality import decisions, quality
+from pasta_lm.evaluate.records import ALWAYS, BOUNDS, PERFECT, RANDOM, UNMASKED, GradedAnswer
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.structure import true_structure
-from pasta_lm.evaluate.tasks import Answers, TaskSettings, answer_tasks, choose_tasks, report
+from pasta_lm.evaluate.tasks import (
+    TaskEvaluation,
+    TaskSettings,
+    choose_tasks,
+    evaluate_tasks,
+    report,
+)
 from pasta_lm.tasks import Task, make, training_families
 from pasta_lm.tasks.annotators import random_fork
 from pasta_lm.tasks.registry import held_out_families
@@ -59,8 +64,8 @@ def test_there_are_as_many_prompts_as_were_asked_for_and_families_are_uniform(nu
 @given(st.integers(1, 70), st.integers(0, 5))
 @hypothesis_settings(max_examples=20)
 def test_what_is_timed_are_the_first_prompts_of_every_family(num: int, num_timed: int) -> None:
-    tasks, timed = choose_tasks(TaskSettings(num_prompts=num, num_timed=num_timed))
-    assert timed == tasks[: len(timed)]
+    tasks, count = choose_tasks(TaskSettings(num_prompts=num, num_timed=num_timed))
+    timed = tasks[:count]
     for family in (*TRAINED, *HELD_OUT):
         seeds = [seed_of(task) for task in tasks if task.family == family]
         assert seeds == [*range(len(seeds))]
@@ -82,7 +87,8 @@ def test_the_prompts_are_those_of_the_fixed_set() -> None:
 
 @pytest.mark.parametrize("first", [0, 7, 90_000])
 def test_a_seed_says_which_prompts_come_first(first: int) -> None:
-    tasks, timed = choose_tasks(TaskSettings(num_prompts=42, num_timed=1, first_seed=first))
+    tasks, count = choose_tasks(TaskSettings(num_prompts=42, num_timed=1, seed=first))
+    timed = tasks[:count]
     assert {seed_of(task) for task in tasks} == {first, first + 1}
     assert {seed_of(task) for task in timed} == {first}
 
@@ -100,58 +106,58 @@ TIMED = TaskSettings(num_prompts=4, num_timed=1, max_tokens=MAX_TOKENS)
 MODEL, BASELINE = tiny("ours", seed=7), tiny("theirs", seed=1)
 
 
-def run(settings: TaskSettings) -> tuple[Answers, list[tuple[str, int, int]]]:
+def run(settings: TaskSettings) -> tuple[TaskEvaluation, list[tuple[str, int, int]]]:
     told: list[tuple[str, int, int]] = []
     progress = lambda name, done, total: told.append((name, done, total))  # noqa: E731
-    return answer_tasks(settings, MODEL, BASELINE, progress), told
+    return evaluate_tasks(settings, MODEL, BASELINE, progress), told
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
+def answers() -> TaskEvaluation:
     return run(ALL)[0]
 
 
 @pytest.fixture(scope="module")
-def timed_run() -> tuple[Answers, list[tuple[str, int, int]]]:
+def timed_run() -> tuple[TaskEvaluation, list[tuple[str, int, int]]]:
     return run(TIMED)
 
 
 @pytest.fixture(scope="module")
-def timed(timed_run: tuple[Answers, list[tuple[str, int, int]]]) -> Answers:
+def timed(timed_run: tuple[TaskEvaluation, list[tuple[str, int, int]]]) -> TaskEvaluation:
     return timed_run[0]
 
 
-def strategies_of(settings: TaskSettings, answers: Answers) -> dict[str, dict[str, Any]]:
+def strategies_of(settings: TaskSettings, answers: TaskEvaluation) -> dict[str, dict[str, Any]]:
     found = report(settings, answers, MODEL, BASELINE)["strategies"]
     assert isinstance(found, dict)
     return found
 
 
-def same(one: Answered, other: Any) -> bool:
+def same(one: GradedAnswer, other: Any) -> bool:
     return (one.text, one.program) == (other.text, other.document.written())
 
 
-def test_company_does_not_change_an_answer(answers: Answers) -> None:
+def test_company_does_not_change_an_answer(answers: TaskEvaluation) -> None:
     params = SamplingParams(max_tokens=MAX_TOKENS)
     who = [("pasta", MODEL), ("sequential", BASELINE)]
     for name, model in who:
         for place in (0, 7, 24):
             alone = model.generate(answers.tasks[place].prompt, params, strategy=name)
-            assert same(answers.by_strategy[name][place], alone)
+            assert same(answers.scored[name][place], alone)
 
 
-def test_the_random_model_gives_answers_of_every_kind(answers: Answers) -> None:
+def test_the_random_model_gives_answers_of_every_kind(answers: TaskEvaluation) -> None:
     """Or these tests would prove little."""
-    ours = answers.by_strategy["pasta"]
+    ours = answers.scored["pasta"]
     assert {row.finish_reason for row in ours} == {"stop", "length"}
     assert any(row.structure.forked or row.structure.num_stray for row in ours)
-    assert [row.text for row in ours] != [row.text for row in answers.by_strategy["sequential"]]
+    assert [row.text for row in ours] != [row.text for row in answers.scored["sequential"]]
 
 
-def test_every_task_has_an_answer_in_order_whatever_became_of_it(answers: Answers) -> None:
+def test_every_task_has_an_answer_in_order_whatever_became_of_it(answers: TaskEvaluation) -> None:
     ids = [task.id for task in answers.tasks]
     for name in ("sequential", "pasta"):
-        rows = answers.by_strategy[name]
+        rows = answers.scored[name]
         assert [row.task_id for row in rows] == ids
         assert {row.strategy for row in rows} == {name}
     found = strategies_of(ALL, answers)
@@ -161,7 +167,7 @@ def test_every_task_has_an_answer_in_order_whatever_became_of_it(answers: Answer
         assert figures["held_out"]["num_prompts"] == 4
 
 
-def test_the_report_has_what_is_documented(answers: Answers, timed: Answers) -> None:
+def test_the_report_has_what_is_documented(answers: TaskEvaluation, timed: TaskEvaluation) -> None:
     for settings, given_ones in ((ALL, answers), (TIMED, timed)):
         found = report(settings, given_ones, MODEL, BASELINE)
         assert found.keys() >= DOCUMENTED
@@ -180,7 +186,7 @@ def test_the_report_has_what_is_documented(answers: Answers, timed: Answers) -> 
         assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_headlines_are_of_the_families_that_training_sees(answers: Answers) -> None:
+def test_headlines_are_of_the_families_that_training_sees(answers: TaskEvaluation) -> None:
     found = strategies_of(ALL, answers)["pasta"]
     for names, figures in (
         (TRAINED, found),
@@ -189,14 +195,14 @@ def test_headlines_are_of_the_families_that_training_sees(answers: Answers) -> N
     ):
         tasks = [task for task in answers.tasks if task.family in names]
         ours, theirs = (
-            [row for row in answers.by_strategy[name] if row.family in names]
+            [row for row in answers.scored[name] if row.family in names]
             for name in ("pasta", "sequential")
         )
         expected = quality(ours, theirs) | speed(ours, theirs) | decisions(tasks, ours)
         assert {name: figures[name] for name in expected} == expected
 
 
-def test_without_clocks_there_is_no_realised_speedup(answers: Answers) -> None:
+def test_without_clocks_there_is_no_realised_speedup(answers: TaskEvaluation) -> None:
     assert answers.timed == answers.unmasked == {}
     found = strategies_of(ALL, answers)
     assert [*found] == ["sequential", "pasta"]
@@ -205,17 +211,17 @@ def test_without_clocks_there_is_no_realised_speedup(answers: Answers) -> None:
     assert found["pasta"]["well_formed_unmasked"] is None
 
 
-def test_what_is_decoded_alone_is_what_was_decoded_among_others(timed: Answers) -> None:
-    assert timed.timed_tasks == timed.tasks
+def test_what_is_decoded_alone_is_what_was_decoded_among_others(timed: TaskEvaluation) -> None:
+    assert timed.num_timed == len(timed.tasks)
     for name in ("sequential", "pasta"):
-        for alone, among in zip(timed.timed[name], timed.by_strategy[name], strict=True):
+        for alone, among in zip(timed.timed[name], timed.scored[name], strict=True):
             assert (alone.task_id, alone.program) == (among.task_id, among.program)
             assert alone.wall_s is not None
             assert alone.wall_s > 0
             assert among.wall_s is None
 
 
-def test_the_clocks_are_those_of_the_report(timed: Answers) -> None:
+def test_the_clocks_are_those_of_the_report(timed: TaskEvaluation) -> None:
     found = strategies_of(TIMED, timed)
     assert [*found] == ["sequential", "pasta", PERFECT]
     for name in found:
@@ -225,8 +231,8 @@ def test_the_clocks_are_those_of_the_report(timed: Answers) -> None:
     assert found["sequential"]["realised_speedup"] == {"mean": 1, "low": 1, "high": 1}
 
 
-def test_perfect_forks_are_the_references_with_their_true_structure(timed: Answers) -> None:
-    for task, row in zip(timed.timed_tasks, timed.timed[PERFECT], strict=True):
+def test_perfect_forks_are_the_references_with_their_true_structure(timed: TaskEvaluation) -> None:
+    for task, row in zip(timed.tasks, timed.timed[PERFECT], strict=True):
         assert (row.text, row.grade) == (task.text, 1.0)
         assert row.structure == true_structure(task)
         assert row.is_well_formed
@@ -239,17 +245,17 @@ def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
     settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
     answers, _ = run(settings)
     rows = {name: answers.timed[name] for name in BOUNDS}
-    for place, task in enumerate(answers.timed_tasks):
+    for place, task in enumerate(answers.tasks[: answers.num_timed]):
         assert [rows[name][place].text for name in BOUNDS] == [task.text] * 3
         assert rows[ALWAYS][place].structure.forked == {*range(len(task.units))}
-    forked = sum(len(row.structure.forked) for row in answers.by_strategy["pasta"])
+    forked = sum(len(row.structure.forked) for row in answers.scored["pasta"])
     rate = forked / sum(len(task.units) for task in answers.tasks)
     assert 0 <= rate < 1
     found = report(settings, answers, MODEL, BASELINE)
     assert found["fork_rate"] == rate
     assert [row.program for row in rows[RANDOM]] == [
         random_fork(task, rate).with_lengths(MODEL.engine.loaded.vocabulary.count_tokens).written()
-        for task in answers.timed_tasks
+        for task in answers.tasks[: answers.num_timed]
     ]
     figures = {name: found["strategies"][name] for name in BOUNDS}
     assert figures[PERFECT]["fork_precision"]["mean"] == 1
@@ -260,28 +266,28 @@ def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
         assert "quality" not in one
 
 
-def test_the_mask_is_off_where_it_is_said_to_be(timed: Answers) -> None:
-    free = timed.unmasked["pasta"]
+def test_the_mask_is_off_where_it_is_said_to_be(timed: TaskEvaluation) -> None:
+    free = timed.unmasked[UNMASKED["pasta"]]
     params = SamplingParams(max_tokens=MAX_TOKENS, mask=False)
-    for task, row in zip(timed.timed_tasks, free, strict=True):
+    for task, row in zip(timed.tasks, free, strict=True):
         assert same(row, MODEL.generate(task.prompt, params))
     assert any(row.num_illegal for row in free)
-    assert not any(row.num_illegal for row in timed.by_strategy["pasta"])
+    assert not any(row.num_illegal for row in timed.scored["pasta"])
     well_formed = sum(row.is_well_formed for row in free[:4]) / 4
     assert strategies_of(TIMED, timed)["pasta"]["well_formed_unmasked"] == well_formed
 
 
-def test_the_records_tell_every_answer_and_how_it_came_about(timed: Answers) -> None:
-    rows = timed.all()
+def test_the_records_tell_every_answer_and_how_it_came_about(timed: TaskEvaluation) -> None:
+    rows = timed.records()
     num = len(timed.tasks)
     assert len(rows) == 6 * num
     kinds = Counter((row.strategy, row.wall_s is not None) for row in rows)
     names = [("sequential", False), ("pasta", False), ("sequential", True), ("pasta", True)]
-    assert kinds == {key: num for key in [*names, (PERFECT, True), (UNMASKED, False)]}
+    assert kinds == {key: num for key in [*names, (PERFECT, True), (UNMASKED["pasta"], False)]}
 
 
 def test_progress_is_told_from_the_beginning_to_the_end(
-    timed_run: tuple[Answers, list[tuple[str, int, int]]],
+    timed_run: tuple[TaskEvaluation, list[tuple[str, int, int]]],
 ) -> None:
     _, told = timed_run
     num = 4 + len(HELD_OUT)
@@ -292,7 +298,7 @@ def test_progress_is_told_from_the_beginning_to_the_end(
 def test_a_strategy_that_was_not_asked_for_is_the_yardstick_and_no_more() -> None:
     settings = TaskSettings(strategies=("pasta",), num_prompts=1, num_timed=0, max_tokens=4)
     found = run(settings)[0]
-    assert [*found.by_strategy] == ["sequential", "pasta"]
+    assert [*found.scored] == ["sequential", "pasta"]
     assert [*strategies_of(settings, found)] == ["pasta"]
 
 
@@ -301,7 +307,7 @@ def test_a_model_that_was_not_taught_has_no_forks_to_be_judged(
 ) -> None:
     untaught = tiny("untaught", has_tag_pieces=False)
     settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=4)
-    answers = answer_tasks(settings, untaught, untaught, lambda *_: None)
+    answers = evaluate_tasks(settings, untaught, untaught, lambda *_: None)
     found = report(settings, answers, untaught, untaught)["strategies"]
     assert capsys.readouterr().err.count("not taught") == 1
     assert [*found] == ["sequential", "pasta"]

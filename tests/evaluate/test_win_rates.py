@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate.comparability import BASELINE, JUDGE, comparability
 from pasta_lm.evaluate.judgements import (
     Judgement,
     read_difficulty,
     read_gamed,
     read_judgements,
 )
-from pasta_lm.evaluate.win_rates import HEADLINES, Calibration, win_rate_figures
+from pasta_lm.evaluate.win_rates import (
+    BASELINE,
+    HEADLINES,
+    JUDGE,
+    Calibration,
+    comparability,
+    win_rate_figures,
+)
 
 ROW = {"model": "made", "row": 0, "preference": 1.5, "len_1": 10, "len_2": 20}
 

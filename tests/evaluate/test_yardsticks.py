@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.evaluate.answered import read_answers, write_answers
-from pasta_lm.evaluate.answering import PERFECT
-from pasta_lm.evaluate.comparison import Beside, Comparison, Point, read_comparison
+from pasta_lm.evaluate.comparison import Comparison, Point, SideMeasurement, read_comparison
+from pasta_lm.evaluate.export import export_answers
+from pasta_lm.evaluate.figures import frontier_plot
 from pasta_lm.evaluate.frontier import report
-from pasta_lm.evaluate.measured import Speed, measure
-from pasta_lm.evaluate.page import page, svg
-from pasta_lm.evaluate.programs import write_programs
+from pasta_lm.evaluate.pages import frontier_page
+from pasta_lm.evaluate.points import Speed, read_points
+from pasta_lm.evaluate.records import PERFECT, read_answers, write_answers
 from pasta_lm.strategies.annotated import read_annotated
 from tests.evaluate.records import FAMILIES, answers, tasks, write_records
 
@@ -66,14 +66,18 @@ def comparison(folder: Path) -> Comparison:
         ),
         ours="PASTA",
         baseline="base",
-        step_costs=(Beside(name="tiny", file=str(folder / "steps.json"), command="make it"),),
-        replays=(Beside(name="at 125M", file=str(folder / "absent.json"), command="replay it"),),
+        step_costs=(
+            SideMeasurement(name="tiny", file=str(folder / "steps.json"), command="make it"),
+        ),
+        replays=(
+            SideMeasurement(name="at 125M", file=str(folder / "absent.json"), command="replay it"),
+        ),
     )
 
 
 @pytest.fixture(scope="module")
 def found(comparison: Comparison) -> dict[str, Any]:
-    return report(comparison, measure(comparison))
+    return report(comparison, read_points(comparison))
 
 
 def figures(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def test_a_share_of_perfect_forks_is_of_the_same_prompts(
     comparison: Comparison, found: dict[str, Any]
 ) -> None:
     share = figures(found, "ours")["of_perfect_forks"]
-    (bound, ours, *_) = measure(comparison)
+    (bound, ours, *_) = read_points(comparison)
     best, own = (one.log_speed(Speed.THEORETICAL) for one in (bound, ours))
     assert share["num_prompts"] == len(best) == 2 * len(FAMILIES)
     expected = exp(fmean(own[name] - best[name] for name in best))
@@ -118,14 +122,14 @@ def test_without_clocks_no_way_is_the_fastest(tmp_path: Path) -> None:
     write_records(tmp_path / "a.jsonl", num_timed=0)
     points = (point(tmp_path, "ours"), point(tmp_path, "plain", strategy="sequential"))
     asked = Comparison(points=points, ours="PASTA", baseline="b")
-    found = report(asked, measure(asked))
+    found = report(asked, read_points(asked))
     assert found["fastest_sequential"] is None
     assert {one["over_fastest_sequential"] for one in found["points"]} == {None}
 
 
 def test_guesses_have_a_clock_and_no_theory(comparison: Comparison) -> None:
     """A pass checks several guesses and a draft's passes are not counted: paths say nothing."""
-    found = report(comparison, measure(comparison))
+    found = report(comparison, read_points(comparison))
     lookup = next(one for one in found["points"] if one["name"] == "lookup")
     assert lookup["theoretical_speedup"] is None
     assert lookup["realised_speedup"]["mean"] == pytest.approx(1.5)
@@ -137,21 +141,20 @@ def test_guesses_have_a_clock_and_no_theory(comparison: Comparison) -> None:
     }
 
 
-def test_the_page_shows_bounds_step_costs_and_what_was_not_replayed(
-    comparison: Comparison, found: dict[str, Any]
-) -> None:
-    text = " ".join(page(found, measure(comparison), num_shown=1).split())
-    assert '<g class="bound"> <title>perfect forks: replayed' in text
-    assert "tiny: replayed, random-weights, float32 on cpu" in text
-    assert "<td>1.00</td><td>1.25</td>" in text
-    assert '<td>at 125M</td><td colspan="6">not run: <code>replay it</code>' in text
-    assert "The fastest exact sequential way here: <b>lookup</b>" in text
-    assert svg(found).count('class="bound"') == 1
+def test_the_page_shows_bounds_step_costs_and_what_was_not_replayed(found: dict[str, Any]) -> None:
+    text = frontier_page(found)
+    assert "| perfect forks | replayed | - |" in text
+    assert "tiny: replayed, random-weights, float32 on cpu: 1: 1.00, 2: 1.25\n" in text
+    assert "| at 125M | not run: `replay it` |" in text
+    assert "The fastest sequential decoding: lookup" in text
+    drawn = frontier_plot(found)
+    assert drawn.count('id="bound-') == 1
+    assert ">perfect forks<" in drawn
 
 
 def test_a_measurement_that_is_no_json_is_refused(comparison: Comparison, folder: Path) -> None:
     (folder / "broken.json").write_text("{", "utf-8")
-    broken = Beside(name="tiny", file=str(folder / "broken.json"), command="")
+    broken = SideMeasurement(name="tiny", file=str(folder / "broken.json"), command="")
     with pytest.raises(InputError, match=r"broken\.json is no JSON"):
         report(replace(comparison, replays=(broken,)), [])
 
@@ -161,10 +164,10 @@ def test_measurements_beside_the_points_are_read_with_them(tmp_path: Path) -> No
     table = '[[points]]\nname = "p"\nmethod = "P"\nmodel = "m"\nrecords = "r"\n'
     path = tmp_path / "c.toml"
     path.write_text(f'{head}{table}[[replays]]\nname = "r"\nfile = "f"\ncommand = "c"\n', "utf-8")
-    assert read_comparison(path).replays == (Beside(name="r", file="f", command="c"),)
+    assert read_comparison(path).replays == (SideMeasurement(name="r", file="f", command="c"),)
     for wrong, shown in (
-        ("replays = 3\n", "replays must be tables"),
-        ('[[replays]]\nfil = "f"\n', r"unknown key replays\[0\].fil"),
+        ("replays = 3\n", "replays must be a list"),
+        ('[[replays]]\nfil = "f"\n', r"unknown key replays.fil"),
     ):
         is_head = wrong.startswith("replays")
         path.write_text(wrong + head + table if is_head else head + table + wrong, "utf-8")
@@ -174,7 +177,7 @@ def test_measurements_beside_the_points_are_read_with_them(tmp_path: Path) -> No
 
 def test_programs_of_timed_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "programs.jsonl"
-    assert write_programs(folder / "a.jsonl", "pasta", out) == 2 * len(FAMILIES)
+    assert export_answers(folder / "a.jsonl", "pasta", out) == 2 * len(FAMILIES)
     read = read_annotated(out, needs_prompt=True)
     assert not read.problems
     rows = {
@@ -187,4 +190,4 @@ def test_programs_of_timed_answers_can_be_replayed(folder: Path, tmp_path: Path)
         assert one.document.plain_text == rows[one.id].text
         assert (one.prompt, one.source) == (prompts[one.id], "pasta")
     with pytest.raises(InputError, match="no timed answer by apar"):
-        write_programs(folder / "a.jsonl", "apar", out)
+        export_answers(folder / "a.jsonl", "apar", out)

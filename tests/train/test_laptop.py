@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.evaluate.answered import read_answers, write_answers
+from pasta_lm.evaluate.records import read_answers, write_answers
 from pasta_lm.strategies.model import Pasta, builtin_folder
 from pasta_lm.tasks import Dependence
 from pasta_lm.tasks.registry import FAMILIES

@@ -73,7 +73,7 @@ def test_the_whole_path_ends_with_figures_of_all_systems(made: Path) -> None:
 
 
 def test_a_scripted_judge_yields_no_win_rate_anywhere(made: Path) -> None:
-    assert {path.parent.name for path in made.glob("alpaca/*/report.html")} == SYSTEMS
+    assert {path.parent.name for path in made.glob("alpaca/*/report.md")} == SYSTEMS
     for system in SYSTEMS:
         figures = report(made, system)["systems"]
         assert isinstance(figures, dict)

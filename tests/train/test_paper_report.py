@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.evaluate.answered import Answered, read_answers, write_answers
 from pasta_lm.evaluate.comparison import Comparison, Point
-from pasta_lm.evaluate.measured import Measured, Speed, measure
-from pasta_lm.evaluate.pairing import pair, pair_over
+from pasta_lm.evaluate.points import PointAnswers, Speed, pair, pair_over, read_points
+from pasta_lm.evaluate.records import GradedAnswer, read_answers, write_answers
 from tests.evaluate.records import write_records
 
 ROOT = Path(__file__).parents[2]
@@ -21,14 +20,16 @@ RIVAL = "APAR-BoN, lambda 4"
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Answered]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[GradedAnswer]:
     """Return the answers of a model whose forks are the true ones."""
     path = tmp_path_factory.mktemp("records") / "gold.jsonl"
     write_records(path)
     return read_answers(path)
 
 
-def measured(folder: Path, rows: list[Answered], **grades: list[float]) -> dict[str, Measured]:
+def measured(
+    folder: Path, rows: list[GradedAnswer], **grades: list[float]
+) -> dict[str, PointAnswers]:
     """Return points with these grades, in turn over the prompts, and otherwise the same answers."""
     points = []
     for name, values in grades.items():
@@ -45,11 +46,11 @@ def measured(folder: Path, rows: list[Answered], **grades: list[float]) -> dict[
         points.append(
             Point(name=name, method=name, model=name, records=str(folder / f"{name}.jsonl"))
         )
-    found = measure(Comparison(points=tuple(points), ours=points[0].name, baseline="b"))
+    found = read_points(Comparison(points=tuple(points), ours=points[0].name, baseline="b"))
     return {one.point.name: one for one in found}
 
 
-def test_the_same_seed_twice_is_that_seed(tmp_path: Path, rows: list[Answered]) -> None:
+def test_the_same_seed_twice_is_that_seed(tmp_path: Path, rows: list[GradedAnswer]) -> None:
     points = measured(tmp_path, rows, ours=[1.0, 0.5], rival=[0.5, 0.75, 0.0])
     both = points["ours"], points["rival"]
     for kind in Speed:
@@ -57,7 +58,9 @@ def test_the_same_seed_twice_is_that_seed(tmp_path: Path, rows: list[Answered]) 
     assert pair_over([], Speed.THEORETICAL) is None
 
 
-def test_seeds_that_disagree_are_averaged_by_prompt(tmp_path: Path, rows: list[Answered]) -> None:
+def test_seeds_that_disagree_are_averaged_by_prompt(
+    tmp_path: Path, rows: list[GradedAnswer]
+) -> None:
     points = measured(tmp_path, rows, up=[1.0], middle=[0.5], down=[0.0])
     up, middle, down = points.values()
     found = pair_over([(up, middle), (down, middle)], Speed.THEORETICAL)
@@ -66,7 +69,7 @@ def test_seeds_that_disagree_are_averaged_by_prompt(tmp_path: Path, rows: list[A
 
 
 def test_one_point_of_ours_has_to_do_for_all_seeds(
-    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+    paper: dict[str, Any], tmp_path: Path, rows: list[GradedAnswer]
 ) -> None:
     seeds = {}
     for seed, grades in enumerate(({"a": 1.0, "b": 0.8}, {"a": 0.2, "b": 0.8})):
@@ -84,7 +87,7 @@ def test_one_point_of_ours_has_to_do_for_all_seeds(
 
 
 def test_what_a_seed_lacks_is_said(
-    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+    paper: dict[str, Any], tmp_path: Path, rows: list[GradedAnswer]
 ) -> None:
     untimed = [one for one in rows if one.wall_s is None]
     seeds = {0: measured(tmp_path, untimed, ours=[1.0], rival=[0.5]), 1: {}}
@@ -106,7 +109,7 @@ def test_a_stage_is_held_against_the_finetuning_by_prompt(
         path = tmp_path / f"{annotator}.jsonl"
         write_records(path, annotator)
         points.append(Point(name=name, method=name, model="m", records=str(path)))
-    found = measure(Comparison(points=tuple(points), ours=last, baseline="b"))
+    found = read_points(Comparison(points=tuple(points), ours=last, baseline="b"))
     answers = {one.point.name: one for one in found}
     stage, precision, speed, *_, both = paper["stages"]._gains(answers, last)
     assert stage == "round two"
@@ -117,7 +120,7 @@ def test_a_stage_is_held_against_the_finetuning_by_prompt(
 
 
 def test_rounds_cover_an_area_that_grows_and_has_an_interval(
-    paper: dict[str, Any], tmp_path: Path, rows: list[Answered]
+    paper: dict[str, Any], tmp_path: Path, rows: list[GradedAnswer]
 ) -> None:
     plan = paper["order"].comparison(paper["steps"].Options(out=tmp_path, laptop=tmp_path))
     names = {"rounds: 1": [0.4, 0.2, 0.0], "rounds: 2": [0.6, 0.5, 0.4], "rounds: 4": [0.3]}

@@ -590,7 +590,7 @@ def test_a_page_shows_bounds_step_costs_and_replays_beside_the_points(made: Path
     assert steps["found"]["weights"] == "random-weights"
     assert [*steps["found"]["step_ms"]] == ["1", "2"]
     assert (replay["found"]["kind"], replay["found"]["weights"]) == ("replayed", "random-weights")
-    assert (made / "results" / "seed-0.html").read_text("utf-8").startswith("<!doctype html>")
+    assert (made / "results" / "seed-0.md").read_text("utf-8").startswith("# ")
     assert 'class="bound"' in (made / "results" / "seed-0.svg").read_text("utf-8")
 
 

@@ -57,7 +57,7 @@ def load() -> None:
 
     import pasta_lm.cli  # noqa: F401
     from pasta_lm.annotate import run  # noqa: F401
-    from pasta_lm.evaluate import alpaca_output, speed_table  # noqa: F401
+    from pasta_lm.evaluate import alpaca_report, speed  # noqa: F401
     from pasta_lm.train import preference, sft  # noqa: F401
 
 

@@ -1,34 +1,34 @@
-"""Evaluate: verifiable tasks, answered by strategies and held against the sequential baseline."""
+"""Evaluate: verifiable tasks answered by strategies, and comparisons of their records."""
 
 from __future__ import annotations
 
+import json
 import os
-import sys
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.flags import (
-    Device,
-    Draft,
-    Dtype,
-    Json,
-    Model,
-    Positions,
-    option,
-    require_draft,
-    require_one_of,
-)
-from pasta_lm.cli.published_table import NoPublished
-from pasta_lm.cli.terminal import bars
+from pasta_lm.cli.exit_codes import INTERRUPTED
+from pasta_lm.cli.flags import ENVIRONMENT, Json, Model, option, require_draft, require_one_of
+from pasta_lm.cli.frontier_table import NoPublished, print_frontier
+from pasta_lm.cli.tables import interval, number, print_json, print_table
+from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 from pasta_lm.errors import InputError
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
+T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
-INTERRUPTED = 130
+POOL_TOKENS = 65_536
+"""Cache entries: about fifty prompts of the tasks at the same time."""
 ROWS = (
     ("quality", "quality (mean grade)"),
     ("quality_difference", "  minus the baseline's"),
@@ -46,6 +46,54 @@ ROWS = (
     ("pair_accuracy", "pair accuracy"),
     ("pairs_told_apart", "  sides told apart"),
 )
+Set = Annotated[
+    list[str] | None,
+    option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksRecipe:
+    """The recipe of ``pasta evaluate tasks``."""
+
+    model: str | None = None
+    baseline: str | None = None
+    draft: str | None = None
+    """The smaller model of strategy draft-model."""
+    strategies: tuple[str, ...] = ("sequential", "pasta")
+    num_prompts: int = 420
+    num_timed: int = 3
+    split: str = "test"
+    wordings: str | None = None
+    """Another split whose wordings are used instead."""
+    seed: int = 0
+    max_tokens: int = 1024
+    """Of an answer, all threads together."""
+    positions: str | None = None
+    """The position strategy of pasta: predict, continue or rotate."""
+    bounds: bool = False
+    """Also replay references that fork everywhere, and by chance."""
+    baseline_records: str | None = None
+    """Records of an earlier run with the baseline's answers."""
+    threads: int | None = None
+    """CPU threads of torch."""
+    workers: int = 1
+    """Processes that decode what is not timed."""
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the values before anything slow happens."""
+        from pasta_lm.recipe import check_positive
+        from pasta_lm.strategies.model import STRATEGIES
+        from pasta_lm.tasks.task import Split
+
+        for name in self.strategies:
+            require_one_of("--strategies", name, STRATEGIES)
+        require_draft(self.draft, self.strategies)
+        for key, value in (("--split", self.split), ("wordings", self.wordings)):
+            require_one_of(key, value, [one.value for one in Split])
+        check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
 
 
 @app.callback()
@@ -55,227 +103,149 @@ def evaluate() -> None:
 
 @app.command()
 def tasks(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
+    ] = None,
     model: Model = None,
     baseline: Annotated[
         str | None,
-        option(
-            "--baseline", metavar="DIR|HF_ID", help="Whose sequential answers are the yardstick."
-        ),
+        option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline."),
     ] = None,
     strategies: Annotated[
-        str, option("--strategies", metavar="A,B", help="Ways to answer, by comma.")
-    ] = "sequential,pasta",
-    draft: Draft = None,
-    bounds: Annotated[
-        bool, option("--bounds", help="Also replay forks everywhere, and by chance.")
-    ] = False,
-    num_prompts: Annotated[
-        int,
-        option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
-    ] = 420,
-    num_timed: Annotated[
-        int,
-        option("--num-timed", metavar="N", min=0, help="Of each family decoded alone, for clocks."),
-    ] = 3,
-    split: Annotated[
-        str, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
-    ] = "test",
-    wordings: Annotated[
-        str | None,
-        option("--wordings", metavar="SPLIT", help="Take the wordings of another split."),
+        str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
     ] = None,
-    seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the first prompts.")] = 0,
-    max_tokens: Annotated[
-        int, option("--max-tokens", metavar="N", min=1, help="Tokens of an answer, all threads.")
-    ] = 1024,
+    num_prompts: Annotated[
+        int | None,
+        option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
+    ] = None,
+    num_timed: Annotated[
+        int | None,
+        option("--num-timed", metavar="N", min=0, help="Of each family decoded alone, for clocks."),
+    ] = None,
+    split: Annotated[
+        str | None, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
+    ] = None,
+    seed: Annotated[
+        int | None, option("--seed", metavar="S", min=0, help="Of the first prompts.")
+    ] = None,
     records: Annotated[
         Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
     ] = None,
-    baseline_records: Annotated[
-        Path | None,
-        option("--baseline-records", metavar="FILE", help="Take the baseline's answers from here."),
-    ] = None,
-    threads: Annotated[
-        int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
-    ] = None,
-    workers: Annotated[
-        int,
-        option("--workers", metavar="N", min=1, help="Processes that answer; clocks run in one."),
-    ] = 1,
-    positions: Positions = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    json: Json = False,
+    changes: Set = None,
+    as_json: Json = False,
 ) -> None:
     """Grade answers to verifiable tasks, and time them.
 
     Several strategies answer the same prompts; figures have intervals. The sequential strategy is
-    answered by the baseline: the built-in model's sequential twin, or the model itself. Greedy;
-    grades from many prompts decoded together, clocks from some decoded alone.
+    answered by the baseline: for the built-in model its sequential baseline, else the model itself.
+    Greedy; grades from prompts decoded together, clocks from prompts decoded one at a time.
     """
-    from json import dumps
-
-    from pasta_lm import __version__
-    from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
-    from pasta_lm.tasks.task import Split
-
-    names = tuple(name.strip() for name in strategies.split(","))
-    for name in names:
-        require_one_of("--strategies", name, STRATEGIES)
-    require_draft(draft, names)
-    for flag, value in (("--split", split), ("--wordings", wordings)):
-        require_one_of(flag, value, [one.value for one in Split])
-    silence_libraries()
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
-    from pasta_lm.evaluate.answered import write_answers
-    from pasta_lm.evaluate.tasks import TaskSettings, answer_tasks, report
-    from pasta_lm.evaluate.workers import Workers
-
-    if records and baseline_records and records.resolve() == baseline_records.resolve():
-        raise InputError(f"{records} would be read and written", hint="give --records another name")
-    if records is not None:
-        write_answers(records, ())  # whether it can be written is better known now than at the end
-    settings = TaskSettings(
-        strategies=names,
-        num_prompts=num_prompts,
-        num_timed=num_timed,
-        split=split,
-        wordings=wordings,
-        first_seed=seed,
-        max_tokens=max_tokens,
-        bounds=bounds,
-        positions=positions,
-        baseline_records=baseline_records,
-    )
-    load = partial(_models, model, baseline, draft, dtype=dtype, device=device)
-    ours, theirs = load()
-    try:
-        with bars() as progress, Workers(workers, load) if workers > 1 else nullcontext() as pool:
-            answers = answer_tasks(settings, ours, theirs, progress, pool)
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; nothing was measured", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if records is not None:
-        write_answers(records, answers.all())
-    found = report(settings, answers, ours, theirs)
-    named = model or BUILTIN
-    found |= {"model": named, "baseline": baseline or baseline_of(named), "version": __version__}
-    if json:
-        typer.echo(dumps(found, ensure_ascii=False))
+    flags = {
+        "model": model,
+        "baseline": baseline,
+        "strategies": _names(strategies),
+        "num_prompts": num_prompts,
+        "num_timed": num_timed,
+        "split": split,
+        "seed": seed,
+    }
+    found = _evaluate_tasks(read_settings(TasksRecipe, recipe, flags, changes or []), records)
+    if as_json:
+        print_json(found)
     else:
         _print(found)
 
 
-@app.command()
-def programs(
-    records: Annotated[
-        Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
-    ],
-    out: Annotated[Path, option("--out", metavar="FILE.jsonl", help="What replay reads.")],
-    strategy: Annotated[
-        str, option("--strategy", metavar="NAME", help="Whose answers: pasta, apar, sot.")
-    ] = "pasta",
-) -> None:
-    """Take the programs of recorded answers, to replay them.
+def _names(listed: str | None) -> list[str] | None:
+    return None if listed is None else [name.strip() for name in listed.split(",")]
 
-    Those of timed answers in the families that training sees, with their prompts.
+
+def read_settings(
+    kind: type[T], recipe: Path | None, flags: Mapping[str, Any], changes: Sequence[str]
+) -> T:
+    """Return a recipe's settings: ``--set`` over flags, environment, file and defaults.
+
+    Raises:
+        UsageError: a key is unknown or has a wrong value.
     """
-    from pasta_lm.evaluate.programs import write_programs
+    from pasta_lm.recipe import read_recipe
 
-    typer.echo(f"{out}: {write_programs(records, strategy, out)} programs")
-
-
-@app.command()
-def frontier(
-    comparison: Annotated[
-        Path, typer.Argument(metavar="COMPARISON.toml", help="Which points, and their records.")
-    ],
-    html: Annotated[
-        Path | None, option("--html", metavar="OUT.html", help="Write a page to look into.")
-    ] = None,
-    plot: Annotated[
-        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot alone.")
-    ] = None,
-    num_shown: Annotated[
-        int, option("--num-shown", metavar="N", min=0, help="Prompts of a family on the page.")
-    ] = 2,
-    no_published: NoPublished = False,
-    json: Json = False,
-) -> None:
-    """Compare many models and strategies from their records.
-
-    Runs no model: what has no file yet is printed as "not run", with the command that makes it.
-    """
-    from json import dumps
-
-    from pasta_lm.cli.frontier_table import print_frontier
-    from pasta_lm.cli.terminal import write_text
-    from pasta_lm.evaluate.comparison import read_comparison
-    from pasta_lm.evaluate.frontier import report
-    from pasta_lm.evaluate.measured import measure
-    from pasta_lm.evaluate.page import page, svg
-    from pasta_lm.evaluate.published import published
-
-    asked = read_comparison(comparison)
-    measured = measure(asked)
-    found = report(asked, measured)
-    if not no_published:
-        found["published"] = published()
-    if plot is not None:
-        write_text(plot, svg(found))
-    if html is not None:
-        write_text(html, page(found, measured, num_shown=num_shown, wordings=asked.wordings))
-    if json:
-        typer.echo(dumps(found, ensure_ascii=False))
-    else:
-        print_frontier(found)
+    machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
+    given = {key: value for key, value in {**machine, **flags}.items() if value is not None}
+    told = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+    return read_recipe(recipe, kind, [*told, *changes])
 
 
-def _models(
-    model: str | None,
-    baseline: str | None,
-    draft: str | None,
-    *,
-    dtype: str | None,
-    device: str | None,
-) -> Any:
-    """Load the model and its baseline, for which the draft guesses.
+def _evaluate_tasks(recipe: TasksRecipe, records: Path | None) -> dict[str, Any]:
+    """Let the models answer, write the records, and return the report."""
+    silence_libraries()
+    if recipe.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
+    from pasta_lm import __version__
+    from pasta_lm.evaluate import tasks
+    from pasta_lm.evaluate.answering import Workers
+    from pasta_lm.evaluate.records import write_answers
+    from pasta_lm.strategies.model import BUILTIN, baseline_of
 
-    The built-in model's baseline is its sequential twin.
-    """
+    known = recipe.baseline_records and Path(recipe.baseline_records)
+    if records is not None:
+        if known and records.resolve() == known.resolve():
+            hint = "give --records another name"
+            raise InputError(f"{records} would be read and written", hint=hint)
+        write_answers(records, ())  # fails now rather than at the end
+    shared = {field.name for field in fields(recipe)} & {f.name for f in fields(tasks.TaskSettings)}
+    settings = tasks.TaskSettings(
+        **{name: getattr(recipe, name) for name in shared - {"baseline_records"}},
+        baseline_records=known or None,
+    )
+    load = partial(_models, recipe)
+    models = load()
+    several = Workers(recipe.workers, load) if recipe.workers > 1 else nullcontext()
+    try:
+        with bars() as progress, several as workers:
+            answers = tasks.evaluate_tasks(
+                settings, models["model"], models["baseline"], progress, workers
+            )
+    except KeyboardInterrupt:
+        typer.echo("pasta: interrupted; nothing was measured", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if records is not None:
+        write_answers(records, answers.records())
+    found = tasks.report(settings, answers, models["model"], models["baseline"])
+    named = recipe.model or BUILTIN
+    names = {"model": named, "baseline": recipe.baseline or baseline_of(named)}
+    return found | names | {"version": __version__}
+
+
+def _models(recipe: TasksRecipe) -> dict[str, Pasta]:
+    """Load the model and the baseline, which has the draft model."""
     from pasta_lm.strategies.model import BUILTIN, Pasta, baseline_of
 
-    name = model or BUILTIN
-    wanted = baseline or baseline_of(name)
-    load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=POOL_TOKENS)
-    theirs = load(wanted, draft=draft)
-    return (theirs if wanted == name else load(name)), theirs
-
-
-POOL_TOKENS = 65_536
-"""Cache entries: about fifty prompts of the tasks at the same time."""
+    name = recipe.model or BUILTIN
+    baseline = recipe.baseline or baseline_of(name)
+    load = partial(
+        Pasta.from_pretrained, dtype=recipe.dtype, device=recipe.device, pool_tokens=POOL_TOKENS
+    )
+    theirs = load(baseline, draft=recipe.draft)
+    return {"model": theirs if baseline == name else load(name), "baseline": theirs}
 
 
 def _print(found: dict[str, Any]) -> None:
-    from pasta_lm.cli.terminal import console
-
-    out = partial(console(sys.stdout).print, soft_wrap=True)  # a row is a line, however wide
     columns = found["strategies"]
-    out("{:<26}".format("") + "".join(f"{name:>26}" for name in columns))
-    for key, label in ROWS:
-        cells = [_cell(figures.get(key)) for figures in columns.values()]
-        if any(cell != "-" for cell in cells):
-            out(f"{label:<26}" + "".join(f"{cell:>26}" for cell in cells))
-    held_out = [_cell(figures["held_out"].get("quality")) for figures in columns.values()]
-    out(f"{'quality, held-out':<26}" + "".join(f"{cell:>26}" for cell in held_out))
-    out()
-    out(f"{'family: quality, speedup':<26}" + "".join(f"{name:>26}" for name in columns))
-    for family in next(iter(columns.values()))["families"]:
-        cells = [_short(figures["families"][family]) for figures in columns.values()]
-        out(f"{family:<26}" + "".join(f"{cell:>26}" for cell in cells))
-    out(
+    rows = [[label, *(_cell(one.get(key)) for one in columns.values())] for key, label in ROWS]
+    held_out = [_cell(one["held_out"].get("quality")) for one in columns.values()]
+    shown = [row for row in rows if {*row[1:]} != {"-"}]
+    print_table(["", *columns], [*shown, ["quality, held-out", *held_out]])
+    typer.echo()
+    families = next(iter(columns.values()))["families"]
+    print_table(
+        ["family: quality, speedup", *columns],
+        [[name, *(_short(one["families"][name]) for one in columns.values())] for name in families],
+    )
+    failed = max(one.get("num_failed", 0) for one in columns.values())
+    if failed:
+        typer.echo(f"\n{failed} prompts do not fit the context of a model: their grade is 0")
+    typer.echo(
         f"\n{found['kind']}: {found['num_prompts']} prompts of split {found['split']}, wordings of "
         f"{found['wordings']}; {found['model']} against the sequential answers of "
         f"{found['baseline']}; {found['dtype']} on {found['device']}; 95 % bootstrap intervals; "
@@ -284,16 +254,73 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _cell(figure: Any) -> str:
-    if figure is None:
-        return "-"
-    if isinstance(figure, float):
-        return f"{figure:.3f}"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return number(figure, 3) if isinstance(figure, float) else interval(figure)
 
 
 def _short(figures: dict[str, Any]) -> str:
-    """Return a family's grade and speedup, where each is known."""
+    """Return a family's grade and speedup, as far as they are known."""
     speedup = figures["realised_speedup"] or figures["theoretical_speedup"]
     quality = figures.get("quality")
-    grade = "-" if quality is None else f"{quality['mean']:.3f}"
+    grade = number(quality and quality["mean"], 3)
     return f"{grade}  {speedup['mean']:.2f}x" if speedup else grade
+
+
+@app.command()
+def export(
+    records: Annotated[
+        Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
+    ],
+    out: Annotated[Path, option("--out", metavar="FILE.jsonl", help="What replay reads.")],
+    strategy: Annotated[
+        str, option("--strategy", metavar="NAME", help="Whose answers: pasta, apar, sot.")
+    ] = "pasta",
+) -> None:
+    """Export recorded answers as annotated data, to replay them.
+
+    The timed answers in the families that training sees, with their prompts.
+    """
+    from pasta_lm.evaluate.export import export_answers
+
+    typer.echo(f"{out}: {export_answers(records, strategy, out)} answers")
+
+
+@app.command()
+def frontier(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="The points and their records.")
+    ],
+    page: Annotated[
+        Path | None, option("--page", metavar="OUT.md", help="Write all figures as Markdown.")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot as SVG.")
+    ] = None,
+    no_published: NoPublished = False,
+    as_json: Json = False,
+) -> None:
+    """Compare many models and strategies from their records.
+
+    Runs no model: a point without records is printed as "not run", with the command that makes
+    them.
+    """
+    from pasta_lm.evaluate.comparison import read_comparison
+    from pasta_lm.evaluate.frontier import report
+    from pasta_lm.evaluate.points import read_points
+    from pasta_lm.evaluate.published import published
+
+    asked = read_comparison(comparison)
+    found = report(asked, read_points(asked))
+    if not no_published:
+        found["published"] = published()
+    if plot is not None:
+        from pasta_lm.evaluate.figures import frontier_plot
+
+        write_text(plot, frontier_plot(found))
+    if page is not None:
+        from pasta_lm.evaluate.pages import frontier_page
+
+        write_text(page, frontier_page(found))
+    if as_json:
+        print_json(found)
+    else:
+        print_frontier(found)

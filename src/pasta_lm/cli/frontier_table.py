@@ -1,79 +1,86 @@
-"""Print a comparison of many points as tables: figures, verdicts, and what was not run."""
+"""Print a comparison of many points as tables, and the figures that the paper reports."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pasta_lm.cli.published_table import print_published
-from pasta_lm.cli.terminal import console
+import typer
+
+from pasta_lm.cli.flags import option
+from pasta_lm.cli.tables import interval, number, print_table
 
 Figures = Mapping[str, Any]
+
+NoPublished = Annotated[
+    bool, option("--no-published", help="Leave out the figures that the paper reports.")
+]
 
 
 def print_frontier(found: Figures) -> None:
     """Print what ``frontier.report`` returned."""
-    out = partial(console(sys.stdout).print, soft_wrap=True)  # a row is a line, however wide
-    points, missing = found["points"], found["not_run"]
-    named = (*points, *missing, *found["step_costs"], *found["replays"])
-    width = max(30, *(len(one["name"]) + 2 for one in named))
-    columns = ("quality", "theoretical", "realised", "length")
-    out(f"{'':<{width}}" + "".join(f"{column:>24}" for column in columns) + "  frontier")
-    for point in points:
-        out(_row(point, width))
-    for point in missing:
-        out(f"{point['name']:<{width}}not run: {point['command']}")
-    for line in _yardsticks(found, width):
-        out(line)
+    missing = (*found["not_run"], *found["step_costs"], *found["replays"])
+    not_run = [[m["name"], f"not run: {m['command']}"] for m in missing if not m.get("found")]
+    header = ["", "quality", "theoretical", "realised", "length", "frontier"]
+    print_table(header, [*map(_row, found["points"]), *not_run])
+    _print_reference_points(found)
     if found["comparisons"]:
-        out(f"\n{found['ours']} against the others, paired by prompt")
-    for row in found["comparisons"]:
-        cells = f"{_cell(row['quality_difference']):>24}{_cell(row['speed_ratio']):>24}"
-        said = row["verdict"] + (f": {row['by']}" if row["verdict"] == "better" else "")
-        out(f"{row['rival']:<{width}}{row['speed']:<12}{cells}  {said}")
+        typer.echo()
+        header = [f"{found['ours']} against", "speed", "grade", "speedup", "verdict"]
+        print_table(header, [_verdict(row) for row in found["comparisons"]], text_columns=(0, 1, 4))
     kinds = ", ".join(found["kinds"]) or "nothing was run"
-    out(
+    typer.echo(
         f"\n{kinds}: {found['num_prompts']} prompts of split {found['split']}, against the "
-        f"sequential answers of {found['baseline']}; 95 % bootstrap intervals; speedups are "
-        "geometric means; !: length outside 0.95 to 1.05 of the baseline's"
+        f"sequential answers of {found['baseline']}, paired by prompt; 95 % bootstrap intervals; "
+        "speedups are geometric means; !: length outside 0.95 to 1.05 of the baseline's"
     )
     if "published" in found:
-        print_published(found["published"], out)
+        print_published(found["published"])
 
 
-def _yardsticks(found: Figures, width: int) -> Iterator[str]:
-    """Yield what speeds are held against besides the baseline, and what of it was not run."""
-    for one in (*found["step_costs"], *found["replays"]):
-        if one["found"] is None:
-            yield f"{one['name']:<{width}}not run: {one['command']}"
+def _row(point: Figures) -> list[str]:
+    on_it = [speed for speed, is_on in point["on_frontier"].items() if is_on]
+    figures = [interval(point[key]) for key in ("quality", "theoretical_speedup")]
+    length = ("! " if point["is_length_unusual"] else "") + interval(point["length_ratio"])
+    realised = interval(point["realised_speedup"])
+    return [point["name"], *figures, realised, length, ", ".join(on_it) or "-"]
+
+
+def _verdict(row: Figures) -> list[str]:
+    said = row["verdict"] + (f": {row['by']}" if row["verdict"] == "better" else "")
+    figures = [interval(row[key]) for key in ("quality_difference", "speed_ratio")]
+    return [row["rival"], row["speed"], *figures, said]
+
+
+def _print_reference_points(found: Figures) -> None:
+    """Print the speed over the fastest sequential decoding, and of perfect forks."""
+    rows = [(p["name"], p["over_fastest_sequential"]) for p in found["points"]]
     if found["fastest_sequential"]:
-        yield f"\nrealised, against the fastest sequential way: {found['fastest_sequential']}"
-    for point in found["points"]:
-        if ratio := point["over_fastest_sequential"]:
-            yield f"{point['name']:<{width}}{_cell(ratio):>24}"
-    shares = {point["name"]: point["of_perfect_forks"] for point in found["points"]}
-    if any(shares.values()):
-        yield f"\n{'speed / that of perfect forks':<{width}}{'theoretical':>24}{'realised':>24}"
-    for name, share in shares.items():
-        if share:
-            cells = f"{_cell(share['theoretical']):>24}{_cell(share['realised']):>24}"
-            yield f"{name:<{width}}{cells}"
+        typer.echo()
+        header = ["realised, over the fastest sequential decoding", found["fastest_sequential"]]
+        print_table(header, [[name, interval(ratio)] for name, ratio in rows if ratio])
+    shares = [(p["name"], p["of_perfect_forks"]) for p in found["points"] if p["of_perfect_forks"]]
+    if shares:
+        typer.echo()
+        kinds = ("theoretical", "realised")
+        cells = [[name, *(interval(share[kind]) for kind in kinds)] for name, share in shares]
+        print_table(["speed / that of perfect forks", *kinds], cells)
 
 
-def _row(point: Figures, width: int) -> str:
-    cells = [
-        _cell(point["quality"]),
-        _cell(point["theoretical_speedup"]),
-        _cell(point["realised_speedup"]),
-        ("! " if point["is_length_unusual"] else "") + _cell(point["length_ratio"]),
-    ]
-    where = ", ".join(speed for speed, is_on in point["on_frontier"].items() if is_on) or "-"
-    return f"{point['name']:<{width}}" + "".join(f"{cell:>24}" for cell in cells) + f"  {where}"
-
-
-def _cell(figure: Figures | None) -> str:
-    if figure is None:
-        return "-"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+def print_published(found: Figures) -> None:
+    """Print the figures that the paper reports, under their label."""
+    typer.echo(f"\n{found['label']}")
+    print_table(
+        ["", "win rate, %", "theoretical", "realised", "efficiency"],
+        [
+            [
+                one["name"],
+                number(one["win_rate"], 1),
+                *(
+                    number(one[k])
+                    for k in ("theoretical_speedup", "realised_speedup", "efficiency")
+                ),
+            ]
+            for one in found["points"]
+        ],
+    )

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import Json, option
+from pasta_lm.cli.tables import number, print_json, print_table
 
 AllowMissing = Annotated[
     bool,
     option(
         "--allow-missing",
-        help="Give a headline although verdicts are missing, and beside it one with them lost.",
+        help="Give win rates although verdicts are missing, also with the missing ones lost.",
     ),
 ]
 
@@ -28,18 +30,15 @@ def lc_winrate(
         Path, option("--gamed", metavar="CSV", help="Verdicts on the gamed reference.")
     ],
     allow_missing: AllowMissing = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Compute AlpacaEval's win rates from stored judgements.
 
     Nothing is asked of a judge. Where verdicts are missing, a model has no headline and the exit
     code is 1.
     """
-    from json import dumps
-
-    from pasta_lm.evaluate.comparability import comparability
     from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
-    from pasta_lm.evaluate.win_rates import Calibration, win_rate_figures
+    from pasta_lm.evaluate.win_rates import Calibration, comparability, win_rate_figures
     from pasta_lm.judging.llm_judge import SCRIPTED
 
     models = read_judgements(annotations)
@@ -58,8 +57,8 @@ def lc_winrate(
             "is_comparable": verdict.is_comparable,
             "comparability": verdict.label,
         }
-    if json:
-        typer.echo(dumps(found, ensure_ascii=False))
+    if as_json:
+        print_json(found)
     else:
         _print(found)
     for name, figures in found.items():
@@ -69,36 +68,29 @@ def lc_winrate(
             hint = "--allow-missing gives both rates"
             typer.echo(f"pasta: {name}: {figures['refused']}; {hint}", err=True)
     if any("refused" in figures for figures in found.values()):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 COLUMNS = (
-    ("LC win rate", "length_controlled_winrate", ".2f"),
-    ("SE", "lc_standard_error", ".2f"),
-    ("win rate", "win_rate", ".2f"),
-    ("SE", "standard_error", ".2f"),
-    ("missing lost", "win_rate_missing_lost", ".2f"),
-    ("n", "n_total", "d"),
-    ("missing", "n_missing", "d"),
-    ("avg length", "avg_length", "d"),
+    ("LC win rate", "length_controlled_winrate", 2),
+    ("SE", "lc_standard_error", 2),
+    ("win rate", "win_rate", 2),
+    ("SE", "standard_error", 2),
+    ("missing lost", "win_rate_missing_lost", 2),
+    ("n", "n_total", 0),
+    ("missing", "n_missing", 0),
+    ("avg length", "avg_length", 0),
 )
 
 
 def _print(found: dict[str, dict[str, Any]]) -> None:
     """Print a line for each model, the best first."""
-    width = max(len(name) for name in found) + 2
-    typer.echo(f"{'model':<{width}}" + "".join(f"{title:>14}" for title, _, _ in COLUMNS))
     order = sorted(found, key=lambda name: -(found[name].get("length_controlled_winrate") or 0))
-    for name in order:
-        cells = [_cell(found[name].get(key), form) for _, key, form in COLUMNS]
-        typer.echo(f"{name:<{width}}" + "".join(f"{cell:>14}" for cell in cells))
+    rows = [[name, *(number(found[name].get(key), n) for _, key, n in COLUMNS)] for name in order]
+    print_table(["model", *(title for title, _, _ in COLUMNS)], rows)
     for label in dict.fromkeys(map(_label, found.values())):
         typer.echo(f"\n{label}")
 
 
 def _label(figures: dict[str, Any]) -> str:
     return str(figures.get("pipeline_check") or figures["comparability"])
-
-
-def _cell(value: Any, form: str) -> str:
-    return "-" if value is None else format(value, form)

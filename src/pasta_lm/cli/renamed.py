@@ -15,11 +15,32 @@ class Renamed(NamedTuple):
     old: str
     """A verb ("evaluate programs"), or a flag ("--rounds") of the verb ``of``."""
     new: str
+    """The new name; "--set key" makes the flag's value a key of the recipe."""
     of: str = ""
     """The verb of a flag, by its new name."""
 
 
-RENAMED: Final[tuple[Renamed, ...]] = ()
+def _settings(verb: str, *keys: str) -> tuple[Renamed, ...]:
+    """Return the flags of a verb that became keys of its recipe; ``key=true`` is a switch."""
+    return tuple(
+        Renamed(
+            f"--{key.partition('=')[0].replace('.', '-').replace('_', '-')}", f"--set {key}", verb
+        )
+        for key in keys
+    )
+
+
+RENAMED: Final[tuple[Renamed, ...]] = (
+    Renamed("evaluate programs", "evaluate export"),
+    Renamed("--html", "--page", of="evaluate frontier"),
+    *_settings("evaluate tasks", "draft", "bounds=true", "wordings", "max_tokens", "threads"),
+    *_settings("evaluate tasks", "baseline_records", "workers", "positions", "dtype", "device"),
+    *_settings("evaluate alpaca", "instructions", "baseline", "reference", "difficulty", "gamed"),
+    *_settings("evaluate alpaca", "num_timed", "max_tokens", "pool_tokens", "dtype", "device"),
+    *_settings("evaluate alpaca", "judge.model", "judge.url", "judge.key_env"),
+    *_settings("evaluate alpaca", "judge.input_price", "judge.output_price"),
+    Renamed("--template", "--set judge.template", of="evaluate alpaca"),
+)
 
 
 class Translated(NamedTuple):
@@ -52,7 +73,15 @@ def _replace_flag(arguments: list[str], renamed: Renamed) -> bool:
     """Replace a flag, also in the form ``--flag=value``; return whether it was there."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     places = [i for i in range(end) if arguments[i].partition("=")[0] == renamed.old]
-    for place in places:
+    for place in reversed(places):
         _, equals, value = arguments[place].partition("=")
-        arguments[place] = renamed.new + equals + value
+        flag, _, key = renamed.new.partition(" ")
+        if not key:
+            arguments[place] = flag + equals + value
+        elif "=" in key:
+            arguments[place : place + 1] = [flag, key]
+        elif equals:
+            arguments[place : place + 1] = [flag, f"{key}={value}"]
+        elif place + 1 < end:
+            arguments[place : place + 2] = [flag, f"{key}={arguments[place + 1]}"]
     return bool(places)

@@ -1,156 +1,294 @@
-"""Let a model answer tasks: many at once for grades, one at a time for clocks."""
+"""Decode systems' answers to prompts: many at once for scores, one at a time for clocks.
+
+Decoding prompts together does not change the tokens of any. Answers go to a store; what the store
+has is not decoded again. Knows nothing of grades, judges and figures.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
 
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.evaluate.answered import Answered, graded
-from pasta_lm.language.document import Document
-from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies.replay import bounded
-from pasta_lm.tasks.annotators import always_fork, gold, random_fork
-from pasta_lm.tasks.task import Task
+from pasta_lm.journal import Journal, Row
+from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being decoded, how many prompts are done, and of how many."""
-
-PERFECT = "perfect forks"
-"""The name of the true structure, decoded with forced tokens."""
-
-ALWAYS, RANDOM = "always fork", "random fork"
-"""The same answers with every unit a block, and with as many as the model forks, by chance."""
-
-BOUNDS = (PERFECT, ALWAYS, RANDOM)
-
-MASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
-"""Strategies in which a mask keeps a model from wrong tags, and the names under which records keep
-what it does without."""
-
-UNMASKED = MASKED[pasta.NAME]
+"""Called with what is being decoded, how many prompts are done, and of how many."""
+BATCH_SIZE = 250
+"""Prompts that the engine gets together."""
+WORKER_BATCH_SIZE = 50
+"""Prompts that a process gets together."""
+TOO_LONG = "prompt_too_long"
+"""The finish reason of a prompt that does not fit the model's context: a failed answer."""
 
 
-def answer_all(
-    model: Pasta,
-    tasks: Sequence[Task],
-    strategy: str,
-    params: SamplingParams,
-    progress: Progress,
-    *,
-    batch_size: int = 250,
-    positions: str | None = None,
-) -> list[Answered]:
-    """Answer tasks, many at once: company does not change tokens.
+class Prompt(NamedTuple):
+    """One prompt of a benchmark."""
 
-    Args:
-        model: Who answers.
-        tasks: What is asked.
-        strategy: How.
-        params: How tokens are chosen, and the limits.
-        progress: Told after each batch.
-        batch_size: Prompts that are handed to the engine together.
-        positions: Where PASTA's main goes on after a promise; None: as the model was taught.
-    """
-    done: list[Answered] = []
-    for first in range(0, len(tasks), batch_size):
-        some = tasks[first : first + batch_size]
-        requests = [_request(model, task, params, strategy, positions) for task in some]
-        answers = [samples[0] for samples in model.engine.generate(requests)]
-        done += [graded(t, a, strategy) for t, a in zip(some, answers, strict=True)]
-        progress(strategy, len(done), len(tasks))
-    return done
+    id: str
+    text: str
+    group: str = ""
+    """Prompts of one group have figures of their own."""
 
 
-def _request(
-    model: Pasta, task: Task, params: SamplingParams, strategy: str, positions: str | None
-) -> Request:
-    own = positions if strategy == pasta.NAME else None
-    return model.request(task.prompt, params, strategy=strategy, positions=own)
+class System(NamedTuple):
+    """A model that answers by a strategy."""
+
+    name: str
+    strategy: str
+    model: str
+    """The name under which the model was loaded: a folder, a hub id, a built-in name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Reference answers with structures that no model chose, replayed beside the strategies.
+class Decoded(NamedTuple):
+    """An answer's record, and two facts that records of tasks leave out."""
 
-    Attributes:
-        model: Whose engine decodes them.
-        others: Whether always forking and forking by chance are replayed too.
-        fork_rate: The chance of a unit where forks fall by chance; None: they are left out.
-    """
+    record: AnswerRecord
+    engine: str | None
+    positions: str | None
 
-    model: Pasta
-    others: bool = False
-    fork_rate: float | None = None
 
-    def documents(self, task: Task) -> dict[str, Document]:
-        """Return each bound's name and its structure of a task's answer."""
-        found = {PERFECT: gold(task)}
-        if self.others:
-            found[ALWAYS] = always_fork(task)
-        if self.others and self.fork_rate is not None:
-            found[RANDOM] = random_fork(task, self.fork_rate)
+Models = Mapping[str, "Pasta"]
+Replay = Callable[[Prompt], tuple["Pasta", Request]]
+"""Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
+Details = Callable[[System, Prompt], Row]
+"""Returns what a journal's row has besides the record."""
+
+
+class AnswerStore:
+    """Answers by system and prompt, in memory or in a journal with which a stopped run goes on."""
+
+    def __init__(self, journal: Journal | None = None, details: Details = lambda *_: {}) -> None:
+        """Begin with the answers that the journal has."""
+        self._journal = journal
+        self._details = details
+        self._answers: dict[str, AnswerRecord] = {}
+
+    def has(self, system: str, prompt: Prompt) -> bool:
+        """Return whether a system's answer to a prompt is there."""
+        key = answer_id(system, prompt.id)
+        return key in self._answers or (self._journal is not None and key in self._journal.rows)
+
+    def answer(self, system: str, prompt: Prompt) -> AnswerRecord:
+        """Return a system's answer to a prompt."""
+        key = answer_id(system, prompt.id)
+        if key in self._answers or self._journal is None:
+            return self._answers[key]
+        return AnswerRecord.from_row(self._journal.rows[key])
+
+    def answers(self, system: str, prompts: Sequence[Prompt]) -> list[AnswerRecord]:
+        """Return a system's answers in the order of the prompts."""
+        return [self.answer(system, prompt) for prompt in prompts]
+
+    def add(self, found: Iterable[tuple[System, Prompt, Decoded]]) -> None:
+        """Add answers that are not there yet; in a journal they are on disk afterwards."""
+        new = [one for one in found if not self.has(one[0].name, one[1])]
+        if self._journal is None:
+            self._answers |= {answer_id(s.name, p.id): one.record for s, p, one in new}
+        else:
+            self._journal.append([self._row(*one) for one in new])
+
+    def _row(self, system: System, prompt: Prompt, decoded: Decoded) -> Row:
+        row = decoded.record.to_row()
+        if row["trace"] is None:
+            del row["trace"]
+        return {
+            "id": answer_id(system.name, prompt.id),
+            "system": system.name,
+            "strategy": system.strategy,
+            "model": system.model,
+            "engine": decoded.engine,
+            "positions": decoded.positions,
+            **row,
+            **self._details(system, prompt),
+        }
+
+
+def answer_id(system: str, prompt_id: str) -> str:
+    """Return the id of an answer's row in a journal."""
+    return f"{system}/{prompt_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answerer:
+    """Models and how they decode."""
+
+    models: Models
+    params: SamplingParams
+    positions: str | None = None
+    """The position strategy of ``pasta``; None: the one that the model was trained with."""
+    progress: Progress = lambda *_: None
+    batch_size: int = BATCH_SIZE
+    keeps_traces: bool = True
+    """Whether records of timed answers hold the packed trace."""
+    workers: Workers | None = field(default=None, compare=False)
+    """Processes with the same models, which decode what is not timed."""
+
+    def answer_together(
+        self, prompts: Sequence[Prompt], systems: Iterable[System], store: AnswerStore
+    ) -> None:
+        """Decode what the store lacks, many prompts at once."""
+        for system in systems:
+            lacking = [one for one in prompts if not store.has(system.name, one)]
+            num_done = 0
+            for batch, decoded in self._batches(system, lacking):
+                store.add((system, *one) for one in zip(batch, decoded, strict=True))
+                num_done += len(batch)
+                self.progress(system.name, num_done, len(lacking))
+
+    def _batches(
+        self, system: System, prompts: Sequence[Prompt]
+    ) -> Iterator[tuple[Sequence[Prompt], Sequence[Decoded]]]:
+        size = min(self.batch_size, WORKER_BATCH_SIZE) if self.workers else self.batch_size
+        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
+        if self.workers is not None:
+            decoded = self.workers.decode(system, batches, self.params, self.positions)
+            yield from zip(batches, decoded, strict=True)
+            return
+        model = self.models[system.model]
+        for batch in batches:
+            yield batch, decode_batch(model, system, batch, self.params, self.positions)
+
+    def answer_in_turn(
+        self,
+        prompts: Sequence[Prompt],
+        systems: Sequence[System],
+        store: AnswerStore,
+        replays: Mapping[str, Replay] | None = None,
+    ) -> None:
+        """Decode one prompt at a time, by all systems in turn, so that clocks can be compared.
+
+        If a system's answer is missing, all systems answer the prompt again: clocks of one prompt
+        belong to one run. The first prompt is decoded twice, to warm up.
+        """
+        lacking = [
+            one for one in prompts if not all(store.has(system.name, one) for system in systems)
+        ]
+        for number, prompt in enumerate([*lacking[:1], *lacking]):
+            found = []
+            for system in systems:
+                model = self.models[system.model]
+                request = request_of(model, system, prompt, self.params, self.positions)
+                found.append((system, prompt, self._timed(model, request)))
+            for name, replay in (replays or {}).items():
+                decoded = self._timed(*replay(prompt))
+                found.append((System(name, name, ""), prompt, decoded))
+            if number > 0:
+                store.add(found)
+            self.progress("clocks", number, len(lacking))
+
+    def _timed(self, model: Pasta, request: Request) -> Decoded:
+        (found,) = decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
         return found
 
 
-def fork_rate(tasks: Sequence[Task], answers: Sequence[Answered]) -> float | None:
-    """Return the share of units that answers fork, in order of the tasks; None of no units."""
-    num_units = sum(len(task.units) for task in tasks)
-    num_forked = sum(len(answer.structure.forked) for answer in answers)
-    return num_forked / num_units if num_units else None
+def request_of(
+    model: Pasta, system: System, prompt: Prompt, params: SamplingParams, positions: str | None
+) -> Request:
+    """Return the request that lets a system answer a prompt."""
+    own = positions if system.strategy == pasta.NAME else None
+    return model.request(prompt.text, params, strategy=system.strategy, positions=own)
 
 
-def answer_timed(
-    models: Sequence[tuple[str, Pasta]],
-    bounds: Bounds | None,
-    tasks: Sequence[Task],
+def decode_batch(
+    model: Pasta,
+    system: System,
+    prompts: Sequence[Prompt],
     params: SamplingParams,
-    progress: Progress,
-    *,
-    positions: str | None = None,
-) -> dict[str, list[Answered]]:
-    """Answer tasks one at a time, each by all strategies in turn, so that clocks can be compared.
-
-    Args:
-        models: Strategies, each with the model that answers by it.
-        bounds: What is replayed beside them; None: nothing.
-        tasks: What is asked.
-        params: How tokens are chosen, and the limits.
-        progress: Told after each task.
-        positions: Where PASTA's main goes on after a promise; None: as the model was taught.
-    """
-    done: defaultdict[str, list[Answered]] = defaultdict(list)
-    for index, task in enumerate([*tasks[:1], *tasks]):  # the first one twice: it warms up
-        for name, model in models:
-            request = _request(model, task, params, name, positions)
-            done[name].append(_timed(model, task, request, name))
-        if bounds is not None:
-            for name, document in bounds.documents(task).items():
-                request = _given_request(bounds.model, task, document)
-                done[name].append(_timed(bounds.model, task, request, name))
-        progress("clocks", index, len(tasks))
-    return {name: answers[1:] for name, answers in done.items()}
+    positions: str | None,
+) -> list[Decoded]:
+    """Decode a system's answers to prompts together; in order."""
+    return decode(model, [request_of(model, system, one, params, positions) for one in prompts])
 
 
-def _timed(model: Pasta, task: Task, request: Request, name: str) -> Answered:
-    (answer,) = model.engine.generate([request])[0]
-    return graded(task, answer, name, is_timed=True)
+def decode(
+    model: Pasta, requests: Sequence[Request], *, is_timed: bool = False, keeps_trace: bool = False
+) -> list[Decoded]:
+    """Decode requests together; a prompt that does not fit the context is a failed answer."""
+    last = model.engine.loaded.max_position
+    fits = [last is None or len(request.prompt) <= last + 1 for request in requests]
+    served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
+    answers = iter(model.engine.generate(served) if served else [])
+    found = []
+    for request, is_served in zip(requests, fits, strict=True):
+        if not is_served:
+            found.append(_failed(model, request))
+            continue
+        (answer,) = next(answers)
+        record = AnswerRecord.of(answer, is_timed=is_timed, keeps_trace=is_timed and keeps_trace)
+        found.append(Decoded(record, answer.trace.engine, answer.trace.positions))
+    return found
 
 
-def _given_request(model: Pasta, task: Task, document: Document) -> Request:
-    """Return the request that decodes the reference with a given structure."""
-    loaded = model.engine.loaded
-    document = document.with_lengths(loaded.vocabulary.count_tokens)
-    prompt = model.request(task.prompt, strategy=sequential.NAME).prompt
-    request = pasta.replay(prompt, document, loaded.vocabulary, SamplingParams(), loaded.positions)
-    return bounded(request, None)
+def _failed(model: Pasta, request: Request) -> Decoded:
+    record = AnswerRecord(
+        text="",
+        program="",
+        finish_reason=TOO_LONG,
+        num_illegal=0,
+        num_content_tokens=0,
+        critical_path=0,
+        kind=model.engine.loaded.kind.value,
+    )
+    return Decoded(record, None, request.positions.value)
 
 
-def unmasked(params: SamplingParams) -> SamplingParams:
-    """Return the same settings with every token allowed, tags where the grammar has none too."""
-    return replace(params, mask=False)
+class Workers:
+    """Processes that decode, each with all models and one CPU thread."""
+
+    def __init__(self, num: int, load: Callable[[], Models]) -> None:
+        """Create the pool; processes start with the first batch.
+
+        Args:
+            num: How many processes.
+            load: Returns the models; called once in each process.
+        """
+        self._pool = ProcessPoolExecutor(
+            num, mp_context=get_context("spawn"), initializer=_load, initargs=(load,)
+        )
+
+    def __enter__(self) -> Workers:
+        """Return the workers themselves."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes; batches that have not begun are dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def decode(
+        self,
+        system: System,
+        batches: Sequence[Sequence[Prompt]],
+        params: SamplingParams,
+        positions: str | None,
+    ) -> Iterator[list[Decoded]]:
+        """Yield a system's answers to each batch, in order."""
+        jobs = [
+            self._pool.submit(_decode_in_process, system, batch, params, positions)
+            for batch in batches
+        ]
+        for job in jobs:
+            yield job.result()
+
+
+_models: dict[str, Pasta] = {}
+
+
+def _load(load: Callable[[], Models]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it once, when it is imported with the models
+    _models.update(load())
+
+
+def _decode_in_process(
+    system: System, prompts: Sequence[Prompt], params: SamplingParams, positions: str | None
+) -> list[Decoded]:
+    return decode_batch(_models[system.model], system, prompts, params, positions)

@@ -1,50 +1,38 @@
-"""What is compared: points, each a model that answers in some way, and where its answers lie."""
+"""The recipe of a comparison: points, each a model and a strategy, and their record files."""
 
 from __future__ import annotations
 
 import shlex
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from pasta_lm.errors import UsageError
+from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import pasta
-
-T = TypeVar("T")
-
-BESIDE = ("step_costs", "replays")
-"""What of a comparison is no point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One model that answers by one strategy.
-
-    Attributes:
-        name: What the tables call it.
-        method: Points of one method are joined in the plot and share a mark.
-        model: Folder or hub id.
-        records: The file of its answers, as ``pasta evaluate tasks --records`` writes it.
-        strategy: Whose answers in that file count.
-        label: What stands beside its mark, a lambda for instance.
-        command: What makes the file; where not given, ``pasta evaluate tasks`` does.
-    """
+    """One model that answers by one strategy."""
 
     name: str
     method: str
+    """Points of one method are joined in the plot and share a mark."""
     model: str
+    """A folder or a hub id."""
     records: str
+    """The file of its answers, as ``pasta evaluate tasks --records`` writes it."""
     strategy: str = pasta.NAME
+    """Which answers in the file are the point's."""
     label: str = ""
+    """Stands beside the mark, for example the value of lambda."""
     command: str | None = None
+    """Makes the file; None: ``pasta evaluate tasks`` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """A measurement that is shown beside the points: a file of JSON, and what makes it."""
+class SideMeasurement:
+    """A measurement that is reported besides the points: a JSON file, and what makes it."""
 
     name: str
     file: str
@@ -53,34 +41,30 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Points that answered the same prompts, held against the same baseline.
-
-    Attributes:
-        points: In the order of the tables.
-        ours: The method that is held against each other one.
-        baseline: Folder or hub id of whose sequential answers are the yardstick.
-        title: Of the report.
-        split: From which prompts are drawn.
-        wordings: Another split whose wordings are used instead.
-        num_prompts: Of the families that training sees, together.
-        num_timed: Of each family, decoded alone for clocks.
-        step_costs: What a step of several rows costs, as ``benchmarks/step_cost.py`` writes it.
-        replays: The same programs at another shape, as ``pasta replay --json`` prints them.
-    """
+    """Points that answered the same prompts, compared with the same baseline."""
 
     points: tuple[Point, ...]
     ours: str
+    """The method that is compared with each other one."""
     baseline: str
+    """The folder or hub id of the sequential baseline."""
     title: str = "Quality against speed"
     split: str = "test"
     wordings: str | None = None
+    """Another split whose wordings are used instead."""
     num_prompts: int = 8400
+    """Of the families that training sees, together."""
     num_timed: int = 10
-    step_costs: tuple[Beside, ...] = ()
-    replays: tuple[Beside, ...] = ()
+    """Prompts of each family that are decoded alone, for clocks."""
+    step_costs: tuple[SideMeasurement, ...] = ()
+    """The cost of a step of several rows, from ``benchmarks/step_cost.py``."""
+    replays: tuple[SideMeasurement, ...] = ()
+    """The same answers at another model shape, from ``pasta replay --json``."""
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
+        """Validate combinations of keys."""
+        if not self.points:
+            raise UsageError("a comparison needs points", hint="each is a table: [[points]]")
         names = [point.name for point in self.points]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -89,58 +73,22 @@ class Comparison:
             raise UsageError(f"ours is {self.ours!r}, and no point has that method")
 
     def command(self, point: Point) -> str:
-        """Return what makes the file of a point's answers."""
+        """Return the command that makes the file of a point's answers."""
         if point.command is not None:
             return point.command
         words = ["pasta", "evaluate", "tasks", "--model", point.model, "--baseline", self.baseline]
         words += ["--strategies", f"sequential,{point.strategy}", "--split", self.split]
-        if self.wordings is not None:
-            words += ["--wordings", self.wordings]
         words += ["--num-prompts", str(self.num_prompts), "--num-timed", str(self.num_timed)]
-        return shlex.join([*words, "--threads", "1", "--records", point.records])
+        words += ["--set", "threads=1"]
+        if self.wordings is not None:
+            words += ["--set", f"wordings={self.wordings}"]
+        return shlex.join([*words, "--records", point.records])
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read a comparison; paths in it are relative to where the command runs.
+    """Read a comparison; paths in it are relative to the working directory.
 
     Raises:
-        UsageError: it cannot be read, or something in it is unknown or wrong.
+        UsageError: it cannot be read, or a key is unknown, missing or has a wrong value.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"{path} is no comparison: {exc}") from exc
-    tables = data.pop("points", [])
-    if not isinstance(tables, list) or not tables:
-        raise UsageError(f"{path} has no points", hint="each is a table: [[points]]")
-    points = _tables(Point, tables, "points")
-    beside = {key: _tables(Beside, data.pop(key, []), key) for key in BESIDE}
-    return _build(Comparison, {**data, "points": points, **beside}, "")
-
-
-def _tables(kind: type[T], tables: object, place: str) -> tuple[T, ...]:
-    if not isinstance(tables, list):
-        raise UsageError(f"{place} must be tables", hint=f"each is one: [[{place}]]")
-    return tuple(_build(kind, table, f"{place}[{i}].") for i, table in enumerate(tables))
-
-
-def _build(kind: type[T], data: object, place: str) -> T:
-    if not isinstance(data, Mapping):
-        raise UsageError(f"{place.rstrip('.')} must be a table")
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    for key, value in data.items():
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise UsageError(f"unknown key {place}{key}", hint=hint)
-        wanted = int if known[key].type == "int" else str
-        if key not in ("points", *BESIDE) and type(value) is not wanted:
-            raise UsageError(f"{place}{key} must be {wanted.__name__}, not {value!r}")
-    return _made(kind, data, place)
-
-
-def _made(kind: type[T], data: Mapping[str, Any], place: str) -> T:
-    try:
-        return kind(**data)
-    except TypeError as exc:  # "missing 1 required keyword-only argument: 'model'"
-        raise UsageError(f"{place.rstrip('.') or 'the comparison'}: {exc}") from exc
+    return read_recipe(path, Comparison)

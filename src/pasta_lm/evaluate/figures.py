@@ -1,198 +1,246 @@
-"""The paper's figures as SVG: points with intervals, and bars side by side.
+"""Every figure that is drawn, as SVG: points with intervals, and bars by system.
 
-Plain text that a browser draws: no library, no script, and readable without colour, since every
-point and bar has its name and its number beside it.
+The only file that imports matplotlib. A figure can be read without colour: methods differ by mark,
+points and bars have their name or number beside them. Title and description are in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 44, 56
-SHADES = ("#1f4e79", "#c55a11", "#548235", "#7f6000")
-CHARACTER, NUMBER = 7.5, 32
-"""Room for a character of a name, and for the number over a bar."""
-STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
+from pasta_lm.errors import InputError, MissingExtraError
+from pasta_lm.evaluate.intervals import Span, as_span
+from pasta_lm.evaluate.points import Speed
+from pasta_lm.evaluate.published import LABEL, PUBLISHED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Figures = Mapping[str, Any]
+
+Z95 = 1.959964
+"""Half the width of a 95 % interval, in standard errors."""
+MARKERS = ("o", "s", "^", "D", "X", "P", "v", "*", "<", ">")
+COLOURS = ("#0b6e99", "#b5462a", "#3d7a2e", "#7a4ba0", "#8a6a00", "#555555")
+SERIES = {
+    "theoretical-realised": (
+        "Theoretical beside realised speedup, geometric means",
+        "speedup",
+        {"theoretical_speedup": "theoretical", "realised_speedup": "realised"},
+    ),
+    "arithmetic-means": (
+        "Realised speedup: geometric beside arithmetic mean",
+        "speedup",
+        {"realised_speedup": "geometric", "realised_speedup_arithmetic": "arithmetic"},
+    ),
+    "lengths": (
+        "Length of answers over the baseline's, in characters",
+        "length ratio, geometric mean",
+        {"length_ratio": "length ratio"},
+    ),
+}
 
 
-class Span(NamedTuple):
-    """A value with its interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Point(NamedTuple):
-    """One system in a plane."""
+class Place(NamedTuple):
+    """One point of a plot, with the intervals of both axes."""
 
     name: str
     x: Span
     y: Span
-
-
-class Bars(NamedTuple):
-    """One system's bars, in the order of the series."""
-
-    name: str
-    values: Sequence[Span | None]
-
-
-class _Axis(NamedTuple):
-    """Values to places on the paper."""
-
-    low: float
-    high: float
-    begin: float
-    end: float
-
-    def place(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.begin + share * (self.end - self.begin), 1)
-
-    def ticks(self) -> list[float]:
-        return [self.low + n * (self.high - self.low) / 5 for n in range(6)]
+    method: str = ""
+    """Points of one method share a mark and are joined."""
+    label: str = ""
+    """Is written beside the mark."""
 
 
 def scatter(
     title: str,
-    x_label: str,
-    y_label: str,
-    points: Sequence[Point],
-    references: Sequence[Point] = (),
-    label: str = "",
+    axes: tuple[str, str],
+    places: Sequence[Place],
+    *,
+    published: bool = False,
+    bounds: Mapping[str, float] | None = None,
+    frontier: Sequence[Place] = (),
+    baseline: float | None = None,
 ) -> str:
-    """Draw systems in a plane, with the intervals of both figures as a cross.
+    """Draw points with the intervals of both axes, as SVG.
 
     Args:
         title: Of the figure.
-        x_label: Of the axis from left to right.
-        y_label: Of the other.
-        points: What was measured.
-        references: Points of somebody else: hollow squares, without intervals.
-        label: What is said of them.
+        axes: The labels of both axes.
+        places: What was measured.
+        published: Whether the paper's points are drawn, as hollow squares under their label.
+        bounds: Speeds without a quality, each a vertical line.
+        frontier: The points on the frontier, slowest first.
+        baseline: The baseline's quality, a horizontal line.
     """
-    shown = (*points, *references)
-    across = _axis([v for p in shown for v in p.x], LEFT, WIDTH - RIGHT)
-    up = _axis([v for p in shown for v in p.y], HEIGHT - BOTTOM, TOP)
-    parts = [*_frame(title, x_label, y_label), *_ticks_across(across), *_ticks_up(up)]
-    for point in points:
-        x, y = across.place(point.x.mean), up.place(point.y.mean)
-        for low, high, is_across in ((point.x.low, point.x.high, True), (*point.y[1:], False)):
-            ends = [(across.place(v), y) if is_across else (x, up.place(v)) for v in (low, high)]
-            parts.append(_line(*ends[0], *ends[1], "#888"))
-        parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{SHADES[0]}"/>')
-        said = f"{point.name} ({point.x.mean:.2f}, {point.y.mean:.1f})"
-        parts.append(_beside(x, y, said))
-    for point in references:
-        x, y = across.place(point.x.mean), up.place(point.y.mean)
-        parts.append(_hollow(x, y))
-        parts.append(_beside(x, y, f"{point.name} ({point.x.mean:.2f}, {point.y.mean:.1f})"))
-    if references:
-        parts += [_hollow(LEFT + 4, 35), _text(LEFT + 14, 39, label, "start", size=10)]
-    return _svg(title, parts)
+    figure, ax = _begin(title, *axes)
+    methods = list(dict.fromkeys(one.method for one in places))
+    for index, method in enumerate(methods):
+        some = sorted((one for one in places if one.method == method), key=lambda one: one.x.mean)
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        for one in some:
+            x, y = ([[s.mean - s.low], [s.high - s.mean]] for s in (one.x, one.y))
+            ax.errorbar(one.x.mean, one.y.mean, xerr=x, yerr=y, color=colour, alpha=0.35)
+            ax.annotate(
+                one.label, (one.x.mean, one.y.mean), (5, 5), textcoords="offset points", fontsize=8
+            )
+        xs, ys = [one.x.mean for one in some], [one.y.mean for one in some]
+        (line,) = ax.plot(xs, ys, marker=marker, color=colour, label=method or None)
+        line.set(linestyle="-" if method else "", linewidth=1, gid=f"points-{index}")
+    if frontier:
+        xs, ys = [one.x.mean for one in frontier], [one.y.mean for one in frontier]
+        ax.step(xs, ys, where="pre", color="#999999", alpha=0.35, linewidth=5, gid="frontier")
+    if published:
+        for row in PUBLISHED:
+            at = (row.realised_speedup, row.win_rate)
+            ax.plot(*at, "s", color="#777777", fillstyle="none", gid=f"published-{row.name}")
+            said = f"{row.name} ({at[0]:.2f}, {at[1]:.1f})"
+            ax.annotate(said, at, (5, 5), textcoords="offset points", fontsize=7)
+        ax.set_title(LABEL, fontsize=7, loc="left")
+    for number, (name, speed) in enumerate((bounds or {}).items()):
+        ax.axvline(speed, color="#7a4ba0", linestyle="--", linewidth=1, gid=f"bound-{number}")
+        ax.annotate(name, (speed, 0.98 - 0.05 * number), xycoords=("data", "axes fraction"))
+    if baseline is not None:
+        ax.axhline(baseline, color="#444444", linestyle=":", linewidth=1)
+        ax.axvline(1.0, color="#444444", linestyle=":", linewidth=1)
+    if any(methods):
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return _svg(figure, title, [f"{p.name} ({p.x.mean:.2f}, {p.y.mean:.2f})" for p in places])
 
 
-def _hollow(x: float, y: float) -> str:
-    return (
-        f'<rect class="published" x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" '
-        'fill="#fff" stroke="#777"/>'
-    )
-
-
-def _beside(x: float, y: float, said: str) -> str:
-    anchor = "end" if x > WIDTH * 0.7 else "start"
-    return _text(x + (-8 if anchor == "end" else 8), y - 7, said, anchor)
-
-
-def bars(title: str, y_label: str, series: Sequence[str], groups: Sequence[Bars]) -> str:
-    """Draw the same figures of several systems side by side, from zero up.
-
-    The figure is as wide as names and numbers need.
-    """
-    values = [value for group in groups for span in group.values if span for value in span]
-    up = _axis([0.0, *values], HEIGHT - BOTTOM, TOP, from_zero=True)
-    longest = max((len(group.name) for group in groups), default=0)
-    needed = max(CHARACTER * (longest + 1), NUMBER * len(series) / 0.7)
-    room = max(needed, (WIDTH - LEFT - RIGHT) / max(len(groups), 1))
-    width = round(LEFT + RIGHT + room * max(len(groups), 1))
-    parts = [*_frame(title, "", y_label, width), *_ticks_up(up)]
-    wide = 0.7 * room / max(len(series), 1)
-    for number, group in enumerate(groups):
-        left = LEFT + number * room + 0.15 * room
-        for place, span in enumerate(group.values):
-            if span is not None:
-                parts += _bar(left + place * wide, wide, span, up, SHADES[place % len(SHADES)])
-        middle = LEFT + (number + 0.5) * room
-        parts.append(_text(middle, HEIGHT - BOTTOM + 18, group.name, "middle"))
-    for place, name in enumerate(series):
-        x = LEFT + place * 180
-        shade = SHADES[place % len(SHADES)]
-        parts.append(f'<rect x="{x}" y="{HEIGHT - 22}" width="10" height="10" fill="{shade}"/>')
-        parts.append(_text(x + 16, HEIGHT - 13, name, "start"))
-    return _svg(title, parts, width)
-
-
-def _bar(left: float, wide: float, span: Span, up: _Axis, shade: str) -> list[str]:
-    top, foot, middle = up.place(span.mean), up.place(0), round(left + wide / 2, 1)
-    tall = round(max(foot - top, 0), 1)
-    return [
-        f'<rect x="{left:.1f}" y="{top}" width="{wide * 0.92:.1f}" height="{tall}" '
-        f'fill="{shade}"/>',
-        _line(middle, up.place(span.low), middle, up.place(span.high), "#000"),
-        _text(middle, up.place(span.high) - 4, f"{span.mean:.2f}", "middle"),
-    ]
-
-
-def _axis(values: Sequence[float], begin: float, end: float, *, from_zero: bool = False) -> _Axis:
-    """Return an axis on which all values have room."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    margin = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
-    return _Axis(0.0 if from_zero else low - margin, high + margin, begin, end)
-
-
-def _frame(title: str, x_label: str, y_label: str, width: int = WIDTH) -> list[str]:
-    middle = (LEFT + width - RIGHT) / 2
-    return [
-        f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>',
-        _text(LEFT, 22, title, "start", weight="bold"),
-        _text(middle, HEIGHT - 16, x_label, "middle"),
-        f'<text x="14" y="{HEIGHT / 2}" transform="rotate(-90 14 {HEIGHT / 2})" '
-        f'text-anchor="middle">{escape(y_label)}</text>',
-        _line(LEFT, HEIGHT - BOTTOM, width - RIGHT, HEIGHT - BOTTOM, "#222"),
-        _line(LEFT, TOP, LEFT, HEIGHT - BOTTOM, "#222"),
-    ]
-
-
-def _ticks_across(axis: _Axis) -> list[str]:
-    foot = HEIGHT - BOTTOM + 16
-    return [_text(axis.place(v), foot, f"{v:.2f}", "middle") for v in axis.ticks()]
-
-
-def _ticks_up(axis: _Axis) -> list[str]:
-    return [_text(LEFT - 6, axis.place(v) + 4, f"{v:.3g}", "end") for v in axis.ticks()]
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}"/>'
-
-
-def _text(
-    x: float, y: float, said: str, anchor: str, *, weight: str = "normal", size: int = 12
+def bars(
+    title: str, y_label: str, series: Sequence[str], groups: Mapping[str, Sequence[Span | None]]
 ) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
-    if size != 12:
-        place += f' style="font-size:{size}px"'
-    return f"<text {place}>{escape(said)}</text>"
+    """Draw the same figures of several systems side by side, from zero up, as SVG."""
+    figure, ax = _begin(title, "", y_label)
+    figure.set_figwidth(max(figure.get_figwidth(), 1.1 * len(groups) + 1))
+    width = 0.8 / len(series)
+    told = []
+    for place, name in enumerate(series):
+        found = [(i, spans[place]) for i, spans in enumerate(groups.values())]
+        shown = [(i + place * width, span) for i, span in found if span is not None]
+        means = [span.mean for _, span in shown]
+        errors = [[s.mean - s.low for _, s in shown], [s.high - s.mean for _, s in shown]]
+        drawn = ax.bar([x for x, _ in shown], means, width, yerr=errors, label=name)
+        ax.bar_label(drawn, fmt="%.2f", fontsize=8)
+        told += [f"{name} {mean:.2f}" for mean in means]
+    ax.set_xticks([i + 0.4 - width / 2 for i in range(len(groups))], list(groups), rotation=20)
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return _svg(figure, title, told)
 
 
-def _svg(title: str, parts: Sequence[str], width: int = WIDTH) -> str:
-    head = f'viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" style="{STYLE}"'
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {head}>\n'
-        f"<title>{escape(title)}</title>\n{body}\n</svg>\n"
+def frontier_plot(found: Figures) -> str:
+    """Draw the report of a comparison: over realised speedup if a point was timed.
+
+    Raises:
+        InputError: no point was run.
+    """
+    for kind in (Speed.REALISED, Speed.THEORETICAL):
+        key = f"{kind.value}_speedup"
+        fast = [point for point in found["points"] if point[key]]
+        shown = [point for point in fast if not point["is_bound"]]
+        if shown:
+            break
+    else:
+        raise InputError("nothing to draw: no point was run")
+    places = {point["name"]: point_place(point, key) for point in shown}
+    first, kinds = shown[0], ", ".join(found["kinds"])
+    on_it = [places[point["name"]] for point in shown if point["on_frontier"][kind.value]]
+    return scatter(
+        f"Quality against {kind.value} speedup ({kinds})",
+        (f"{kind.value} speedup over the baseline, geometric mean", "quality (mean grade)"),
+        list(places.values()),
+        bounds={point["name"]: point[key]["mean"] for point in fast if point["is_bound"]},
+        frontier=sorted(on_it, key=lambda one: one.x.mean),
+        baseline=first["quality"]["mean"] - first["quality_difference"]["mean"],
     )
+
+
+def point_place(point: Figures, key: str) -> Place:
+    """Return a point's place; quality has the interval of its difference to the baseline."""
+    mean, difference = point["quality"]["mean"], as_span(point["quality_difference"])
+    assert difference is not None
+    quality = Span(*(mean + end - difference.mean for end in difference))
+    is_flagged = point["is_length_unusual"]
+    name = point["name"] + (": its length is unusual" if is_flagged else "")
+    label = point["label"] + (" !" if is_flagged else "")
+    speed = as_span(point[key])
+    assert speed is not None
+    return Place(name, speed, quality, point["method"], label)
+
+
+def speed_figures(
+    table: Mapping[str, Figures], win_rates: Mapping[str, Figures], *, with_published: bool = False
+) -> dict[str, str]:
+    """Return by name the figures of a table of speed, as SVG; those without data are left out.
+
+    Args:
+        table: From ``speed_table``.
+        win_rates: By system, as ``lc-winrate --json`` prints them.
+        with_published: Whether the paper's points are drawn into Figure 4.
+
+    Source: PASTA, Figure 4 and the appendix.
+    """
+    drawn: dict[str, str] = {}
+    places = []
+    for name, figures in table.items():
+        speedup, rate = as_span(figures["realised_speedup"]), _win_rate(win_rates.get(name, {}))
+        if speedup and rate:
+            said = f"{name} ({speedup.mean:.2f}, {rate.mean:.1f})"
+            places.append(Place(name, speedup, rate, label=said))
+    if places:
+        title = "Win rate over realised speedup (the paper's Figure 4)"
+        labels = ("realised speedup, geometric mean", "win rate, %")
+        drawn["figure-4"] = scatter(title, labels, places, published=with_published)
+    for key, (title, label, series) in SERIES.items():
+        groups = {
+            name: [as_span(found.get(one)) for one in series] for name, found in table.items()
+        }
+        if any(span for spans in groups.values() for span in spans):
+            drawn[key] = bars(title, label, [*series.values()], groups)
+    return drawn
+
+
+def _win_rate(figures: Figures) -> Span | None:
+    for rate, error in (
+        ("length_controlled_winrate", "lc_standard_error"),
+        ("win_rate", "standard_error"),
+    ):
+        if figures.get(rate) is not None:
+            half = Z95 * (figures.get(error) or 0.0)
+            return Span(figures[rate], figures[rate] - half, figures[rate] + half)
+    return None
+
+
+def _begin(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as exc:
+        raise MissingExtraError("drawing figures", "evaluate") from exc
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    ax = figure.add_subplot()
+    ax.set_xlabel(x_label)
+    ax.set_ylabel(y_label)
+    ax.grid(color="#e8e8e8")
+    return figure, ax
+
+
+def _svg(figure: Figure, title: str, told: Sequence[str]) -> str:
+    """Return the file, with title and description for readers who do not see it."""
+    from matplotlib import rc_context
+
+    written = io.StringIO()
+    # Text stays text, so that it can be searched and read aloud; a fixed salt for fixed ids.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "pasta"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    head, tag, body = written.getvalue().partition("<svg ")
+    attributes, end, rest = body.partition(">")
+    about = f"\n<title>{escape(title)}</title>\n<desc>{escape('; '.join(told))}</desc>"
+    return f'{tag}role="img" {attributes}{end}{about}{rest}'

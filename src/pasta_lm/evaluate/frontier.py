@@ -1,55 +1,45 @@
-"""Many models and strategies at once: who is faster, who is better, and which of it is certain.
+"""Many models and strategies compared: the frontier, verdicts, reference points for speedups.
 
-All points answered the same prompts, so that differences are paired by prompt. Headlines are over
-the families that training sees. Speed is theoretical, over all prompts, or realised, over those
-that were decoded alone.
+Headlines are over the families that training sees. Theoretical speedup is over all prompts,
+realised speedup over the timed ones.
 
 Source: PASTA, Figure 4 (quality against speed).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from pasta_lm.evaluate.comparison import Comparison, Point
-from pasta_lm.evaluate.measured import Measured, Speed, task_of
-from pasta_lm.evaluate.pairing import Pairing, Verdict, pair
-from pasta_lm.evaluate.quality import as_dict, decisions, quality, smallest_difference
-from pasta_lm.evaluate.speed import realised, speed
-from pasta_lm.evaluate.yardsticks import fastest_sequential, found_beside, of_perfect, over
+from pasta_lm.errors import InputError
+from pasta_lm.evaluate.comparison import Comparison, Point, SideMeasurement
+from pasta_lm.evaluate.intervals import as_dict, geometric_mean
+from pasta_lm.evaluate.points import Pairing, PointAnswers, Speed, Verdict, pair, speed_ratio
+from pasta_lm.evaluate.quality import decisions, quality, smallest_difference
+from pasta_lm.evaluate.records import task_of
+from pasta_lm.evaluate.speed import num_failed, realised, speed
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.tasks.registry import training_families
 from pasta_lm.tasks.task import Task
 
 Figures = dict[str, Any]
 
-USUAL_LENGTH = (0.95, 1.05)
-"""Lengths against the baseline's outside of which a point is flagged: brevity looks like speed."""
-
+USUAL_LENGTH_RATIO = (0.95, 1.05)
+"""A point outside of it is flagged: shorter answers look faster."""
 DECISIONS = ("fork_precision", "fork_recall", "sync_precision", "sync_recall")
+POINT_KEYS = ("name", "method", "label", "model", "strategy", "records")
 
 
-def report(comparison: Comparison, measured: Sequence[Measured]) -> Figures:
+def report(comparison: Comparison, read: Sequence[PointAnswers]) -> Figures:
     """Return the object that ``pasta evaluate frontier --json`` prints."""
-    by_name = {one.point.name: one for one in measured}
-    fastest = fastest_sequential(measured)
-    tasks = _tasks(measured, comparison.wordings)
-    points = [
-        {
-            **_about(one.point),
-            "is_bound": one.is_bound,
-            **_figures(one, tasks),
-            "of_perfect_forks": of_perfect(one),
-            "over_fastest_sequential": over(fastest, one),
-        }
-        for one in measured
-    ]
-    for kind in Speed:
-        on_it = set(pareto([point for point in points if not point["is_bound"]], kind))
-        for point in points:
-            point.setdefault("on_frontier", {})[kind.value] = point["name"] in on_it
-    missing = [point for point in comparison.points if point.name not in by_name]
-    answering = [one for one in measured if not one.is_bound]
+    fastest = fastest_sequential(read)
+    points = _points(comparison, read, fastest)
+    names = {one.point.name for one in read}
+    missing = [point for point in comparison.points if point.name not in names]
+    answering = [one for one in read if not one.is_bound]
     return {
         "title": comparison.title,
         "ours": comparison.ours,
@@ -60,14 +50,38 @@ def report(comparison: Comparison, measured: Sequence[Measured]) -> Figures:
         "points": points,
         "comparisons": list(compare(comparison, answering)),
         "fastest_sequential": fastest and fastest.point.name,
-        "step_costs": found_beside(comparison.step_costs),
-        "replays": found_beside(comparison.replays),
+        "step_costs": read_side_measurements(comparison.step_costs),
+        "replays": read_side_measurements(comparison.replays),
         "not_run": [{**_about(point), "command": comparison.command(point)} for point in missing],
     }
 
 
+def _points(
+    comparison: Comparison, read: Sequence[PointAnswers], fastest: PointAnswers | None
+) -> list[Figures]:
+    tasks: dict[str, Task] = {}
+    for one in read:
+        for name, answer in one.answers.items():
+            if name not in tasks:
+                tasks[name] = task_of(name, answer.family, comparison.wordings)
+    points = [
+        {
+            **_about(one.point),
+            "is_bound": one.is_bound,
+            **_figures(one, tasks),
+            "of_perfect_forks": fraction_of_perfect_forks(one),
+            "over_fastest_sequential": speedup_over_fastest_sequential(one, fastest),
+        }
+        for one in read
+    ]
+    on_it = {kind: pareto([p for p in points if not p["is_bound"]], kind) for kind in Speed}
+    for point in points:
+        point["on_frontier"] = {kind.value: point["name"] in on_it[kind] for kind in Speed}
+    return points
+
+
 def pareto(points: Sequence[Figures], kind: Speed) -> list[str]:
-    """Return the names of the points that no other one beats on both axes, slowest first."""
+    """Return the names of the points that no other beats on both axes, slowest first."""
     places = {
         point["name"]: (point[f"{kind}_speedup"]["mean"], point["quality"]["mean"])
         for point in points
@@ -84,27 +98,28 @@ def pareto(points: Sequence[Figures], kind: Speed) -> list[str]:
     return sorted(kept, key=lambda name: places[name])
 
 
-def compare(comparison: Comparison, measured: Sequence[Measured]) -> Iterator[Figures]:
-    """Yield for each point of another method, and each sense of speed, the best that we have.
+def compare(comparison: Comparison, read: Sequence[PointAnswers]) -> Iterator[Figures]:
+    """Yield for each point of another method, and each kind of speedup, our best pairing.
 
-    The best is a point of ours that is better; where there is none, the verdict says what is left.
-    Of several with the same verdict it is the one whose grade is surest to be higher.
+    The best has the best verdict; of several, the one whose grade is surest to be higher.
     """
-    ours = [one for one in measured if one.point.method == comparison.ours]
-    for rival in measured:
-        if rival.point.method == comparison.ours:
+    ours = [one for one in read if one.point.method == comparison.ours]
+    for other in read:
+        if other.point.method == comparison.ours:
             continue
         for kind in Speed:
-            pairings = [(one, found) for one in ours if (found := pair(one, rival, kind))]
+            pairings = [(one, found) for one in ours if (found := pair(one, other, kind))]
             if pairings:
-                yield _best(rival, kind, pairings)
+                yield _best(other, kind, pairings)
 
 
-def _best(rival: Measured, kind: Speed, pairings: Sequence[tuple[Measured, Pairing]]) -> Figures:
+def _best(
+    other: PointAnswers, kind: Speed, pairings: Sequence[tuple[PointAnswers, Pairing]]
+) -> Figures:
     order = list(Verdict)
     one, found = min(pairings, key=lambda p: (order.index(p[1].verdict), -p[1].quality.low))
     return {
-        "rival": rival.point.name,
+        "rival": other.point.name,
         "speed": kind.value,
         "verdict": found.verdict.value,
         "by": one.point.name,
@@ -114,31 +129,19 @@ def _best(rival: Measured, kind: Speed, pairings: Sequence[tuple[Measured, Pairi
 
 
 def _about(point: Point) -> Figures:
-    kept = ("name", "method", "label", "model", "strategy", "records")
-    return {key: getattr(point, key) for key in kept}
+    return {key: getattr(point, key) for key in POINT_KEYS}
 
 
-def _tasks(measured: Sequence[Measured], wordings: str | None) -> dict[str, Task]:
-    """Draw all tasks that were answered again, each once."""
-    found: dict[str, Task] = {}
-    for one in measured:
-        for name, answered in one.answers.items():
-            if name not in found:
-                found[name] = task_of(name, answered.family, wordings)
-    return found
-
-
-def _figures(one: Measured, tasks: Mapping[str, Task]) -> Figures:
-    kinds = {answer.kind or "not said" for answer in one.answers.values()}
+def _figures(one: PointAnswers, tasks: Mapping[str, Task]) -> Figures:
     ids = list(one.answers)
-    figures = over_prompts(one, ids)
-    low, high = USUAL_LENGTH
+    found = over_prompts(one, ids)
+    low, high = USUAL_LENGTH_RATIO
     chosen = decisions([tasks[name] for name in ids], list(one.answers.values()))
     return {
-        "kind": ", ".join(sorted(kinds)),
-        **figures,
+        "kind": ", ".join(sorted({a.kind or "not said" for a in one.answers.values()})),
+        **found,
         **{name: chosen[name] for name in DECISIONS},
-        "is_length_unusual": not low <= figures["length_ratio"]["mean"] <= high,
+        "is_length_unusual": not low <= found["length_ratio"]["mean"] <= high,
         "families": {
             family: over_prompts(one, [n for n in ids if one.answers[n].family == family])
             for family in training_families()
@@ -146,7 +149,7 @@ def _figures(one: Measured, tasks: Mapping[str, Task]) -> Figures:
     }
 
 
-def over_prompts(one: Measured, ids: Sequence[str]) -> Figures:
+def over_prompts(one: PointAnswers, ids: Sequence[str]) -> Figures:
     """Return the figures of a point over some prompts."""
     answers, baseline = ([side[name] for name in ids] for side in (one.answers, one.baseline))
     both = [name for name in ids if name in one.timed and name in one.timed_baseline]
@@ -155,10 +158,72 @@ def over_prompts(one: Measured, ids: Sequence[str]) -> Figures:
     graded = quality(answers, baseline)
     return {
         "num_prompts": len(answers),
+        "num_failed": num_failed(answers),
         "answers_forked": sum(forks) / len(forks) if forks else None,
         **(dict.fromkeys(graded) if one.is_bound else graded),
         "smallest_difference": None if one.is_bound else smallest_difference(answers, baseline),
         **speed(answers, baseline),
-        **({"theoretical_speedup": None} if one.is_guessed else {}),
+        **({"theoretical_speedup": None} if one.is_speculative else {}),
         **realised(*clocks),
     }
+
+
+# Reference points for speedups: the fastest sequential decoding, gold forks, other model shapes.
+
+
+def fastest_sequential(read: Sequence[PointAnswers]) -> PointAnswers | None:
+    """Return the point with sequential tokens and the shortest clocks; None if none was timed."""
+    logs = [
+        (one.log_speed(Speed.REALISED), one)
+        for one in read
+        if one.point.strategy in EXACT_SEQUENTIAL
+    ]
+    timed = [(fmean(by_task.values()), one) for by_task, one in logs if by_task]
+    return max(timed, key=lambda one: one[0])[1] if timed else None
+
+
+def speedup_over_fastest_sequential(
+    one: PointAnswers, fastest: PointAnswers | None
+) -> dict[str, float] | None:
+    """Return a point's realised speed over that of the fastest sequential decoding."""
+    return None if fastest is None else as_dict(speed_ratio(one, fastest, Speed.REALISED))
+
+
+def fraction_of_perfect_forks(one: PointAnswers) -> Figures | None:
+    """Return which fraction of the speed of perfect forks a point has, over its timed prompts.
+
+    None if nothing was replayed in turn with the point.
+    """
+    both = [name for name in one.timed if name in one.perfect]
+    if not both or one.is_bound:
+        return None
+    pairs = [(one.timed[name], one.perfect[name]) for name in both]
+    paths = [] if one.is_speculative else [a.theoretical_speedup(b) for a, b in pairs]
+    clocks = [ratio for a, b in pairs if (ratio := a.realised_speedup(b))]
+    return {
+        "num_prompts": len(both),
+        Speed.THEORETICAL.value: as_dict(geometric_mean(paths)),
+        Speed.REALISED.value: as_dict(geometric_mean(clocks)),
+    }
+
+
+def read_side_measurements(files: Sequence[SideMeasurement]) -> list[Figures]:
+    """Return what measurements besides the points found, or the command of a missing one.
+
+    Raises:
+        InputError: a file exists and is no JSON object.
+    """
+    return [{"name": one.name, "command": one.command, "found": _read(one)} for one in files]
+
+
+def _read(measurement: SideMeasurement) -> Mapping[str, Any] | None:
+    path = Path(measurement.file)
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path} is no JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is no JSON object")
+    return found

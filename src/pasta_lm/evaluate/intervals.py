@@ -6,10 +6,10 @@ interval. What is paired by prompt is drawn together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isnan, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import bootstrap
@@ -116,3 +116,21 @@ def _bootstrap(
     )
     low, high = result.confidence_interval
     return Interval(value, float(low), float(high))
+
+
+def as_dict(interval: Interval | None) -> dict[str, float] | None:
+    """Return the JSON object of an interval; None if there is none."""
+    return None if interval is None else interval.to_dict()
+
+
+class Span(NamedTuple):
+    """The three numbers of an interval, for drawing."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def as_span(figure: Mapping[str, float] | None) -> Span | None:
+    """Return a figure of a report for drawing."""
+    return Span(figure["mean"], figure["low"], figure["high"]) if figure else None

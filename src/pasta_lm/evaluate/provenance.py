@@ -1,4 +1,4 @@
-"""Where a figure was made: hardware, software, commit; every stored answer says it."""
+"""Hardware, software and commit, as stored answers and reports name them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 
 
 def provenance(model: Pasta, version: str) -> dict[str, str]:
-    """Return what a record says of where it was made.
-
-    Args:
-        model: Who answers; its device and precision are those that count.
-        version: Of the package.
-    """
-    from pasta_lm.engines.torch.self_test import devices
-
+    """Return what a stored answer says of the model's machine and of this version."""
     loaded = model.engine.loaded
     device = str(loaded.device)
-    named = next((name for name in devices() if name.startswith(device)), device)
+    named = machine_of(model) or device
     return {
         "hardware": named if "cuda" in device else f"{named}, {processor()}",
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "commit": commit() or f"release {version}",
         "version": version,
     }
+
+
+def machine_of(model: Pasta) -> str | None:
+    """Return the name of the device on which a model runs; None if it is not known."""
+    from pasta_lm.engines.torch.self_test import devices
+
+    device = str(model.engine.loaded.device)
+    return next((name for name in devices() if name.startswith(device)), None)
 
 
 def commit() -> str | None:
@@ -41,13 +42,12 @@ def commit() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        asked = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return asked.stdout.strip() if asked.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def processor() -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pasta_lm.evaluate.figures import Point, Span
-
 Figures = dict[str, Any]
 
 LABEL = (
@@ -58,11 +56,3 @@ def published() -> Figures:
         "num_prompts": NUM_PROMPTS,
         "points": [one._asdict() for one in PUBLISHED],
     }
-
-
-def reference_points() -> list[Point]:
-    """Return the paper's Figure 4: win rate over realised speedup; it gives no intervals."""
-    return [
-        Point(one.name, Span(*3 * (one.realised_speedup,)), Span(*3 * (one.win_rate,)))
-        for one in PUBLISHED
-    ]

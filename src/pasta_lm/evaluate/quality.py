@@ -8,8 +8,8 @@ from math import sqrt
 from statistics import NormalDist, stdev
 from typing import Any
 
-from pasta_lm.evaluate.answered import Answered
-from pasta_lm.evaluate.intervals import Interval, mean, ratio
+from pasta_lm.evaluate.intervals import Interval, as_dict, mean, ratio
+from pasta_lm.evaluate.records import GradedAnswer
 from pasta_lm.evaluate.structure import (
     Counts,
     Structure,
@@ -27,7 +27,7 @@ SHOWN = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors that a difference must have to be found four times of five."""
 
 
-def quality(answers: Sequence[Answered], baseline: Sequence[Answered]) -> Figures:
+def quality(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> Figures:
     """Return grade, win rate, counts and well-formedness of answers to the same tasks, in order."""
     pairs = list(zip((a.grade for a in answers), (b.grade for b in baseline), strict=True))
     scores = [_score(ours, theirs) for ours, theirs in pairs]
@@ -43,7 +43,9 @@ def quality(answers: Sequence[Answered], baseline: Sequence[Answered]) -> Figure
     }
 
 
-def smallest_difference(answers: Sequence[Answered], baseline: Sequence[Answered]) -> float | None:
+def smallest_difference(
+    answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]
+) -> float | None:
     """Return the difference in mean grade that so many prompts would show with a power of 0.8.
 
     Two-sided at 0.05, from the spread of the paired differences themselves; None of one prompt.
@@ -60,7 +62,7 @@ def _score(ours: float, theirs: float) -> float:
     return 0.5 if abs(ours - theirs) < TIE else float(ours > theirs)
 
 
-def decisions(tasks: Sequence[Task], answers: Sequence[Answered]) -> Figures:
+def decisions(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> Figures:
     """Return precision and recall of forks and syncs, and how often a structure was exact."""
     found, true = [answer.structure for answer in answers], [true_structure(t) for t in tasks]
     forks = [fork_counts(*both) for both in zip(found, true, strict=True)]
@@ -108,8 +110,3 @@ def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Str
 def share(flags: Sequence[bool]) -> float | None:
     """Return the share that is true; None of nothing."""
     return round(sum(flags) / len(flags), 5) if flags else None
-
-
-def as_dict(interval: Interval | None) -> dict[str, float] | None:
-    """Return what JSON holds of an interval."""
-    return None if interval is None else interval.to_dict()

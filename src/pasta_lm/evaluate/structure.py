@@ -27,9 +27,9 @@ class Structure:
         syncs: Units in front of which a sync stands; the number of units stands for the end.
     """
 
-    forked: frozenset[int]
-    num_stray: int
-    syncs: frozenset[int]
+    forked: frozenset[int] = frozenset()
+    num_stray: int = 0
+    syncs: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,224 +1,345 @@
-"""Verifiable tasks, answered by strategies and held against the baseline's sequential answers.
+"""The benchmark ``tasks``: verifiable tasks with graders and known dependencies.
 
-The sequential strategy is the baseline model's: the same data without tags. Headlines are over
-all prompts of the families that training sees, families uniform; held-out families stand apart.
+The sequential strategies are answered by the baseline model, which was trained on the same data
+without tags. Headlines are over the families that training sees, each family as often as the
+others; held-out families are reported apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta_lm.engines.request import SamplingParams
-from pasta_lm.evaluate.answered import Answered
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import InputError
 from pasta_lm.evaluate.answering import (
-    BOUNDS,
-    MASKED,
-    Bounds,
+    Answerer,
+    AnswerStore,
+    Decoded,
     Progress,
-    answer_all,
-    answer_timed,
-    fork_rate,
-    unmasked,
+    Prompt,
+    Replay,
+    System,
+    Workers,
 )
-from pasta_lm.evaluate.quality import decisions, quality, share
-from pasta_lm.evaluate.reuse import reused
+from pasta_lm.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
+from pasta_lm.evaluate.provenance import machine_of
+from pasta_lm.evaluate.quality import decisions, share
+from pasta_lm.evaluate.records import (
+    ALWAYS,
+    BOUNDS,
+    PERFECT,
+    RANDOM,
+    UNMASKED,
+    GradedAnswer,
+    read_answers,
+)
 from pasta_lm.evaluate.speed import realised, speed
-from pasta_lm.strategies import pasta, sequential
+from pasta_lm.evaluate.structure import Structure, structure
+from pasta_lm.language.document import Document, parse_program
+from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
+from pasta_lm.strategies.replay import bounded
+from pasta_lm.tasks.annotators import always_fork, gold, random_fork
+from pasta_lm.tasks.referee import referee_grade
 from pasta_lm.tasks.registry import held_out_families, make, training_families
 from pasta_lm.tasks.sets import prompts_hash
 from pasta_lm.tasks.task import Task
 
 if TYPE_CHECKING:
-    from pasta_lm.evaluate.workers import Side, Workers
     from pasta_lm.strategies.model import Pasta
 
 Figures = dict[str, Any]
 
+NUM_CHECKED = 25
+"""Prompts whose reused answers are decoded again, because records do not name their model."""
+MAX_DIFFERENT = 1
+"""Of those, the answers that rounding may change between two machines."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What is asked, and how."""
+    """Which tasks are answered, and how."""
 
     strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
     num_prompts: int = 420
-    """Of the families that training sees, together; the held-out ones have as many each."""
+    """Of the families that training sees, together; each held-out family has as many as one of
+    them."""
     num_timed: int = 3
     """Prompts of each family that are decoded alone, for clocks and with the mask off."""
     split: str = "test"
     wordings: str | None = None
     """Another split whose wordings are used instead."""
-    first_seed: int = 0
+    seed: int = 0
+    """Of the first prompts."""
     max_tokens: int = 1024
     positions: str | None = None
-    """Where PASTA's main goes on after a promise; None: as the model was taught."""
+    """The position strategy of ``pasta``; None: the one that the model was trained with."""
     baseline_records: Path | None = None
-    """An earlier run's records that have the baseline's answers; None: they are decoded."""
+    """Records of an earlier run with the baseline's answers; None: they are decoded."""
     bounds: bool = False
-    """Whether timed prompts are also replayed forking everywhere, and as often by chance."""
+    """Whether the bounds 'always fork' and 'random fork' are replayed besides perfect forks."""
 
 
-@dataclass(slots=True)
-class Answers:
-    """All answers to one set of tasks, in the order of the tasks."""
+class TaskBenchmark(Benchmark):
+    """Tasks as prompts with a grade and a structure."""
 
-    tasks: list[Task]
-    timed_tasks: list[Task]
-    by_strategy: dict[str, list[Answered]] = field(default_factory=dict)
-    timed: dict[str, list[Answered]] = field(default_factory=dict)
-    unmasked: dict[str, list[Answered]] = field(default_factory=dict)
-    fork_rate: float | None = None
-    """Of PASTA's units, where forks were also made by chance."""
+    id = "tasks"
 
-    def all(self) -> list[Answered]:
-        """Return every answer, for the record file."""
-        kinds = (self.by_strategy, self.timed, self.unmasked)
-        return [answer for kind in kinds for answers in kind.values() for answer in answers]
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        """Keep the tasks in their order."""
+        self.tasks = {task.id: task for task in tasks}
+        self.prompts = [Prompt(task.id, task.prompt, task.family) for task in tasks]
+
+    def score(self, prompt: Prompt, answer: AnswerRecord) -> float:
+        """Return the referee's grade; a cut answer has the grade of its text."""
+        return referee_grade(self.tasks[prompt.id], answer.text)
+
+    def structure(self, prompt: Prompt, answer: AnswerRecord, strategy: str) -> Structure:
+        """Return which units the answer forks and where it syncs."""
+        by_details = strategy in (apar.NAME, UNMASKED[apar.NAME])
+        document = parse_program(answer.program)
+        return structure(self.tasks[prompt.id], document, by_details=by_details)
 
 
-def choose_tasks(settings: TaskSettings) -> tuple[list[Task], list[Task]]:
-    """Return all tasks and those that are timed, families in turn and as uniform as can be."""
+@dataclass(frozen=True, slots=True)
+class TaskEvaluation(Evaluation):
+    """The answers to one set of tasks."""
+
+    tasks: Sequence[Task]
+    num_timed: int
+    """The first so many tasks were decoded alone, too."""
+    unmasked: Mapping[str, Sequence[AnswerRecord]]
+    """By strategy, answers to the timed tasks with every tag allowed."""
+    fork_rate: float | None
+    """The share of units that 'random fork' forks; None: it was not replayed."""
+
+    def records(self) -> list[GradedAnswer]:
+        """Return every answer, in the order of the record file."""
+        rounds = (self.scored, self.timed, self.unmasked)
+        return [one for by_name in rounds for some in by_name.values() for one in graded(some)]
+
+
+def graded(answers: Sequence[AnswerRecord]) -> list[GradedAnswer]:
+    """Return the answers that have a grade."""
+    return [one for one in answers if isinstance(one, GradedAnswer)]
+
+
+def choose_tasks(settings: TaskSettings) -> tuple[list[Task], int]:
+    """Return all tasks, families in turn, and how many of the first are timed."""
     trained = training_families()
     names = (*trained, *held_out_families())
     per_family = max(1, -(-settings.num_prompts // len(trained)))
     in_turn = [
         make(name, settings.split, seed, wordings=settings.wordings)
-        for seed in range(settings.first_seed, settings.first_seed + per_family)
+        for seed in range(settings.seed, settings.seed + per_family)
         for name in names
     ]
     surplus = per_family * len(trained) - settings.num_prompts
     kept, last = in_turn[: -len(names)], in_turn[-len(names) :]
     kept += last[: len(trained) - surplus] + last[len(trained) :]
-    num_timed = min(settings.num_timed, per_family) * len(names)
-    return kept, kept[:num_timed]
+    return kept, min(len(kept), min(settings.num_timed, per_family) * len(names))
 
 
-def answer_tasks(
+def evaluate_tasks(
     settings: TaskSettings,
     model: Pasta,
     baseline: Pasta,
     progress: Progress,
     workers: Workers | None = None,
-) -> Answers:
-    """Let both models answer; strategies with sequential tokens are the baseline's.
+) -> TaskEvaluation:
+    """Let the model answer by each strategy, and the baseline by those with sequential tokens.
 
     Args:
-        settings: What is asked, and how.
-        model: Whose strategies are measured.
-        baseline: Who answers sequentially.
-        progress: Told what is done.
-        workers: Processes that have the same models; they decode all that needs no clock.
+        settings: Which tasks, and how.
+        model: The model that is evaluated.
+        baseline: The sequential baseline.
+        progress: Called after each batch.
+        workers: Processes with the same two models; they decode what is not timed.
     """
-    params = SamplingParams(max_tokens=settings.max_tokens)
-    sides: dict[Side, Pasta] = {"model": model, "baseline": baseline}
-    answers = Answers(*choose_tasks(settings))
-    names = dict.fromkeys((sequential.NAME, *settings.strategies))
-    side_of: dict[str, Side] = {n: "baseline" if n in EXACT_SEQUENTIAL else "model" for n in names}
-    for name, side in side_of.items():
-        if name == sequential.NAME and settings.baseline_records is not None:
-            given = reused(settings.baseline_records, answers.tasks, baseline, params, progress)
-        elif workers is None:
-            given = answer_all(
-                sides[side], answers.tasks, name, params, progress, positions=settings.positions
-            )
-        else:
-            given = workers.answer_all(
-                side, answers.tasks, name, params, progress, positions=settings.positions
-            )
-        answers.by_strategy[name] = given
-    timed = answers.timed_tasks
-    if timed:
-        forked = answers.by_strategy.get(pasta.NAME) if model.supports(pasta.NAME) else None
-        rate = None if forked is None else fork_rate(answers.tasks, forked)
-        bounds = Bounds(model, settings.bounds, rate) if model.has_tag_pieces else None
-        answers.fork_rate = rate if settings.bounds else None
-        who = [(name, sides[side]) for name, side in side_of.items()]
-        answers.timed = answer_timed(
-            who, bounds, timed, params, progress, positions=settings.positions
-        )
-    for name in [name for name in names if timed and name in MASKED and model.supports(name)]:
-        free = answer_all(
-            model, timed, name, unmasked(params), progress, positions=settings.positions
-        )
-        answers.unmasked[name] = [replace(one, strategy=MASKED[name]) for one in free]
-    return answers
+    tasks, num_timed = choose_tasks(settings)
+    benchmark = TaskBenchmark(tasks)
+    answerer = Answerer(
+        models={"model": model, "baseline": baseline},
+        params=SamplingParams(max_tokens=settings.max_tokens),
+        positions=settings.positions,
+        progress=progress,
+        workers=workers,
+    )
+    systems = [
+        System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
+        for name in dict.fromkeys((sequential.NAME, *settings.strategies))
+    ]
+    known: list[tuple[System, Prompt, Decoded]] = []
+    if settings.baseline_records is not None:
+        known = reused(settings.baseline_records, benchmark.prompts, systems[0], answerer)
+    rates: list[float] = []
+
+    def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
+        if not num_timed or not model.has_tag_pieces:
+            return {}
+        if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
+            rates.append(fork_rate(tasks, graded(scored[pasta.NAME])))
+        return _bounds(model, benchmark.tasks, settings.bounds, rates)
+
+    found = evaluate(
+        benchmark, systems, answerer, num_timed=num_timed, known=known, replays=replays
+    )
+    unmasked = _answer_unmasked(benchmark, systems, answerer, num_timed)
+    return TaskEvaluation(
+        benchmark,
+        found.baseline,
+        found.scored,
+        found.timed,
+        tasks=tasks,
+        num_timed=num_timed,
+        unmasked=unmasked,
+        fork_rate=rates[0] if rates else None,
+    )
 
 
-def report(settings: TaskSettings, answers: Answers, model: Pasta, baseline: Pasta) -> Figures:
-    """Return the object that ``pasta evaluate tasks --json`` prints."""
-    from pasta_lm.engines.torch.self_test import devices
+def _answer_unmasked(
+    benchmark: TaskBenchmark, systems: Sequence[System], answerer: Answerer, num_timed: int
+) -> dict[str, Sequence[AnswerRecord]]:
+    """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
+    free = replace(answerer, params=replace(answerer.params, mask=False), workers=None)
+    masked = [
+        system._replace(name=UNMASKED[system.strategy])
+        for system in systems
+        if system.strategy in UNMASKED and free.models[system.model].supports(system.strategy)
+    ]
+    store, prompts = AnswerStore(), benchmark.prompts[:num_timed]
+    free.answer_together(prompts, masked, store)
+    names = [system.name for system in masked] if num_timed else []
+    return {**grade_all(benchmark, prompts, names, store)}
 
+
+def fork_rate(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> float:
+    """Return the share of the tasks' units that the answers fork."""
+    num_units = sum(len(task.units) for task in tasks)
+    return sum(len(answer.structure.forked) for answer in answers) / num_units
+
+
+def _bounds(
+    model: Pasta, tasks: Mapping[str, Task], has_all: bool, rates: Sequence[float]
+) -> dict[str, Replay]:
+    """Return by name how the references are decoded with structures that no model chose."""
+    structures: dict[str, Callable[[Task], Document]] = {PERFECT: gold}
+    if has_all:
+        structures[ALWAYS] = always_fork
+    if rates:
+        structures[RANDOM] = partial(random_fork, rate=rates[0])
+
+    def replay(structured: Callable[[Task], Document], prompt: Prompt) -> tuple[Pasta, Request]:
+        return model, _replay_request(model, prompt, structured(tasks[prompt.id]))
+
+    return {name: partial(replay, structured) for name, structured in structures.items()}
+
+
+def _replay_request(model: Pasta, prompt: Prompt, document: Document) -> Request:
     loaded = model.engine.loaded
-    machine = next((name for name in devices() if name.startswith(str(loaded.device))), None)
-    names = list(dict.fromkeys(settings.strategies))
+    document = document.with_lengths(loaded.vocabulary.count_tokens)
+    ids = model.request(prompt.text, strategy=sequential.NAME).prompt
+    params = SamplingParams()
+    return bounded(pasta.replay(ids, document, loaded.vocabulary, params, loaded.positions), None)
+
+
+def reused(
+    path: Path, prompts: Sequence[Prompt], system: System, answerer: Answerer
+) -> list[tuple[System, Prompt, Decoded]]:
+    """Return the baseline's answers from a record file, so that many models can share them.
+
+    Clocks are never reused: timed answers are decoded beside the other strategies.
+
+    Args:
+        path: What ``pasta evaluate tasks --records`` wrote.
+        prompts: The prompts; some of the first are decoded again and compared.
+        system: The sequential baseline.
+        answerer: Its model.
+
+    Raises:
+        InputError: the file cannot be read, lacks a prompt, or has answers of another model.
+    """
+    rows = [one for one in read_answers(path) if one.strategy == sequential.NAME]
+    stored = {one.task_id: one for one in rows if one.wall_s is None}
+    lacking = [prompt.id for prompt in prompts if prompt.id not in stored]
+    if lacking:
+        raise InputError(
+            f"{path} has no sequential answer to {len(lacking)} of {len(prompts)} prompts, "
+            f"{lacking[0]} first",
+            hint="write it with the same --split, --seed and --num-prompts, or more of them",
+        )
+    first, again = prompts[:NUM_CHECKED], AnswerStore()
+    replace(answerer, workers=None).answer_together(first, [system], again)
+    differ = sum(again.answer(system.name, one).text != stored[one.id].text for one in first)
+    if differ > MAX_DIFFERENT:
+        raise InputError(
+            f"{path}: {differ} of {len(first)} answers are not the baseline's",
+            hint="write it with the same --baseline, --max-tokens, --wordings and --dtype",
+        )
+    return [(system, one, Decoded(_plain(stored[one.id]), "", "")) for one in prompts]
+
+
+def _plain(answer: GradedAnswer) -> AnswerRecord:
+    """Return an answer without its grade, so that it is graded again."""
+    names = (field.name for field in fields(AnswerRecord))
+    return AnswerRecord(**{name: getattr(answer, name) for name in names})
+
+
+def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
+    """Return the object that ``pasta evaluate tasks --json`` prints."""
+    loaded = model.engine.loaded
     trained, held_out = training_families(), held_out_families()
-    names += [name for name in BOUNDS if name in answers.timed]
+    order = (*trained, *held_out)
+    names = [*dict.fromkeys(settings.strategies), *(name for name in BOUNDS if name in found.timed)]
+
+    def by_family(name: str, families: Sequence[str]) -> Figures:
+        each = {family: _figures(found, name, [family]) for family in families}
+        return _figures(found, name, families) | {"families": each}
+
     return {
         "kind": loaded.kind.value,
-        "num_prompts": sum(task.family in trained for task in answers.tasks),
+        "num_prompts": sum(task.family in trained for task in found.tasks),
         "model": loaded.name,
         "baseline": baseline.engine.loaded.name,
         "device": str(loaded.device),
-        "machine": machine,
+        "machine": machine_of(model),
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "positions": settings.positions or loaded.positions.value,
         "split": settings.split,
         "wordings": settings.wordings or settings.split,
-        "first_seed": settings.first_seed,
+        "first_seed": settings.seed,
         "max_tokens": settings.max_tokens,
-        "fork_rate": answers.fork_rate,
+        "fork_rate": found.fork_rate,
         "baseline_records": settings.baseline_records and str(settings.baseline_records),
-        "prompts_sha256": prompts_hash(_by_family(answers.tasks)),
+        "prompts_sha256": prompts_hash(sorted(found.tasks, key=lambda t: order.index(t.family))),
         "strategies": {
-            name: _figures(answers, name, trained)
-            | {"families": {family: _figures(answers, name, [family]) for family in trained}}
-            | {
-                "held_out": _figures(answers, name, held_out)
-                | {"families": {family: _figures(answers, name, [family]) for family in held_out}}
-            }
+            name: by_family(name, trained) | {"held_out": by_family(name, held_out)}
             for name in names
         },
     }
 
 
-def _by_family(tasks: Sequence[Task]) -> list[Task]:
-    """Return tasks in the order of ``task_set``, whose hash is that of docs/hypotheses.md."""
-    order = (*training_families(), *held_out_families())
-    return sorted(tasks, key=lambda task: order.index(task.family))
-
-
-def _figures(answers: Answers, name: str, families: Sequence[str]) -> Figures:
+def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figures:
     """Return every figure of one strategy over some families."""
-    tasks, timed = answers.tasks, answers.timed_tasks
-    clocks = {"realised_speedup": None, "num_timed": 0}
-    if answers.timed:
-        clocks = realised(
-            _of(families, timed, answers.timed[name]),
-            _of(families, timed, answers.timed[sequential.NAME]),
-        )
+    tasks = [task for task in found.tasks if task.family in families]
     if name in BOUNDS:
-        given = _of(families, timed, answers.timed[name])
-        base = _of(families, timed, answers.timed[sequential.NAME])
-        figures = {"num_prompts": len(given), "kind": "replayed", **speed(given, base), **clocks}
-        asked = [task for task in timed if task.family in families]
-        return figures | decisions(asked, given)
-    given = _of(families, tasks, answers.by_strategy[name])
-    base = _of(families, tasks, answers.by_strategy[sequential.NAME])
-    asked = [task for task in tasks if task.family in families]
-    figures = {"num_prompts": len(given), **quality(given, base), **speed(given, base), **clocks}
+        ours, base = (
+            [one for one in graded(found.timed[side]) if one.family in families]
+            for side in (name, sequential.NAME)
+        )
+        told = {"num_prompts": len(ours), "kind": "replayed", **speed(ours, base)}
+        told |= realised(ours, base)
+        timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
+        return told | decisions(timed, ours)
+    told = figures(found, name, families)
     if name not in EXACT_SEQUENTIAL:
-        free = _of(families, timed, answers.unmasked.get(name, []))
-        figures["well_formed_unmasked"] = share([answer.is_well_formed for answer in free])
-        figures |= decisions(asked, given)
-    return figures
-
-
-def _of(
-    families: Sequence[str], tasks: Sequence[Task], given: Sequence[Answered]
-) -> list[Answered]:
-    if not given:
-        return []
-    return [a for task, a in zip(tasks, given, strict=True) if task.family in families]
+        free = found.unmasked.get(UNMASKED.get(name, ""), ())
+        flags = [one.is_well_formed for one in graded(free) if one.family in families]
+        answers = [one for one in graded(found.scored[name]) if one.family in families]
+        told |= {"well_formed_unmasked": share(flags), **decisions(tasks, answers)}
+    return told

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from pasta_lm.evaluate.length_control import LengthControlled, length_controlled
 
 Figures = dict[str, Any]
 HEADLINES = ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error")
+LEADERBOARD = "AlpacaEval 2's leaderboard"
+JUDGE = "weighted_alpaca_eval_gpt4_turbo"
+"""AlpacaEval 2's judge: gpt-4-1106-preview with a template of its own."""
+BASELINE = "gpt4_1106_preview"
+NUM_INSTRUCTIONS = 805
 NUM_NAMED = 10
 """Missing rows that a message names; the figures name all."""
 
@@ -108,3 +113,48 @@ def _check_rows(judgements: Sequence[Judgement], calibration: Calibration) -> No
             f"{known - 1}",
             hint="rows count the instructions of the difficulty table from 0",
         )
+
+
+class Comparability(NamedTuple):
+    """Whether a result is comparable with the leaderboard's."""
+
+    is_comparable: bool | None
+    """None: the file does not name the judge or the baseline."""
+    label: str
+    """Is printed beside the figure."""
+
+
+def comparability(
+    judge: str | None, baseline: str | None, num_instructions: int, *, has_difficulty: bool = True
+) -> Comparability:
+    """Return whether a result is comparable with the leaderboard, and if not why.
+
+    Args:
+        judge: The judge's name; None: not recorded.
+        baseline: The name of the reference; None: not recorded.
+        num_instructions: How many verdicts there are.
+        has_difficulty: Whether the fit knew the instructions' difficulty.
+    """
+    reasons = []
+    if judge not in (None, JUDGE):
+        reasons.append(f"the judge is {judge}, not {JUDGE}")
+    if baseline not in (None, BASELINE):
+        reasons.append(f"the baseline is {baseline}, not {BASELINE}")
+    if not has_difficulty:
+        reasons.append("the difficulty of the instructions is not known")
+    if reasons:
+        return Comparability(False, f"not comparable with {LEADERBOARD}: {'; '.join(reasons)}")
+    unknown = [name for name, value in (("judge", judge), ("baseline", baseline)) if value is None]
+    if unknown:
+        missing = " and no ".join(unknown)
+        return Comparability(
+            None,
+            f"comparable with {LEADERBOARD} only if the judge is {JUDGE} "
+            f"and the baseline {BASELINE}: the rows name no {missing}",
+        )
+    if num_instructions != NUM_INSTRUCTIONS:
+        return Comparability(
+            True,
+            f"as on {LEADERBOARD}, but over {num_instructions} of {NUM_INSTRUCTIONS} instructions",
+        )
+    return Comparability(True, f"as on {LEADERBOARD}")

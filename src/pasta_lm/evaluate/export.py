@@ -1,27 +1,26 @@
-"""The programs of recorded answers as annotated data, so that another shape can replay them."""
+"""Export recorded answers as annotated data, so that another model can replay them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate.answered import Answered, read_answers
-from pasta_lm.evaluate.measured import task_of
+from pasta_lm.evaluate.records import GradedAnswer, read_answers, task_of
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
 from pasta_lm.tasks.registry import training_families
 
 
-def write_programs(records: Path, strategy: str, out: Path, *, wordings: str | None = None) -> int:
-    """Write the timed answers of one strategy, a line each, and return how many there are.
+def export_answers(records: Path, strategy: str, out: Path, *, wordings: str | None = None) -> int:
+    """Write the timed answers of one strategy as annotated data; return how many there are.
 
-    Those of the families that training sees; answers that say nothing are left out.
+    Only answers with text, in the families that training sees.
 
     Args:
         records: What ``pasta evaluate tasks --records`` wrote.
         strategy: Whose answers.
-        out: The file; it is there whole or not at all.
-        wordings: The split of the wordings, where it is another than that of the prompts.
+        out: The file; it is written as a whole or not at all.
+        wordings: The split of the wordings, if it is another than that of the prompts.
 
     Raises:
         InputError: the records cannot be read, or have no timed answer by this strategy.
@@ -42,14 +41,12 @@ def write_programs(records: Path, strategy: str, out: Path, *, wordings: str | N
     return len(rows)
 
 
-def _row(one: Answered, wordings: str | None) -> Row:
-    document = parse_program(one.program)
-    has_lengths = all(block.units is not None for block in document.blocks)
+def _row(one: GradedAnswer, wordings: str | None) -> Row:
+    has_lengths = all(block.units is not None for block in parse_program(one.program).blocks)
+    prompt = task_of(one.task_id, one.family, wordings).prompt
     return {
         "id": one.task_id,
-        "messages": [
-            {"role": "user", "content": task_of(one.task_id, one.family, wordings).prompt}
-        ],
+        "messages": [{"role": "user", "content": prompt}],
         "response" if has_lengths else "annotated": one.program,
         "source": one.strategy,
     }

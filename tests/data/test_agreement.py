@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.evaluate.agreement import agreement, cohens_kappa, marks
 from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.language.events import Sync
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "starter.py"))
+agreement, cohens_kappa, marks = (SCRIPT[name] for name in ("agreement", "cohens_kappa", "marks"))
 
 PLAIN = "One fish swims here. Two birds sing there. Both are fed at noon."
 SPLIT = (

@@ -1,0 +1,106 @@
+"""Write reports as Markdown pages, with jinja2 templates beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pasta_lm.tasks.registry import training_families
+
+Figures = Mapping[str, Any]
+ALPACA_NUMBERS = (
+    (
+        "length-controlled win rate",
+        "length_controlled_winrate",
+        "length_controlled_interval",
+        "n_total",
+        " %",
+    ),
+    ("win rate", "win_rate", "win_rate_interval", "n_total", " %"),
+    (
+        "win rate, missing verdicts lost",
+        "win_rate_missing_lost",
+        "no interval",
+        "num_prompts",
+        " %",
+    ),
+    ("theoretical speedup", "theoretical_speedup", None, "num_prompts", "x"),
+    ("realised speedup", "realised_speedup", None, "num_timed", "x"),
+    ("realised / theoretical", "efficiency", None, "num_timed", ""),
+    ("parallelism", "parallelism", None, "num_prompts", ""),
+    ("length ratio, characters", "length_ratio", None, "num_prompts", ""),
+    ("theoretical, arithmetic mean", "theoretical_speedup_arithmetic", None, "num_prompts", "x"),
+    ("realised, arithmetic mean", "realised_speedup_arithmetic", None, "num_timed", "x"),
+    ("failed prompts", "num_failed", "no interval", "num_prompts", ""),
+)
+"""Title, key, the key of the interval (None: the figure has it), the key of n, unit."""
+
+
+def frontier_page(found: Figures) -> str:
+    """Return the report of a comparison as Markdown; with ``published`` if it is to be shown."""
+    template = _templates().get_template("frontier.md.j2")
+    return template.render(found={"published": None, **found}, families=list(training_families()))
+
+
+def alpaca_page(report: Figures) -> str:
+    """Return the report of an ``alpaca`` run as Markdown."""
+    return _templates().get_template("alpaca.md.j2").render(report=report, numbers=ALPACA_NUMBERS)
+
+
+def _templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("pasta_lm.evaluate", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "interval": _interval,
+        "number": _number,
+        "value": _value,
+        "bounds": _bounds,
+        "cell": _cell,
+        "notes": _notes,
+    }
+    return found
+
+
+def _interval(figure: Figures | None, digits: int = 3) -> str:
+    if figure is None:
+        return "-"
+    mean, low, high = (f"{figure[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _value(figure: Figures | float) -> str:
+    return f"{figure['mean'] if isinstance(figure, Mapping) else figure:.2f}"
+
+
+def _bounds(figure: object) -> str:
+    is_interval = isinstance(figure, Mapping)
+    return f"{figure['low']:.2f} to {figure['high']:.2f}" if is_interval else "-"  # type: ignore[index]
+
+
+def _cell(text: str) -> str:
+    """Return a name so that it is neither HTML nor the end of a cell."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+
+
+def _notes(figures: Figures) -> list[str]:
+    """Return what is said below a system's numbers."""
+    said = [figures[key] for key in ("pipeline_check", "refused") if key in figures]
+    for problem, found in figures.get("problems", {}).items():
+        names = ", ".join(found["instructions"])
+        said.append(f"No verdict, {problem}: {found['count']} comparisons, of {names}")
+    if figures.get("order_agreement") is not None:
+        said.append(
+            f"Both orders agree on {figures['order_agreement']:.1%}; the first answer gets "
+            f"{figures['first_place_share']:.1%}"
+        )
+    return said
