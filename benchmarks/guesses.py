@@ -21,8 +21,7 @@ from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.drafting import DraftModel
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
-from pasta_lm.evaluate.intervals import geometric_mean
-from pasta_lm.evaluate.intervals import as_dict
+from pasta_lm.evaluate.intervals import as_dict, geometric_mean
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks.registry import training_families

@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pasta_lm.evaluate.intervals import as_dict, mean
 from pasta_lm.evaluate.records import GradedAnswer, read_answers, task_of
-from pasta_lm.evaluate.intervals import mean
-from pasta_lm.evaluate.intervals import as_dict
 from pasta_lm.evaluate.structure import structure, true_structure
 from pasta_lm.tasks import Dependence, Task, make
 from pasta_lm.tasks.annotators import always_fork

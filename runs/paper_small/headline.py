@@ -13,9 +13,16 @@ from plan import Plan
 from table import cell, table
 
 from pasta_lm.evaluate.comparison import read_comparison
-from pasta_lm.evaluate.points import PointAnswers, Speed, read_points
-from pasta_lm.evaluate.points import Pairing, Verdict, pair, pair_over
 from pasta_lm.evaluate.intervals import as_dict
+from pasta_lm.evaluate.points import (
+    Pairing,
+    PointAnswers,
+    Speed,
+    Verdict,
+    pair,
+    pair_over,
+    read_points,
+)
 
 RIVALS = ("APAR-BoN", "rule-pasta-BoN", "SoT")
 """Methods that the headline is against, each in its best form."""

@@ -12,9 +12,8 @@ from order import FIRST
 from plan import Plan
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, of_means
+from pasta_lm.evaluate.intervals import Interval, as_dict, of_means
 from pasta_lm.evaluate.points import PointAnswers, Speed
-from pasta_lm.evaluate.intervals import as_dict
 
 NUM_ROUNDS = 4
 

@@ -10,11 +10,9 @@ from headline import Answers
 from order import FIRST
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, ratio_difference
-from pasta_lm.evaluate.points import PointAnswers, Speed
-from pasta_lm.evaluate.points import pair
+from pasta_lm.evaluate.intervals import Interval, as_dict, ratio_difference
+from pasta_lm.evaluate.points import PointAnswers, Speed, pair
 from pasta_lm.evaluate.records import task_of
-from pasta_lm.evaluate.intervals import as_dict
 from pasta_lm.evaluate.structure import Structure, fork_counts, true_structure
 
 Figures = dict[str, Any]
