@@ -25,7 +25,7 @@ DOORS = {
     "remote/transport.py": "httpx httpx2 openai",
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",
-    "train/": "torch transformers tokenizers",
+    "train/": "torch transformers tokenizers accelerate",
     "train/adapters.py": "peft",
     "train/router.py": "sklearn",
     "evaluate/": "scipy numpy",

@@ -1,25 +1,26 @@
-"""Train: both stages, and the tokenizer of a model that starts from nothing."""
+"""``pasta train``: supervised finetuning, preference optimisation, and the router of SoT."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.terminal import bars, has_bars
+from pasta_lm.cli.terminal import bars, has_bars, silence_libraries
 
-INTERRUPTED = 130
-
-app = typer.Typer(no_args_is_help=True, help="Teach a model to mark what is independent.")
+app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
 
 Recipe = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see runs/recipes.")
+    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe, such as one of runs/recipes.")
 ]
 Changes = Annotated[
     list[str] | None,
-    option("--set", metavar="KEY=VALUE", help="Change a key: train.steps=100. May be repeated."),
+    option("--set", metavar="KEY=VALUE", help="Change a key of the recipe, such as train.steps=100."),
 ]
 
 
@@ -27,22 +28,20 @@ Changes = Annotated[
 def sft(
     config: Recipe,
     changes: Changes = None,
-    resume: Annotated[
-        bool, option("--resume", help="Go on from the newest checkpoint, if there is one.")
-    ] = False,
+    resume: Annotated[bool, option("--resume", help="Continue from the newest checkpoint.")] = False,
     dry_run: Annotated[
-        bool, option("--dry-run", help="Show an example as it is learned, and stop.")
+        bool, option("--dry-run", help="Print one encoded example, and stop.")
     ] = False,
 ) -> None:
-    """Finetune on annotated answers, or train a model from nothing.
+    """Finetune a model on annotated answers.
 
-    Shows one example as the model meets it, then trains. Writes checkpoints, log.jsonl and, when
-    it is done, the model folder; its path is printed.
+    Prints one encoded example, then trains. Writes checkpoints, log.jsonl and the model folder to
+    train.out, and prints the path of the model folder.
     """
-    from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.train.config import read_config
+    from pasta_lm.recipe import read_recipe
+    from pasta_lm.train.config import SftConfig
 
-    recipe = read_config(config, changes or ())
+    recipe = read_recipe(config, SftConfig, changes or ())
     silence_libraries()
     from pasta_lm.train.processes import is_first
     from pasta_lm.train.sft import preflight, train_sft
@@ -50,13 +49,10 @@ def sft(
     if dry_run:
         typer.echo(preflight(recipe), err=True)
         return
-    try:
+    with _resumable():
         folder = train_sft(recipe, resume=resume)
         if is_first():
             typer.echo(str(folder))
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; --resume goes on from the last checkpoint", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()
@@ -64,21 +60,21 @@ def preference(
     config: Recipe,
     changes: Changes = None,
     resume: Annotated[
-        bool, option("--resume", help="Go on where an earlier run stopped, whatever it was doing.")
+        bool, option("--resume", help="Continue an interrupted run where it stopped.")
     ] = False,
     dry_run: Annotated[
-        bool, option("--dry-run", help="Sample, score and show a pair, and stop.")
+        bool, option("--dry-run", help="Sample and score a few prompts, print a pair, and stop.")
     ] = False,
 ) -> None:
-    """Teach a finetuned model to prefer what is fast and good.
+    """Train a finetuned model to prefer fast and good answers.
 
-    In rounds: samples prompts, scores the samples, and learns from the best and the worst of each.
-    Everything lies below train.out; the folder of the last round's model is printed.
+    Each round samples answers to prompts, scores them, and trains on the best and the worst of
+    each prompt. Writes everything to train.out, and prints the model folder of the last round.
     """
-    from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.train.preference_config import read_preference_config
+    from pasta_lm.recipe import read_recipe
+    from pasta_lm.train.preference_config import PreferenceConfig
 
-    recipe = read_preference_config(config, changes or ())
+    recipe = read_recipe(config, PreferenceConfig, changes or ())
     silence_libraries()
     from pasta_lm.train.preference import train_preference
 
@@ -87,37 +83,18 @@ def preference(
 
         typer.echo(preflight(recipe), err=True)
         return
-    try:
-        with bars() as show:
-            seen = show if has_bars() else None
-            folder = train_preference(recipe, resume=resume, show=seen)
+    with _resumable(), bars() as show:
+        folder = train_preference(recipe, resume=resume, show=show if has_bars() else None)
         typer.echo(str(folder))
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; --resume goes on where it stopped", err=True)
+        typer.echo("pasta: interrupted; --resume goes on from what was saved", err=True)
         raise typer.Exit(INTERRUPTED) from None
-
-
-@app.command()
-def tokenizer(
-    out: Annotated[Path, option("--out", metavar="DIR", help="Where the tokenizer is saved.")],
-    num_tasks: Annotated[
-        int, option("--num-tasks", metavar="N", min=1, help="Training tasks to learn pieces from.")
-    ] = 6000,
-) -> None:
-    """Train the built-in model's tokenizer, the same every time."""
-    from itertools import islice
-
-    from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.tasks import mixture
-    from pasta_lm.tasks.registry import TOKENIZER_SEED
-
-    silence_libraries()
-    from pasta_lm.train.tokenizer import train_tokenizer
-
-    drawn = islice(mixture("train", TOKENIZER_SEED), num_tasks)
-    trained = train_tokenizer(text for task in drawn for text in (task.prompt, task.text))
-    trained.save_pretrained(out)
-    typer.echo(f"{out}: {len(trained)} pieces")
 
 
 @app.command()

@@ -46,7 +46,6 @@ class EncodedExample:
         rows: Each [O]: the first slot of each owner that may not be seen. None: no tags, and each
             token sees all before it.
         num_prompt: How many tokens are the prompt's.
-        weights: [N]: what each label counts in the mean of the loss. None: one, each.
     """
 
     id: str
@@ -57,7 +56,6 @@ class EncodedExample:
     row_of: array[int]
     rows: tuple[tuple[int, ...], ...] | None
     num_prompt: int
-    weights: array[float] | None = None
 
     def __len__(self) -> int:
         """Return how many tokens are fed."""

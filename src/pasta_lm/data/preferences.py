@@ -1,6 +1,4 @@
-"""From rollouts to pairs: every sample gets a score, the best and the worst are a pair.
-
-If more pairs of a prompt are asked for, the next best and the next worst are the next one.
+"""Preference pairs from rollouts: score every sample, pair the best with the worst.
 
 Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt.
 """
@@ -9,59 +7,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from math import isinf
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from pasta_lm.data.pairs import PreferencePair
-from pasta_lm.data.rollouts import Rollout, Sample
 from pasta_lm.judging.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
+from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.rollouts import Rollout
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.errors import UsageError
 from pasta_lm.language.document import parse_program
+from pasta_lm.recipe import check_positive
 
 TIE = 1e-9
-"""Scores that differ by less are the same."""
+"""Scores that differ by less are equal."""
+
+Efficiency = Literal["speedup", "parallelism", "harmonic"]
 
 
-class Efficiency(StrEnum):
-    """What stands for speed in a score."""
-
-    SPEEDUP = "speedup"
-    """Theoretical speedup: tokens of the baseline's answer / critical path; brevity is speed."""
-    PARALLELISM = "parallelism"
-    """Content tokens / critical path: length is no loss of speed."""
-    HARMONIC = "harmonic"
-    """The harmonic mean of the two, which neither brevity nor length alone can raise far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """How samples are scored.
-
-    Attributes:
-        quality_weight: The paper's lambda; infinity: quality alone.
-        efficiency: What stands for speed.
-        smoothing: See ``smoothed_ratio``.
-        pairs: The most of one prompt, from 1 on.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreConfig:
+    """How samples are scored; ``[score]`` of a recipe."""
 
     quality_weight: float
-    efficiency: Efficiency = Efficiency.SPEEDUP
+    """The paper's lambda; ``inf`` is quality alone."""
+    efficiency: Efficiency = "speedup"
     smoothing: float = 1.0
+    """Added to the wins and to the losses, see ``smoothed_ratio``."""
     pairs: int = 1
+    """Maximum number of pairs of a prompt: best and worst, next best and next worst, and so on."""
+
+    def __post_init__(self) -> None:
+        """Validate single keys."""
+        if not self.quality_weight >= 0:  # a NaN neither
+            raise UsageError("score.quality_weight must be at least 0")
+        check_positive("score", self, "smoothing", "pairs")
 
     def score(self, efficiency: float, quality: float) -> float:
-        """Return what a sample is worth."""
+        """Return the score of a sample."""
         if isinf(self.quality_weight):
             return quality
         return efficiency + self.quality_weight * quality
 
 
 class Scored(NamedTuple):
-    """A sample with its score and what that is made of."""
+    """A sample with its score."""
 
-    sample: Sample
+    sample: AnswerRecord
     efficiency: float
     quality: float
     score: float
@@ -69,16 +62,16 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pairs of some rollouts, and what gave none.
+    """The pairs of some rollouts, with counts of what gave none.
 
     Attributes:
-        pairs: In the order of the rollouts; the first of a prompt has its id, the next ones have a
-            number behind it.
-        scored: By id, all usable samples of each rollout.
-        num_equal: Prompts whose best and worst sample are worth the same.
+        pairs: In the order of the rollouts; the first of a prompt has its id, the others have a
+            number appended.
+        scored: By prompt id, all usable samples.
+        num_equal: Prompts whose best and worst sample have the same score.
         num_lacking: Prompts with fewer than two usable samples.
-        num_unusable: Samples that were left out, see ``is_usable``.
-        num_unjudged: Usable samples that were left out because a verdict on them is missing.
+        num_unusable: Samples that cannot be trained on, see ``is_usable``.
+        num_unjudged: Usable samples that lack a verdict.
     """
 
     pairs: list[PreferencePair]
@@ -89,7 +82,7 @@ class Selection:
     num_unjudged: int
 
     def figures(self) -> dict[str, float]:
-        """Return counts, and means over prompts of what was drawn and of what was picked."""
+        """Return counts, and means over the prompts."""
         drawn = [group for group in self.scored.values() if group]
         return {
             "num_prompts": len(self.scored),
@@ -106,53 +99,49 @@ class Selection:
         }
 
 
-def efficiency(kind: Efficiency, sample: Sample, baseline: Sample) -> float:
-    """Return how fast a sample is.
-
-    The baseline's tokens are those that it fed one after another: its own critical path.
+def efficiency(kind: Efficiency, sample: AnswerRecord, baseline: AnswerRecord) -> float:
+    """Return the efficiency of a sample.
 
     Args:
-        kind: In which sense.
+        kind: ``speedup``: the theoretical speedup, which rewards brevity; ``parallelism``: content
+            tokens / critical path, which does not; ``harmonic``: the harmonic mean of the two,
+            which neither brevity nor length alone can raise far.
         sample: An answer.
         baseline: The baseline's sequential answer to the same prompt.
 
     Source: PASTA, section 5.1 (theoretical speedup, parallelism), section 4 (the harmonic mean).
     """
-    path = max(sample.critical_path, 1)
-    speedup = max(baseline.critical_path, 1) / path
-    parallelism = sample.num_content_tokens / path
-    if kind is Efficiency.SPEEDUP:
+    speedup, parallelism = sample.theoretical_speedup(baseline), sample.parallelism
+    if kind == "speedup":
         return speedup
-    if kind is Efficiency.PARALLELISM:
+    if kind == "parallelism":
         return parallelism
     return 2 * speedup * parallelism / (speedup + parallelism)
 
 
-def is_usable(sample: Sample) -> bool:
-    """Tell whether an answer can be learned: it ended by itself, is well-formed and says something.
+def is_usable(sample: AnswerRecord) -> bool:
+    """Return whether an answer can be trained on: it ended by itself, well-formed and not empty.
 
-    Of an answer that a limit cut the model never chose the end, which training would teach.
+    If a limit cut an answer, the model did not choose its end, and training would teach that end.
     """
-    is_well_formed = sample.finish_reason == "stop" and not sample.num_illegal
-    return is_well_formed and bool(sample.text.strip())
+    return sample.is_well_formed and bool(sample.text.strip())
 
 
 def select_pairs(
-    rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, scoring: Scoring
+    rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, config: ScoreConfig
 ) -> Selection:
-    """Score all samples; return the best and the worst of each prompt, and so on inwards.
+    """Score all samples, and pair the best with the worst, the next best with the next worst, ....
 
-    Among equals the one that was drawn first is taken, which favours nothing. No answer is in two
-    pairs of a prompt. A sample on which a verdict is missing has no quality that could be held
-    against another's, so it is left out.
+    Of samples with equal scores the first is taken. No answer is in two pairs of a prompt. A
+    sample that lacks a verdict is left out, because its quality is unknown.
 
     Args:
         rollouts: Samples and the baseline's answers.
         originals: By id, the answer that came with the prompt; a prompt may have none.
-        judge: Who compares.
-        scoring: How.
+        judge: Compares the samples with the other answers.
+        config: How samples are scored.
     """
-    scored, num_unjudged = _score(rollouts, originals, judge, scoring)
+    scored, num_unjudged = _score(rollouts, originals, judge, config)
     pairs: list[PreferencePair] = []
     num_equal = num_lacking = 0
     for rollout in rollouts:
@@ -160,7 +149,7 @@ def select_pairs(
         if len(group) < 2:
             num_lacking += 1
             continue
-        found = list(islice(_pairs(rollout, group), scoring.pairs))
+        found = list(islice(_pairs(rollout, group), config.pairs))
         num_equal += not found
         pairs += found
     num_drawn = sum(len(rollout.samples) for rollout in rollouts)
@@ -170,36 +159,33 @@ def select_pairs(
 
 
 def _score(
-    rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, scoring: Scoring
+    rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, config: ScoreConfig
 ) -> tuple[dict[str, list[Scored]], int]:
-    """Return the judged samples of each rollout with their scores, and how many lack a verdict.
-
-    The judge is asked once.
-    """
-    asked = [_asked(rollout, originals.get(rollout.id)) for rollout in rollouts]
-    flat = [one for group in asked for _, comparisons in group for one in comparisons]
-    verdicts = iter(judge.compare(flat))
+    """Return the judged samples of each rollout, and how many lack a verdict; one judge call."""
+    verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
     scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
     num_unjudged = 0
-    for rollout, group in zip(rollouts, asked, strict=True):
-        for sample, comparisons in group:
-            given = list(islice(verdicts, len(comparisons)))
-            said = [verdict for verdict in given if verdict is not None]
-            if len(said) < len(given):
+    for rollout in rollouts:
+        for sample, comparisons in _compared(rollout, originals.get(rollout.id)):
+            found = list(islice(verdicts, len(comparisons)))
+            known = [verdict for verdict in found if verdict is not None]
+            if len(known) < len(found):
                 num_unjudged += 1
                 continue
-            scored[rollout.id].append(_scored(sample, rollout.baseline, said, scoring))
+            scored[rollout.id].append(_scored(sample, rollout.baseline, known, config))
     return scored, num_unjudged
 
 
 def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
-    """Return what a judge is asked of some rollouts, in order."""
-    asked = [_asked(rollout, originals.get(rollout.id)) for rollout in rollouts]
-    return [one for group in asked for _, comparisons in group for one in comparisons]
+    """Return the comparisons that the judge is given for some rollouts, in order."""
+    groups = (_compared(rollout, originals.get(rollout.id)) for rollout in rollouts)
+    return [one for group in groups for _, comparisons in group for one in comparisons]
 
 
-def _asked(rollout: Rollout, original: str | None) -> list[tuple[Sample, list[Comparison]]]:
-    """Return each usable sample with what is asked of it: each opponent, both orders."""
+def _compared(
+    rollout: Rollout, original: str | None
+) -> list[tuple[AnswerRecord, list[Comparison]]]:
+    """Return each usable sample with its comparisons: each opponent, both orders."""
     opponents = [rollout.baseline.text] + ([] if original is None else [original])
     return [
         (
@@ -216,11 +202,14 @@ def _asked(rollout: Rollout, original: str | None) -> list[tuple[Sample, list[Co
 
 
 def _scored(
-    sample: Sample, baseline: Sample, verdicts: Sequence[Verdict], scoring: Scoring
+    sample: AnswerRecord,
+    baseline: AnswerRecord,
+    verdicts: Sequence[Verdict],
+    config: ScoreConfig,
 ) -> Scored:
-    speed = efficiency(scoring.efficiency, sample, baseline)
-    quality = smoothed_ratio(verdicts, scoring.smoothing)
-    return Scored(sample, speed, quality, scoring.score(speed, quality))
+    speed = efficiency(config.efficiency, sample, baseline)
+    quality = smoothed_ratio(verdicts, config.smoothing)
+    return Scored(sample, speed, quality, config.score(speed, quality))
 
 
 def _pairs(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:

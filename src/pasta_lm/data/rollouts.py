@@ -1,8 +1,8 @@
-"""Rollouts: N answers to each prompt, drawn by chance from one model, and the baseline's answer.
+"""Rollouts: N sampled answers to each prompt, and the baseline's sequential answer.
 
-A journal holds them, a row for each prompt. Seeds come from the recipe's seed, the round and the
-prompt's id, and prompts go to the engine in the same company after a stop, so that a run that was
-killed ends with the same journal as one that was not.
+A journal holds one row per prompt. Seeds come from the recipe's seed, the round and the prompt's
+id, and the batches are the same after a restart, so a run that was killed ends with the same
+journal as one that was not.
 
 Source: PASTA, section 4 (N = 10 answers per prompt at temperature 1).
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row, read_rows
 from pasta_lm.strategies import sequential
@@ -25,27 +26,29 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 SHARED = ("strategy", "round", "samples", "temperature", "max_tokens")
-"""What recipes that share their rollouts must agree on."""
+"""Settings that must be equal in recipes that share rollouts."""
 
-BATCH = 32
-"""Prompts that are handed to the engine together, and written down together."""
+BATCH_SIZE = 32
+"""Prompts that the engine decodes together, and that are written to the journal together."""
 
 
-class Question(NamedTuple):
-    """One prompt to be answered."""
+class PromptWithReference(NamedTuple):
+    """One prompt of a round, and the answer that came with it."""
 
     id: str
     prompt: str
+    reference: str = ""
+    """Plain text, compared with the samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How answers are drawn; every row of a journal says it."""
+    """How answers are sampled; every row of a journal holds it."""
 
     model: str
-    """Folder or hub id of who answers, or the round that it came out of."""
+    """Folder or hub id of the model that is sampled, or the round that trained it."""
     baseline: str
-    """Folder or hub id of whose sequential answer stands beside them."""
+    """Folder or hub id of the baseline."""
     strategy: str = "pasta"
     round: int = 1
     seed: int = 0
@@ -54,7 +57,7 @@ class Sampling:
     max_tokens: int = 1024
 
     def params(self, prompt_id: str) -> SamplingParams:
-        """Return how the answers to one prompt are drawn."""
+        """Return the sampling parameters of one prompt."""
         return SamplingParams(
             n=self.samples,
             temperature=self.temperature,
@@ -64,102 +67,70 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One answer, and what scores are made of.
-
-    Attributes:
-        program: The written form; the annotator form where blocks promise no length (APAR).
-        text: What a reader gets.
-        finish_reason: ``stop``, or the limit that cut it.
-        critical_path: Tokens decoded one after another, tags counted.
-        num_content_tokens: Tokens of all threads, tags and topics excluded.
-        num_illegal: Tags where the grammar has none.
-        trace: What happened when, packed (``Trace.from_packed`` reads it); its clocks ran among
-            others. None: nobody kept it.
-    """
-
-    program: str
-    text: str
-    finish_reason: str
-    critical_path: int
-    num_content_tokens: int
-    num_illegal: int
-    trace: str | None = None
-
-    @classmethod
-    def of(cls, answer: Answer) -> Sample:
-        """Return what a rollout keeps of an answer."""
-        trace = answer.trace
-        return cls(
-            program=answer.program,
-            text=answer.text,
-            finish_reason=answer.finish_reason,
-            critical_path=trace.critical_path,
-            num_content_tokens=trace.num_content_tokens,
-            num_illegal=trace.num_illegal,
-            trace=trace.packed(),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Rollout:
-    """One prompt with the baseline's answer and the samples."""
+    """One prompt with the baseline's answer and the samples.
+
+    The records keep no time: all answers were decoded among others.
+    """
 
     id: str
     prompt: str
-    baseline: Sample
-    samples: tuple[Sample, ...]
+    baseline: AnswerRecord
+    samples: tuple[AnswerRecord, ...]
 
 
-class Answering(NamedTuple):
-    """The two models that answer."""
+class AnsweringModels(NamedTuple):
+    """The model that is sampled, and the baseline."""
 
     model: Pasta
     baseline: Pasta
 
 
 Progress = Callable[[int, int, float | None], None]
-"""Told how many prompts are done, of how many, and in how many seconds the rest, where known."""
+"""Receives the number of finished prompts, of all prompts, and the seconds left, if known."""
 
 
 def seed_of(seed: int, round: int, prompt_id: str) -> int:
-    """Return the seed of one prompt's samples, below 2**56; it depends on nothing else."""
+    """Return the seed of one prompt's samples, below 2**56."""
     key = f"{seed}/{round}/{prompt_id}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big")
 
 
 def roll_out(
     path: Path,
-    questions: Sequence[Question],
+    prompts: Sequence[PromptWithReference],
     sampling: Sampling,
-    load: Callable[[], Answering],
+    load: Callable[[], AnsweringModels],
     progress: Progress,
 ) -> list[Rollout]:
-    """Return the rollouts of some prompts: those of a journal, and what it lacks.
+    """Return the rollouts of some prompts; those that the journal lacks are sampled first.
 
     Args:
         path: The journal.
-        questions: The prompts; ids must differ.
-        sampling: How answers are drawn.
-        load: Loads the models; it is not called where the journal is complete.
-        progress: Told before the first batch and after each; not where the journal is complete.
+        prompts: The prompts; ids must differ.
+        sampling: How answers are sampled.
+        load: Loads the models; not called if the journal is complete.
+        progress: Called before the first batch and after each; not if the journal is complete.
 
     Raises:
-        InputError: the journal is of other prompts, or its answers were drawn otherwise.
+        InputError: the journal is of other prompts, or was sampled with other settings.
     """
     journal = Journal(path)
-    _check_same(journal, questions, sampling)
-    if any(question.id not in journal.rows for question in questions):
-        answering, start, num_before = load(), time.monotonic(), len(journal.rows)
-        progress(num_before, len(questions), None)
-        for some in _batches(questions):
-            if any(question.id not in journal.rows for question in some):
-                rows = _answer(some, sampling, answering)
+    _check_same(journal, prompts, sampling)
+    if any(one.id not in journal.rows for one in prompts):
+        models, start, num_before = load(), time.monotonic(), len(journal.rows)
+        progress(num_before, len(prompts), None)
+        # After a restart a batch is decoded in whole even if only some of its rows are missing:
+        # rounding depends on which prompts share a forward pass.
+        for first in range(0, len(prompts), BATCH_SIZE):
+            batch = prompts[first : first + BATCH_SIZE]
+            if any(one.id not in journal.rows for one in batch):
+                rows = _answer(batch, sampling, models)
                 journal.append([row for row in rows if row["id"] not in journal.rows])
                 num_done = len(journal.rows)
                 pace = (time.monotonic() - start) / (num_done - num_before)
-                progress(num_done, len(questions), pace * (len(questions) - num_done))
-    return [_rollout(path, journal.rows[question.id]) for question in questions]
+                progress(num_done, len(prompts), pace * (len(prompts) - num_done))
+    return [_rollout(path, journal.rows[one.id]) for one in prompts]
 
 
 def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]:
@@ -167,11 +138,10 @@ def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]
 
     Args:
         path: The journal.
-        sampling: How its answers must have been drawn; by whom and from which seed is not held
-            against them. None: in any way.
+        sampling: The settings of ``SHARED`` must be these; None: any.
 
     Raises:
-        InputError: it cannot be read, a row is no rollout, or it was sampled otherwise.
+        InputError: it cannot be read, a row is not a rollout, or was sampled with other settings.
     """
     rows = read_rows(path)
     if sampling is not None:
@@ -180,49 +150,39 @@ def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]
     return [_rollout(path, row) for row in rows]
 
 
-def _batches(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
-    """Yield prompts in batches whose borders depend on the list alone.
-
-    After a stop a batch is answered in whole even if only some rows of it are missing: rounding
-    depends on who is in the same forward pass.
-    """
-    for first in range(0, len(questions), BATCH):
-        yield questions[first : first + BATCH]
-
-
-def _answer(some: Sequence[Question], sampling: Sampling, answering: Answering) -> list[Row]:
-    samples = answering.model.engine.generate(_requests(some, sampling, answering.model))
+def _answer(
+    batch: Sequence[PromptWithReference], sampling: Sampling, models: AnsweringModels
+) -> list[Row]:
+    model, baseline = models
+    samples = model.engine.generate(
+        [
+            model.request(one.prompt, sampling.params(one.id), strategy=sampling.strategy)
+            for one in batch
+        ]
+    )
     greedy = SamplingParams(max_tokens=sampling.max_tokens)
-    asked = [
-        answering.baseline.request(question.prompt, greedy, strategy=sequential.NAME)
-        for question in some
-    ]
-    plain = answering.baseline.engine.generate(asked)
+    plain = baseline.engine.generate(
+        [baseline.request(one.prompt, greedy, strategy=sequential.NAME) for one in batch]
+    )
     return [
         {
-            "id": question.id,
-            "prompt": question.prompt,
+            "id": one.id,
+            "prompt": one.prompt,
             "sampled": asdict(sampling),
-            "baseline": asdict(Sample.of(baseline)),
-            "samples": [asdict(Sample.of(answer)) for answer in answers],
+            "baseline": AnswerRecord.of(answer, keeps_trace=True).to_row(),
+            "samples": [AnswerRecord.of(each, keeps_trace=True).to_row() for each in answers],
         }
-        for question, answers, (baseline,) in zip(some, samples, plain, strict=True)
+        for one, answers, (answer,) in zip(batch, samples, plain, strict=True)
     ]
 
 
-def _requests(some: Sequence[Question], sampling: Sampling, model: Pasta) -> list[Request]:
-    return [
-        model.request(question.prompt, sampling.params(question.id), strategy=sampling.strategy)
-        for question in some
-    ]
-
-
-def _check_same(journal: Journal, questions: Sequence[Question], sampling: Sampling) -> None:
-    """Refuse to go on with what was begun otherwise."""
-    prompts = dict(questions)
+def _check_same(
+    journal: Journal, prompts: Sequence[PromptWithReference], sampling: Sampling
+) -> None:
+    texts = {one.id: one.prompt for one in prompts}
     wanted = asdict(sampling)
     for row in journal.rows.values():
-        if prompts.get(row["id"]) != row.get("prompt"):
+        if texts.get(row["id"]) != row.get("prompt"):
             raise InputError(
                 f"{journal.path} has prompt {row['id']}, which is not among those to be sampled",
                 hint="the recipe or the tasks have changed: name another folder under train.out",
@@ -231,7 +191,7 @@ def _check_same(journal: Journal, questions: Sequence[Question], sampling: Sampl
 
 
 def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
-    """Refuse a row whose answers were drawn otherwise."""
+    """Refuse a row that was sampled with other settings."""
     found = row.get("sampled")
     drawn = found if isinstance(found, Mapping) else {}
     other = [key for key in wanted if key not in drawn or drawn[key] != wanted[key]]
@@ -244,7 +204,7 @@ def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
 
 def _rollout(path: Path, row: Row) -> Rollout:
     try:
-        samples = tuple(Sample(**sample) for sample in row["samples"])
-        return Rollout(row["id"], row["prompt"], Sample(**row["baseline"]), samples)
-    except (KeyError, TypeError) as exc:
+        samples = tuple(AnswerRecord.from_row(sample) for sample in row["samples"])
+        return Rollout(row["id"], row["prompt"], AnswerRecord.from_row(row["baseline"]), samples)
+    except (KeyError, TypeError, AttributeError, InputError) as exc:
         raise InputError(f"{path}: row {row['id']} is no rollout: {exc}") from exc

@@ -1,9 +1,9 @@
-"""Low-rank adapters: put beside a learner's frozen weights, and merged into them at the end.
+"""Low-rank adapters by peft: added to a learner's frozen weights, and merged at the end.
 
-The rows of the tag pieces learn as well, in the input and in the output matrix: a tag that nobody
-has trained is a mean of other words. What comes out is an ordinary model without adapters.
+The rows of the tag pieces are trained as well, in the input and the output matrix, because an
+untrained tag is a mean of other words. The result is an ordinary model without adapters.
 
-The library is peft. Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
+ Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 EVERY_LAYER = "all-linear"
-"""By which peft means each linear layer but the output matrix."""
+"""peft's name for all linear layers but the output matrix."""
 
 
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
-    """Return the dtype that weights are held in while they train.
+    """Return the dtype of the weights during training.
 
-    Weights that learn are float32, whatever is saved of them; frozen ones are held as they are
-    saved, which is what makes a large model fit. Adapters are float32 in any case.
+    Trained weights are float32; frozen ones have the dtype in which they are saved, so that a
+    large model fits into memory. Adapters are float32 in any case.
     """
     saved: torch.dtype = getattr(torch, train.dtype)
     return torch.float32 if lora is None else saved
 
 
 def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
-    """Freeze a learner's weights and put adapters beside them, in place.
+    """Freeze a learner's weights and add adapters, in place.
 
     Returns:
-        What the Trainer trains; its checkpoints hold the adapters and the trained rows alone.
+        The model to train; its checkpoints hold only the adapters and the trained rows.
 
     Raises:
         MissingExtraError: peft is not installed.
@@ -72,15 +72,12 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
 
 
 def merged(learner: Learner, model: PeftModel) -> Learner:
-    """Return a learner whose weights are what its frozen ones and the adapters come to.
-
-    The adapters are gone afterwards. Rounding is that of the frozen weights' dtype.
-    """
+    """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
     return replace(learner, model=model.merge_and_unload())
 
 
 def snapshot(learner: Learner, model: PeftModel) -> Learner:
-    """Return what ``merged`` would, as a copy on the CPU; the adapters go on learning."""
+    """Return a merged copy on the CPU; the adapters stay in training."""
     held = [*model.parameters(), *model.buffers()]
     copies = {id(one): _on_cpu(one) for one in held}  # the copy finds them there: none on a GPU
     return merged(learner, deepcopy(model, copies))
@@ -89,11 +86,6 @@ def snapshot(learner: Learner, model: PeftModel) -> Learner:
 def _on_cpu(held: Tensor) -> Tensor:
     copy = held.detach().to("cpu", copy=True)
     return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
-
-
-def num_trained(model: nn.Module) -> int:
-    """Return how many numbers learn."""
-    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def _trained_rows(learner: Learner) -> dict[str, list[int]]:

@@ -1,7 +1,6 @@
-"""A pack of examples as tensors, and the pass that lets each token see what decoding lets it see.
+"""The collator: a pack of examples as one forward pass, with the mask that decoding has.
 
-The attention function is the one that decodes. Each example of a pack attends to itself alone, so
-packs leak nothing and cost no more than their examples.
+The attention function is the one that decodes. Each example of a pack attends to itself only.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from pasta_lm.engines.torch.attention import LayerCall, additive, attend, in_win
 
 
 class TrainingPass:
-    """One pack on its way through the layers; gradients flow."""
+    """The attention of one pack; gradients flow."""
 
     def __init__(self, pack: Sequence[EncodedExample]) -> None:
-        """Keep the examples; masks are made where they are first needed."""
+        """Keep the examples; masks are made when first used."""
         self._pack = pack
         self._lengths = [len(example) for example in pack]
         self._seen: dict[int, Tensor] = {}
@@ -65,7 +64,7 @@ class TrainingPass:
 
 
 def seen(example: EncodedExample) -> Tensor:
-    """Return who sees whom in one example, before any layer's window.
+    """Return which tokens each token of an example can see, before any layer's window.
 
     Returns:
         bool [L, L], True where the token of the row sees that of the column.
@@ -82,24 +81,16 @@ def collate(packs: Sequence[Sequence[EncodedExample]]) -> dict[str, Any]:
 
     Returns:
         ``input_ids``, ``position_ids`` and ``shift_labels``, int64 [1, N] each (labels are not to
-        be shifted again), ``label_weights``, float32 [1, N], ``pasta_pass`` for the attention, and
-        ``record_ids`` to name in errors.
+        be shifted again), ``pasta_pass`` for the attention, and ``record_ids`` for errors.
     """
     pack = [example for pack in packs for example in pack]
     return {
         "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
         "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
         "shift_labels": torch.cat([_tensor(e.labels) for e in pack])[None],
-        "label_weights": torch.cat([_weights(e) for e in pack])[None],
         "pasta_pass": TrainingPass(pack),
         "record_ids": [e.id for e in pack],
     }
-
-
-def _weights(example: EncodedExample) -> Tensor:
-    if example.weights is None:
-        return torch.ones(len(example))
-    return torch.tensor(example.weights, dtype=torch.float32)
 
 
 def _tensor(values: Sequence[int]) -> Tensor:

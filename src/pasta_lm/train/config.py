@@ -1,270 +1,182 @@
-"""What a recipe of supervised finetuning may say, and which values make sense together."""
+"""The recipe of stage one, supervised finetuning, as dataclasses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Literal
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.recipe import read_recipe
+from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.baselines import APAR_RULES
 from pasta_lm.tasks.task import Split
 from pasta_lm.train.annotators import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
-from pasta_lm.train.checks import above_0, choice, one_of, refuse_ignored
 
 WSD = "warmup_stable_decay"
-SCHEDULES = ("linear", "cosine", "constant", WSD)
-OPTIMIZERS = ("adamw", "muon")
-BEGINNINGS = ("random", "looking_back")
-TRAINED_TOKENS = ("tags", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WiderConfig:
-    """How much room a model gets beside its own; ``[model.wider]`` of a recipe."""
+class RandomConfig:
+    """A model that begins with random weights; ``[model.random]`` of a recipe."""
 
-    dimensions: int
-    """Of the hidden state."""
-    heads: int
-    """Of attention in each layer, each with keys of its own."""
-    neurons: int
-    """Of the feed-forward part of each layer."""
-    only_new: bool = True
-    """Whether weights among the old ones stay as they are; all others learn."""
-
-    def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
-        for key in ("dimensions", "heads", "neurons"):
-            above_0(f"model.wider.{key}", getattr(self, key))
+    architecture: str
+    """JSON file of a transformers configuration."""
+    tokenizer: str
+    """Folder of a tokenizer, such as a model folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What is trained: a model folder or hub id, or an architecture with random weights."""
+    """The model to train: a trained base, or random weights."""
 
     base: str | None = None
-    architecture: str | None = None
-    """JSON file of a transformers configuration; the weights begin at random."""
-    tokenizer: str | None = None
-    """Folder of the tokenizer that goes with ``architecture``."""
-    begin: str = "random"
-    """Of the random weights: ``looking_back`` gives some heads a beginning."""
-    new_tags: bool = False
-    """Of a base that has the tag pieces and met none: their rows begin anew."""
-    wider: WiderConfig | None = None
-    """Of a base: room beside what it has; None: it stays as wide as it is."""
+    """Model folder or hub id."""
+    random: RandomConfig | None = None
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        check_one_of("model", base=self.base, random=self.random)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
-    """Data made on the spot by ``pasta_lm.tasks``."""
+    """Training data that ``pasta_lm.tasks`` generates while training."""
 
     annotator: str = "gold"
     split: str = "train"
     seed: int = 0
-    few_first: float = 0.0
-    """For this share of the steps, prompts of few records only."""
-    drills: float = 0.0
-    """Share of drills among the tasks at the beginning; it falls to none at the end."""
-    drills_first: float = 0.0
-    """For this share of the steps, nothing but drills, small ones first."""
-    clauses: float = 0.0
-    """Share of the drills that ask what a clause means."""
-    decision_weight: float = 1.0
-    """Of the answer to such a drill, and of the token at which an answer parts from its twin's."""
+
+    def __post_init__(self) -> None:
+        """Validate single keys."""
+        check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
+        check_choice("data.tasks.split", self.split, [str(split) for split in Split])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """What is learned: a file of annotated data, or generated tasks."""
+    """The training data: a file of annotated answers, or generated tasks."""
 
     file: str | None = None
     tasks: TasksConfig | None = None
     plain: bool = False
-    """Strip the tags: the baseline's training."""
+    """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """Of a file: fork its plain answers anew by a rule of APAR; ``apar`` or ``apar_published``."""
+    """``apar`` or ``apar_published``: annotate the plain answers of ``file`` by a rule of APAR."""
     max_tokens: int = 4096
-    """The most that a forward pass may hold; examples are never cut."""
+    """Maximum number of tokens in a forward pass; examples are never cut."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        check_one_of("data", file=self.file, tasks=self.tasks)
+        check_positive("data", self, "max_tokens")
+        if self.rule is not None:
+            check_choice("data.rule", self.rule, list(APAR_RULES))
+            is_ignored = self.plain or self.tasks is not None
+            check_not_ignored("data.rule", is_ignored, "it forks the answers of a file")
+
+    @property
+    def trained_strategy(self) -> str:
+        """Return the strategy that a model learns from these data."""
+        if self.rule is not None:
+            return apar.NAME
+        if self.tasks is None or self.plain:
+            return pasta.NAME
+        names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+        return next((k for k, some in names.items() if self.tasks.annotator in some), pasta.NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How it is learned."""
+    """Optimiser, schedule and output of a training run."""
 
     out: str
-    """Folder for checkpoints, the log and, under ``model``, the result."""
+    """Folder of the checkpoints, the log and, under ``model``, the trained model."""
     steps: int | None = None
     epochs: float | None = None
     learning_rate: float = 1e-5
-    other_learning_rate: float | None = None
-    """Of embeddings, norms and biases under ``muon``; the same rate where not given."""
-    optimizer: str = "adamw"
     weight_decay: float = 0.0
-    schedule: str = "linear"
+    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
     warmup: float = 0.0
-    """Share of the steps in which the rate grows."""
+    """Share of the steps in which the learning rate grows."""
     decay: float = 0.0
-    """Share of the steps in which the rate falls to zero, under ``warmup_stable_decay``."""
+    """Share of the steps in which it falls to zero, under ``warmup_stable_decay``."""
     accumulate: int = 1
     workers: int = 0
-    """Processes that draw and encode data beside the one that trains."""
+    """Data loader processes."""
     clip: float = 1.0
     positions: str = "predict"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
     mixed_precision: bool = False
-    """On a CPU: matrix products in bfloat16 where the processor has a unit for them (AMX)."""
+    """On a CPU: matrix products in bfloat16 if the processor has a unit for them (AMX)."""
     seed: int = 0
     log_steps: int = 10
     save_steps: int = 500
     tensorboard: bool = False
     checkpointing: bool = False
-    """Compute each layer a second time on the way back rather than keep what it computed."""
+    """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        check_one_of("train", steps=self.steps, epochs=self.epochs)
+        if self.schedule == WSD and not (self.steps and 0 < self.decay < 1):
+            raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
+        check_choice("train.positions", self.positions, [str(s) for s in PositionStrategy])
+        for key in ("warmup", "decay"):
+            if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
+                raise UsageError(f"train.{key} must be at least 0 and below 1")
+        check_positive("train", self, "steps", "epochs", "learning_rate", "accumulate")
+        check_positive("train", self, "log_steps", "save_steps")
+        has_decay = self.decay and self.schedule != WSD
+        check_not_ignored("train.decay", has_decay, f"it belongs to {WSD}")
+        has_warmup = self.warmup and self.schedule == "constant"
+        check_not_ignored("train.warmup", has_warmup, "a constant rate does not grow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters that learn beside frozen weights.
+    """Low-rank adapters, trained beside frozen weights.
 
     Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022.
     """
 
     rank: int = 16
     alpha: float = 32.0
-    """What an adapter adds is scaled by alpha / rank."""
+    """The adapter's output is scaled by alpha / rank."""
     dropout: float = 0.0
     targets: tuple[str, ...] = ()
-    """Names of the matrices that get an adapter; none named: all but the output matrix."""
-    trained_tokens: str = "tags"
-    """Rows of the embeddings that learn as well: those of the tag pieces, or ``none``."""
+    """Names of the linear layers that get an adapter; empty: all but the output matrix."""
+    trained_tokens: Literal["tags", "none"] = "tags"
+    """Embedding rows that are trained as well: those of the tag pieces, or none."""
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
-        above_0("lora.rank", self.rank)
-        above_0("lora.alpha", self.alpha)
-        choice("lora.trained_tokens", self.trained_tokens, TRAINED_TOKENS)
+        """Validate single keys."""
+        check_positive("lora", self, "rank", "alpha")
         if not 0 <= self.dropout < 1:
             raise UsageError("lora.dropout must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftConfig:
-    """A whole recipe of supervised finetuning."""
+    """A recipe of supervised finetuning."""
 
     model: ModelConfig
     data: DataConfig
-    train: TrainConfig = field()
+    train: TrainConfig
     lora: LoraConfig | None = None
-    """None: all weights learn."""
+    """None: all weights are trained."""
 
     def __post_init__(self) -> None:
-        """Check what single keys cannot say."""
-        one_of("model", base=self.model.base, architecture=self.model.architecture)
-        one_of("data", file=self.data.file, tasks=self.data.tasks)
-        one_of("train", steps=self.train.steps, epochs=self.train.epochs)
-        if self.model.architecture and not self.model.tokenizer:
-            raise UsageError("[model] architecture needs a tokenizer beside it")
+        """Validate combinations of keys."""
         if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        choice("model.begin", self.model.begin, BEGINNINGS)
-        check_train(self.train)
-        check_lora(self.lora, self.train)
         if self.lora and self.model.base is None:
-            raise UsageError("[lora] needs model.base: beside random weights nothing is learned")
-        self._check_wider()
-        above_0("data.max_tokens", self.data.max_tokens)
-        if self.data.tasks:
-            choice("data.tasks.annotator", self.data.tasks.annotator, list(ANNOTATORS))
-            choice("data.tasks.split", self.data.tasks.split, [str(s) for s in Split])
-            for key in ("few_first", "drills", "drills_first", "clauses"):
-                if not 0 <= getattr(self.data.tasks, key) <= 1:
-                    raise UsageError(f"data.tasks.{key} must be between 0 and 1")
-            above_0("data.tasks.decision_weight", self.data.tasks.decision_weight)
-        model = self.model
-        has_beginning = model.base and model.begin != "random"
-        refuse_ignored("model.begin", has_beginning, "base has its weights")
-        has_new = model.new_tags and model.base is None
-        refuse_ignored("model.new_tags", has_new, "random weights are new")
-        refuse_ignored("model.tokenizer", model.base and model.tokenizer, "base brings its own")
-        if self.data.rule is not None:
-            choice("data.rule", self.data.rule, list(APAR_RULES))
-            ignored = self.data.plain or self.data.tasks is not None
-            refuse_ignored("data.rule", ignored, "it forks the answers of a file")
-        if taught_by(self.data) != pasta.NAME and self.train.positions != apar.POSITIONS:
+            raise UsageError("[lora] needs model.base: random weights must all be trained")
+        if self.data.trained_strategy != pasta.NAME and self.train.positions != apar.POSITIONS:
             name = self.data.rule or (self.data.tasks and self.data.tasks.annotator)
             raise UsageError(
                 f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
                 hint=f'train.positions = "{apar.POSITIONS}"',
             )
-
-    def _check_wider(self) -> None:
-        wider = self.model.wider
-        if wider is None:
-            return
-        if self.model.base is None or self.lora is not None:
-            raise UsageError("[model.wider] is for a base whose weights learn, without [lora]")
-        if wider.only_new and (self.train.optimizer != "adamw" or self.train.weight_decay):
-            raise UsageError(
-                "model.wider.only_new keeps the old weights, which muon and weight_decay change "
-                "without a gradient",
-                hint='train.optimizer = "adamw", without weight_decay; or only_new = false',
-            )
-
-
-def check_train(train: TrainConfig) -> None:
-    """Check how a stage trains.
-
-    Raises:
-        UsageError: a value means nothing, or another one makes it meaningless.
-    """
-    one_of("train", steps=train.steps, epochs=train.epochs)
-    if train.schedule == WSD and not (train.steps and 0 < train.decay < 1):
-        raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
-    choice("train.schedule", train.schedule, SCHEDULES)
-    choice("train.optimizer", train.optimizer, OPTIMIZERS)
-    choice("train.dtype", train.dtype, ("float32", "bfloat16"))
-    choice("train.positions", train.positions, [str(s) for s in PositionStrategy])
-    for key in ("warmup", "decay"):
-        if not 0 <= getattr(train, key) < 1:  # from 1 on it would be a number of steps
-            raise UsageError(f"train.{key} must be at least 0 and below 1")
-    for key in ("steps", "epochs", "learning_rate", "accumulate", "log_steps", "save_steps"):
-        above_0(f"train.{key}", getattr(train, key))
-    has_other_rate = train.optimizer == "adamw" and train.other_learning_rate is not None
-    refuse_ignored("train.other_learning_rate", has_other_rate, "adamw has one rate")
-    refuse_ignored("train.decay", train.decay and train.schedule != WSD, f"it belongs to {WSD}")
-    grows = train.warmup and train.schedule == "constant"
-    refuse_ignored("train.warmup", grows, "a constant rate does not grow")
-
-
-def check_lora(lora: LoraConfig | None, train: TrainConfig) -> None:
-    """Check that a stage can train by adapters as it says.
-
-    Raises:
-        UsageError: its optimiser is made for whole matrices.
-    """
-    if lora is not None and train.optimizer == "muon":
-        raise UsageError("[lora] is trained by adamw: muon is for whole matrices from nothing")
-
-
-def taught_by(data: DataConfig) -> str:
-    """Return the strategy that a model is taught by these data."""
-    if data.rule is not None:
-        return apar.NAME
-    if data.tasks is None or data.plain:
-        return pasta.NAME
-    names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
-    return next((name for name, some in names.items() if data.tasks.annotator in some), pasta.NAME)
-
-
-def read_config(path: Path, changes: Sequence[str] = ()) -> SftConfig:
-    """Read a recipe of supervised finetuning, with some keys changed (see ``read_recipe``).
-
-    Raises:
-        UsageError: it cannot be read, or something in it is unknown or wrong.
-    """
-    return read_recipe(path, SftConfig, changes)

@@ -1,64 +1,173 @@
-"""Who judges the samples of a recipe, and what is written down of how they judged."""
+"""The judge of stage two: its table of the recipe, the training grader, or a language model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pasta_lm.journal import Journal
-from pasta_lm.judging.judge import Judge
-from pasta_lm.judging.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner
 from pasta_lm.judging.template import load_template
-from pasta_lm.remote.client import ChatClient
+from pasta_lm.judging.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.errors import UsageError
+from pasta_lm.journal import Journal
+from pasta_lm.recipe import check_not_ignored, check_positive
+from pasta_lm.remote.budget import Prices, require_prices
+from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.tasks.grader import grade
 from pasta_lm.tasks.task import Task
-from pasta_lm.train.judge_config import GRADER, METHODS
-from pasta_lm.train.preference_config import PreferenceConfig
-from pasta_lm.train.task_judge import GraderJudge
 
 REPLIES = "replies.jsonl"
+TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
+"""Method -> the prompt template that asks for its verdict."""
+TIE = 1e-9
+"""Grades that differ by less are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig:
+    """The judge that compares samples with other answers; ``[judge]`` of a recipe."""
+
+    kind: Literal["grader", "llm"] = "grader"
+    """``grader``, which knows the tasks; or ``llm``, a model behind an OpenAI-compatible API."""
+    model: str | None = None
+    base_url: str | None = None
+    """Up to and including ``/v1``."""
+    api_key_env: str | None = None
+    """Name of the environment variable with the key; the key itself is in no file."""
+    method: Literal["confidence", "logprobs"] = "confidence"
+    """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
+    journal: str | None = None
+    """File of the replies, which recipes may share; ``replies.jsonl`` in ``train.out`` if None."""
+    max_missing: float = 0.1
+    """Maximum share of comparisons without a verdict."""
+    timeout_s: float = 120.0
+    max_in_flight: int = 32
+    """Maximum number of concurrent requests."""
+    input_price: float | None = None
+    """US dollars for a million input tokens."""
+    output_price: float | None = None
+    """US dollars for a million output tokens."""
+    cost_limit: float | None = None
+    """Hard limit, in US dollars, on the cost of all replies in the journal."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        given = [one.name for one in fields(self)[1:] if getattr(self, one.name) != one.default]
+        if self.kind == "grader":
+            check_not_ignored(f"judge.{''.join(given[:1])}", given, "the grader sends no requests")
+            return
+        for key in ("model", "base_url"):
+            if not getattr(self, key):
+                raise UsageError(f"judge.{key} is missing", hint="a judge of kind 'llm' needs it")
+        if not 0 <= self.max_missing < 1:
+            raise UsageError("judge.max_missing must be at least 0 and below 1")
+        check_positive("judge", self, "timeout_s", "max_in_flight")
+        if (self.input_price is None) != (self.output_price is None):
+            raise UsageError("judge.input_price and judge.output_price go together")
+        for key in ("input_price", "output_price", "cost_limit"):
+            if (getattr(self, key) or 0.0) < 0:
+                raise UsageError(f"judge.{key} is below 0")
+        require_prices(self.prices, self.cost_limit)
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the judge is a language model."""
+        return self.kind == "llm"
+
+    @property
+    def prices(self) -> Prices:
+        """Return the prices of the model."""
+        return Prices(self.input_price, self.output_price)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return the endpoint of the model."""
+        assert self.model is not None
+        assert self.base_url is not None
+        return Endpoint(
+            base_url=self.base_url,
+            model=self.model,
+            api_key_env=self.api_key_env,
+            timeout_s=self.timeout_s,
+        )
+
+
+class GraderJudge:
+    """Prefers the answer with the higher grade; its confidence is the difference of the grades.
+
+    It uses the training grader, never the referee that grades the reported results.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        """Keep the tasks whose answers are compared."""
+        self._tasks = {task.id: task for task in tasks}
+        self._grades: dict[tuple[str, str], float] = {}
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return a verdict on each comparison, in order.
+
+        Raises:
+            KeyError: a comparison belongs to none of the tasks.
+        """
+        return [self._verdict(comparison) for comparison in comparisons]
+
+    def _verdict(self, comparison: Comparison) -> Verdict:
+        first = self._grade(comparison.prompt_id, comparison.first)
+        second = self._grade(comparison.prompt_id, comparison.second)
+        if abs(first - second) < TIE:
+            return Verdict(Winner.TIE, 0.0)
+        return Verdict(Winner.FIRST if first > second else Winner.SECOND, abs(first - second))
+
+    def _grade(self, task_id: str, text: str) -> float:
+        key = (task_id, text)
+        if key not in self._grades:
+            self._grades[key] = grade(self._tasks[task_id], text)
+        return self._grades[key]
 
 
 def judge_of(
-    config: PreferenceConfig,
+    config: JudgeConfig,
+    out: str,
     tasks: Sequence[Task],
     progress: Progress = lambda done, total, spent: None,
+    *,
     policy: RetryPolicy | None = None,
 ) -> Judge:
     """Return the judge of a recipe.
 
     Args:
-        config: The recipe.
-        tasks: What the training grader knows.
-        progress: Told after each reply.
-        policy: Of retries.
+        config: The table ``[judge]``.
+        out: The run's output folder.
+        tasks: Tasks for the training grader.
+        progress: Called after each reply.
+        policy: Retry policy.
 
     Raises:
         InputError: the journal of replies is damaged.
     """
-    judge = config.judge
-    if not judge.is_remote:
+    if not config.is_remote:
         return GraderJudge(tasks)
-    assert judge.model is not None
-    path = Path(judge.journal) if judge.journal else Path(config.train.out) / REPLIES
+    assert config.model is not None
     return LLMJudge(
-        judge.model,
-        load_template(METHODS[judge.method]),
-        Journal(path),
-        lambda: ChatClient(judge.endpoint, pace=Pace(judge.max_in_flight), policy=policy),
-        max_missing=judge.max_missing,
-        prices=judge.prices,
-        cost_limit_usd=judge.cost_limit,
+        config.model,
+        load_template(TEMPLATES[config.method]),
+        Journal(Path(config.journal) if config.journal else Path(out) / REPLIES),
+        lambda: ChatClient(config.endpoint, pace=Pace(config.max_in_flight), policy=policy),
+        max_missing=config.max_missing,
+        prices=config.prices,
+        cost_limit_usd=config.cost_limit,
         progress=progress,
     )
 
 
 def judged_by(judge: Judge) -> dict[str, Any]:
-    """Return what the log of a round says of its judge, prompts without a verdict by name."""
+    """Return the judge's entry in the log of a round, with the prompts that lack a verdict."""
     if not isinstance(judge, LLMJudge):
-        return {"judge": GRADER}
+        return {"judge": "grader"}
     return {
         "judge": judge.name,
         "is_scripted": judge.is_scripted,
@@ -68,7 +177,7 @@ def judged_by(judge: Judge) -> dict[str, Any]:
 
 
 def without_verdict(judge: Judge) -> str | None:
-    """Return in words on how many comparisons a judge gave no verdict; None: on all it did."""
+    """Return a sentence with the number of missing verdicts; None: none is missing."""
     if not isinstance(judge, LLMJudge) or not judge.missing:
         return None
     return f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"

@@ -1,4 +1,4 @@
-"""A model that is to learn: loaded or begun at random, with the tag pieces; and how it is saved."""
+"""Load a model for training, with tag pieces and our attention, and save it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,23 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.parser import Form
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.train.beginning import begin_with_heads
-from pasta_lm.train.config import ModelConfig, TrainConfig
+from pasta_lm.train.config import ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.train.processes import local_part
 from pasta_lm.train.sources import Encode
-from pasta_lm.train.tag_rows import begin_tags_anew
-from pasta_lm.train.widening import widened
 
 MODEL_FOLDER = "model"
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """A model that is to learn, with what encodes its data."""
+    """A model in training, with its tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
     eos_id: int
     trained_strategy: str = pasta.NAME
-    """The strategy that it was taught, or is about to be."""
+    """The strategy that it was trained for, or is about to be."""
 
     @property
     def last_position(self) -> int | None:
@@ -52,7 +49,7 @@ class Learner:
         return last_position(self.model)
 
     def encoder(self, positions: PositionStrategy) -> Encode:
-        """Return what encodes records for this model, as its strategy decodes them."""
+        """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
@@ -66,51 +63,44 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
     """Load or initialise a model with the tag pieces and our attention.
 
     Args:
-        config: Which.
-        dtype: What its weights are held in; those that learn want float32.
+        config: The table ``[model]`` of a recipe.
+        dtype: Of the weights; trained ones should be float32.
 
     Raises:
-        ModelNotFoundError: nothing is where the recipe says.
+        ModelNotFoundError: there is no model or tokenizer where the recipe says.
         ModelError: the tokenizer has no end-of-text, or is not a fast one.
         UnsupportedModelError: the engine would not be exact for this model.
     """
     if config.base is not None:
         model, tokenizer = read_pretrained(config.base, dtype)
     else:
-        model, tokenizer = _begin(Path(config.architecture or ""), config.tokenizer or "")
-        if config.begin == "looking_back":
-            begin_with_heads(model)
+        assert config.random is not None
+        model, tokenizer = _random(config.random)
     eos_id = tokenizer.eos_token_id
     if not isinstance(eos_id, int) or not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
-            f"[model] {config.base or config.tokenizer}: its tokenizer has no end-of-text, or no "
+            f"[model] {config.base or config.random}: its tokenizer has no end-of-text, or no "
             "tokenizer.json",
         )
     check_exact(model)
-    piece_ids = add_pieces(model, tokenizer)
-    if config.new_tags:
-        begin_tags_anew(model, piece_ids.values())
-    if config.wider is not None:
-        model = widened(model, config.wider)
-        check_exact(model)
+    add_pieces(model, tokenizer)
     register()
     model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
-    taught = None if config.base is None else read_pasta_config(Path(config.base))
-    return Learner(
-        model, tokenizer, vocabulary, eos_id, taught.trained_strategy if taught else pasta.NAME
-    )
+    known = None if config.base is None else read_pasta_config(Path(config.base))
+    strategy = known.trained_strategy if known else pasta.NAME
+    return Learner(model, tokenizer, vocabulary, eos_id, strategy)
 
 
-def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Return a model with random weights, and its tokenizer."""
+def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(random.tokenizer)
     except (OSError, ValueError) as exc:
         raise ModelNotFoundError(
-            f"[model] no tokenizer at {folder}", hint=f"pasta train tokenizer --out {folder}"
+            f"[model.random] no tokenizer at {random.tokenizer}",
+            hint="name a folder with a tokenizer.json, such as src/pasta_lm/models/builtin",
         ) from exc
-    config = read_architecture(file)
+    config = read_architecture(Path(random.architecture))
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -118,7 +108,7 @@ def _begin(file: Path, folder: str) -> tuple[PreTrainedModel, PreTrainedTokenize
 
 
 def check_finite(model: torch.nn.Module) -> None:
-    """Refuse weights that are no numbers any more: whoever loads them would learn it later.
+    """Refuse weights that are NaN or infinite.
 
     Raises:
         ModelError: a weight is NaN or infinite; it is named.
@@ -132,12 +122,12 @@ def check_finite(model: torch.nn.Module) -> None:
 
 
 def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Path:
-    """Write the model folder, in the recipe's dtype; it is there whole or not at all.
+    """Write the model folder in the recipe's dtype, complete or not at all; return the folder.
 
     Args:
-        learner: Its weights are left as they are.
-        train: Says the dtype and the positions.
-        folder: Where; None: ``model`` below the recipe's ``out``.
+        learner: The model; its weights do not change.
+        train: Gives the dtype and the positions.
+        folder: None: ``model`` in ``train.out``.
 
     Raises:
         ModelError: a weight is NaN or infinite.

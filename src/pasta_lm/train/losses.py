@@ -16,22 +16,17 @@ from torch import Tensor
 from pasta_lm.data.encode import NO_LABEL
 
 
-def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy over the tokens that have a label.
 
     Args:
         logits: [1, N, V]; what each token predicts.
         labels: int64 [1, N], already what each token predicts: nothing is shifted.
-        weights: [1, N]; what each label counts in the mean. None: one, each.
 
     Returns:
         float32, a scalar; NaN where no token has a label.
     """
-    if weights is None:
-        return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
-    losses = F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL, reduction="none")
-    counted = weights[0] * (labels[0] != NO_LABEL)
-    return (losses * counted).sum() / counted.sum()
+    return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
 
 
 def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -52,14 +47,7 @@ def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class PairLogProbs:
-    """Log-probabilities of E pairs of answers, by the model that learns and by its reference.
-
-    Attributes:
-        chosen: [E], nats; the better answer, by the model.
-        rejected: [E]; the worse one.
-        reference_chosen: [E]; the better answer, by the reference.
-        reference_rejected: [E].
-    """
+    """Log-probabilities of E pairs under the policy and the reference: [E] each, in nats."""
 
     chosen: Tensor
     rejected: Tensor
@@ -68,7 +56,7 @@ class PairLogProbs:
 
     @property
     def margin(self) -> Tensor:
-        """Return by how much more than its reference the model prefers the better answer: [E]."""
+        """Return log(p(chosen) / p(rejected)) of the policy minus that of the reference: [E]."""
         ours = self.chosen - self.rejected
         return ours - (self.reference_chosen - self.reference_rejected)
 

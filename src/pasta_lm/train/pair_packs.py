@@ -1,4 +1,4 @@
-"""Pairs of answers as packs: both answers of a pair in one pass, and how likely a model finds them.
+"""Preference pairs as packs: both answers of a pair in one forward pass, with log-probabilities.
 
 Legend: E pairs of a pack.
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from transformers import PreTrainedModel
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.data.packing import pack
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.records import Record
 from pasta_lm.errors import InputError, VocabularyError
+from pasta_lm.journal import Journal, Row
 from pasta_lm.train.collate import collate
 from pasta_lm.train.losses import answer_log_probs
 from pasta_lm.train.sources import Encode, check_context
@@ -34,40 +36,24 @@ class LogProbs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedPair:
-    """Two answers to one prompt, ready to be learned."""
+    """Two encoded answers to one prompt."""
 
     id: str
     chosen: EncodedExample
     rejected: EncodedExample
 
     def __len__(self) -> int:
-        """Return how many tokens are fed, the prompt twice."""
+        """Return the number of tokens, the prompt counted twice."""
         return len(self.chosen) + len(self.rejected)
 
     @property
     def digest(self) -> str:
-        """Return what tells this pair of answers from another one to the same prompt."""
+        """Return a hash of the two answers."""
         parts = (part.token_ids.tobytes() for part in (self.chosen, self.rejected))
         return hashlib.blake2b(b"/".join(parts), digest_size=8).hexdigest()
 
 
 PairPack = list[EncodedPair]
-
-
-class PairPacks(Dataset[PairPack]):
-    """Packs of pairs in the order of the list."""
-
-    def __init__(self, packs: Sequence[PairPack]) -> None:
-        """Keep the packs."""
-        self._packs = packs
-
-    def __len__(self) -> int:
-        """Return how many packs there are."""
-        return len(self._packs)
-
-    def __getitem__(self, index: int) -> PairPack:
-        """Return one pack."""
-        return self._packs[index]
 
 
 def pack_pairs(
@@ -77,14 +63,14 @@ def pack_pairs(
     seed: int,
     *,
     last_position: int | None = None,
-) -> PairPacks:
-    """Encode and pack pairs; those that cannot be learned are named on standard error.
+) -> list[PairPack]:
+    """Encode and pack pairs; those that cannot be trained on are named on standard error.
 
-    That is a pair longer than a pack, one that reaches beyond the model's context, or one with an
-    answer that the tokenizer would change.
+    That is a pair longer than a pack, one that exceeds the model's context, or one with an answer
+    that the tokenizer would change.
 
     Raises:
-        InputError: none is left.
+        InputError: no pair is left.
     """
     encoded: list[EncodedPair] = []
     left_out: list[str] = []
@@ -104,7 +90,7 @@ def pack_pairs(
         )
     if not packing.packs:
         raise InputError(f"nothing to learn: none of {len(pairs)} pairs can be trained on")
-    return PairPacks(packing.packs)
+    return packing.packs
 
 
 def _encode(pair: PreferencePair, encode: Encode, last_position: int | None) -> EncodedPair:
@@ -119,12 +105,12 @@ def collate_pairs(packs: Sequence[PairPack], references: Mapping[str, LogProbs])
     """Flatten packs into one forward pass, each chosen answer before its rejected one.
 
     Args:
-        packs: Pairs.
-        references: By id, what the reference model finds.
+        packs: Packs of pairs.
+        references: The log-probabilities under the reference model, by pair id.
 
     Returns:
-        What ``collate`` returns, ``pair_ids``, ``num_labels`` (tokens to predict of each answer)
-        and ``references``, float32 [E, 2].
+        What ``collate`` returns, ``pair_ids``, ``num_labels`` (labelled tokens of each answer) and
+        ``references``, float32 [E, 2].
     """
     pairs = [pair for some in packs for pair in some]
     batch = collate_answers(pairs)
@@ -133,7 +119,7 @@ def collate_pairs(packs: Sequence[PairPack], references: Mapping[str, LogProbs])
 
 
 def collate_answers(pairs: Sequence[EncodedPair]) -> dict[str, Any]:
-    """Flatten pairs into one forward pass, without what a reference finds."""
+    """Flatten pairs into one forward pass, without reference log-probabilities."""
     answers = [answer for pair in pairs for answer in (pair.chosen, pair.rejected)]
     num_labels = [sum(label != NO_LABEL for label in answer.labels) for answer in answers]
     ids = [pair.id for pair in pairs]
@@ -141,13 +127,13 @@ def collate_answers(pairs: Sequence[EncodedPair]) -> dict[str, Any]:
 
 
 def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return how likely a model finds the answers of a pack.
+    """Return the log-probabilities of the answers of a pack.
 
-    Raw logits, no mask of legal tags, temperature 1: each labelled token once, the end included.
+    From raw logits at temperature 1, without the mask of legal tags; the end-of-text counts.
 
     Args:
-        model: With our attention.
-        batch: What ``collate_pairs`` returns, on the model's device.
+        model: A model with our attention.
+        batch: What ``collate_answers`` returns, on the model's device.
 
     Returns:
         float32 [E, 2], nats: the chosen and the rejected answer of each pair.
@@ -163,3 +149,55 @@ def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     )
     found = answer_log_probs(out.logits, labels[:, learned], batch["num_labels"])
     return found.view(-1, 2)
+
+
+def reference_log_probs(
+    path: Path,
+    packs: Sequence[PairPack],
+    load: Callable[[], PreTrainedModel],
+    *,
+    is_bfloat16: bool,
+) -> dict[str, LogProbs]:
+    """Return the reference's log-probabilities of all pairs; missing ones are added to a journal.
+
+    A pack is computed in whole even if only some of its rows are missing, as in training.
+
+    Args:
+        path: The journal.
+        packs: All pairs.
+        load: Loads the reference with our attention; not called if the journal is complete.
+        is_bfloat16: Whether training computes in bfloat16.
+
+    Raises:
+        InputError: the journal has log-probabilities of other answers.
+    """
+    journal, model = Journal(path), None
+    for pair in (pair for some in packs for pair in some):
+        if journal.rows.get(pair.id, {"pair": pair.digest}).get("pair") != pair.digest:
+            raise InputError(
+                f"{path} is of another pair {pair.id}",
+                hint="the pairs have changed: remove this file, or name another train.out",
+            )
+    for some in packs:
+        missing = [place for place, pair in enumerate(some) if pair.id not in journal.rows]
+        if missing:
+            model = model or load()
+            found = _log_probs(some, model, is_bfloat16)
+            journal.append([_row(some[place], *found[place]) for place in missing])
+    return {name: LogProbs(row["chosen"], row["rejected"]) for name, row in journal.rows.items()}
+
+
+def _row(pair: EncodedPair, chosen: float, rejected: float) -> Row:
+    return {"id": pair.id, "pair": pair.digest, "chosen": chosen, "rejected": rejected}
+
+
+def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> list[list[float]]:
+    device = model.device
+    batch = {
+        key: value.to(device) if isinstance(value, Tensor) else value
+        for key, value in collate_answers(pack).items()
+    }
+    precision = torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16)
+    with torch.inference_mode(), precision:
+        rows: list[list[float]] = pair_log_probs(model, batch).tolist()
+    return rows

@@ -1,60 +1,88 @@
-"""Stage two: preference optimisation of quality and speed, in rounds, on the Trainer.
+"""Stage two: preference optimisation of quality and speed, in rounds.
 
-Each round the newest model answers prompts many times; of each prompt the best and the worst
-sample are a pair; the model learns to prefer the better one by a margin over its reference, which
-stays Pasta-SFT in all rounds.
+In each round the newest model answers prompts many times, the best and the worst sample of each
+prompt are a pair, and the model is trained to prefer the better one by a margin over its
+reference, which is Pasta-SFT in all rounds.
 
 Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from math import ceil
 from pathlib import Path
+from typing import Any
 
-from transformers import PreTrainedModel, PrinterCallback, set_seed
+import torch
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.engines.torch.model_folder import read_pasta_config
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.journal import write_rows
+from pasta_lm.recipe import check_same_settings
 from pasta_lm.train.adapters import adapted, frozen_dtype, merged, snapshot
-from pasta_lm.train.checkpoints import newest_checkpoint
-from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.config import ModelConfig, TrainConfig
+from pasta_lm.train.judging import JudgeConfig
 from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
-from pasta_lm.train.pair_packs import LogProbs, PairPacks, collate_pairs, pack_pairs
-from pasta_lm.train.preference_config import PreferenceConfig
-from pasta_lm.train.preference_trainer import (
-    EarlyModel,
-    PreferenceTrainer,
-    beta_of,
-    loss_of,
+from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
+from pasta_lm.train.pair_packs import (
+    LogProbs,
+    PairPack,
+    collate_pairs,
+    pack_pairs,
+    pair_log_probs,
+    reference_log_probs,
 )
+from pasta_lm.train.preference_config import LossConfig, PreferenceConfig
 from pasta_lm.train.processes import num_processes
-from pasta_lm.train.progress import Progress
-from pasta_lm.train.reference import reference_log_probs
-from pasta_lm.train.rounds import LOG, Round, Show, pairs_of, say
-from pasta_lm.train.same_recipe import check_same_recipe, has_begun
-from pasta_lm.train.trainer import is_mixed, training_arguments
+from pasta_lm.train.rounds import Round, Show, pairs_of, say
+from pasta_lm.train.trainer import PackTrainer, is_mixed, newest_checkpoint
 
 EARLY_FOLDER = "model-tenth"
+EARLY = 0.1
+"""Share of a round after which a model is saved: the paper gains most of the speed by then."""
+
+RECIPE = "recipe.json"
+MAY_CHANGE = {
+    *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved files
+    *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
+    *("train.tensorboard", "rollouts.pool_tokens"),
+    *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
+    *("judge.timeout_s", "judge.max_in_flight"),
+    *("judge.input_price", "judge.output_price", "judge.cost_limit"),
+}
+"""Keys that change no figure of finished rounds."""
+
+Loss = Callable[[PairLogProbs], Tensor]
 
 
 def train_preference(
     config: PreferenceConfig, *, resume: bool = False, show: Show | None = None
 ) -> Path:
-    """Carry out a recipe; return the folder of the model that the last round gave.
+    """Carry out a recipe; return the model folder of the last round.
 
     Args:
         config: The recipe.
-        resume: Go on where an earlier run stopped, in whatever it was doing.
-        show: Told how far the sampling is; None: lines on standard error say it.
+        resume: Continue an interrupted run, at whatever point it stopped.
+        show: Shows the progress; None: lines on standard error.
 
     Raises:
-        UsageError: there is a run already and it is not to be resumed or is of another recipe, or
+        UsageError: there is a run already and it is not to be resumed or has another recipe, or
             the recipe does not fit the model.
         InputError: there is nothing to learn, or a file is of another recipe.
         ModelError: the loss or the weights became NaN or infinite.
@@ -75,23 +103,50 @@ def train_preference(
 
 
 def check_positions(config: PreferenceConfig) -> None:
-    """Refuse a recipe whose positions are not those that its base was taught.
+    """Refuse a recipe whose positions are not those that its base was trained with.
 
     Raises:
         UsageError: they differ.
     """
     folder = Path(config.model.base)
-    taught = read_pasta_config(folder) if folder.is_dir() else None
-    if taught is not None and taught.positions != config.train.positions:
+    known = read_pasta_config(folder) if folder.is_dir() else None
+    if known is not None and known.positions != config.train.positions:
         raise UsageError(
             f"train.positions is {config.train.positions!r}, and model.base was taught "
-            f"{taught.positions.value!r}",
+            f"{known.positions.value!r}",
             hint="decoding, the reference and training must agree",
         )
 
 
+def has_begun(out: Path) -> bool:
+    """Return whether a folder holds anything of a round."""
+    return any(out.glob("round-*/*"))
+
+
+def check_same_recipe(config: PreferenceConfig) -> None:
+    """Write the recipe of a new run to its folder; compare that of an old run.
+
+    Raises:
+        UsageError: the run in ``train.out`` was begun with other settings; they are named.
+        InputError: the stored recipe cannot be read.
+    """
+    path = Path(config.train.out) / RECIPE
+    if not path.exists() or not has_begun(path.parent):
+        write_rows(path, [asdict(config)])
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path} cannot be read: {exc}") from exc
+    if not isinstance(before, dict):
+        raise InputError(f"{path} is no JSON object")
+    # The first runs had no choice of judge, and were judged by the grader.
+    before = {"judge": asdict(JudgeConfig()), **before}
+    check_same_settings(config.train.out, before, asdict(config), may_change=MAY_CHANGE)
+
+
 def _carry_out(round: Round, show: Show | None) -> Path:
-    """Return the model folder of a round; what is there of it already is not made again."""
+    """Train a round, if it was not done before; return its model folder."""
     folder = round.folder / MODEL_FOLDER
     if folder.is_dir():
         say(f"round {round.number}: done before")
@@ -105,7 +160,7 @@ def _carry_out(round: Round, show: Show | None) -> Path:
     say(f"round {round.number}: {describe_round(round, len(pairs), len(packs))}")
     adapters = adapted(learner, lora) if lora else None
 
-    def keep_early() -> None:
+    def save_early() -> None:
         now = learner if adapters is None else snapshot(learner, adapters)
         save(now, train, round.folder / EARLY_FOLDER)
 
@@ -113,23 +168,17 @@ def _carry_out(round: Round, show: Show | None) -> Path:
         train,
         loss_of(round.config.loss, round.config.rollouts.samples),
         model=adapters or learner.model,
-        args=training_arguments(train),
         train_dataset=packs,
         data_collator=partial(collate_pairs, references=references),
-        callbacks=[
-            Progress(round.folder / LOG),
-            EarlyModel(keep_early),
-        ],
+        callbacks=[EarlyModel(save_early)],
     )
-    trainer.remove_callback(PrinterCallback)  # standard output is for the result
-    has_begun = any(round.folder.glob("checkpoint-*"))
-    checkpoint = newest_checkpoint(round.folder) if has_begun else None
-    trainer.learn(checkpoint)
+    has_checkpoint = any(round.folder.glob("checkpoint-*"))
+    trainer.learn(newest_checkpoint(round.folder) if has_checkpoint else None)
     return save(learner if adapters is None else merged(learner, adapters), train)
 
 
-def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) -> PairPacks:
-    """Return a round's pairs as passes of the model that learns, in the round's order."""
+def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) -> list[PairPack]:
+    """Encode and pack a round's pairs for the model that is trained."""
     return pack_pairs(
         pairs,
         learner.encoder(PositionStrategy(round.train.positions)),
@@ -140,18 +189,17 @@ def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) 
 
 
 def describe_round(round: Round, num_pairs: int, num_packs: int) -> str:
-    """Return how a round learns, in a line."""
+    """Return a one-line summary of a round's training."""
     config, train = round.config, round.train
     num_steps = train.steps or ceil((train.epochs or 1) * ceil(num_packs / train.accumulate))
     return (
         f"{num_pairs} pairs in {num_packs} packs, {num_steps} steps of {train.accumulate} x "
         f"{config.data.max_tokens} tokens at most; {config.loss.kind}, beta "
-        f"{beta_of(config.loss, config.rollouts.samples):.4g}; {train.optimizer} at "
-        f"{train.learning_rate:g}"
+        f"{beta_of(config.loss, config.rollouts.samples):.4g}; AdamW at {train.learning_rate:g}"
     )
 
 
-def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
+def _references(round: Round, packs: Sequence[PairPack]) -> dict[str, LogProbs]:
     def load() -> PreTrainedModel:
         say(f"round {round.number}: reference log-probabilities of {len(packs)} packs")
         dtype = frozen_dtype(round.config.lora, round.train)
@@ -162,3 +210,70 @@ def _references(round: Round, packs: PairPacks) -> dict[str, LogProbs]:
 
     path = round.folder / "reference.jsonl"
     return reference_log_probs(path, packs, load, is_bfloat16=is_mixed(round.train))
+
+
+def loss_of(config: LossConfig, num_samples: int) -> Loss:
+    """Return the loss of a recipe; a pair is the best and the worst of ``num_samples``."""
+    beta = beta_of(config, num_samples)
+    losses: dict[str, Loss] = {
+        "bonbon": partial(bonbon_loss, alpha=config.alpha, beta=beta),
+        "ipo": partial(ipo_loss, beta=beta),
+        "dpo": partial(dpo_loss, beta=beta),
+    }
+    return losses[config.kind]
+
+
+def beta_of(config: LossConfig, num_samples: int) -> float:
+    """Return beta: the recipe's number, or BoNBoN's rule for the number of samples."""
+    return config.beta if isinstance(config.beta, float) else bonbon_beta(num_samples)
+
+
+class PreferenceTrainer(PackTrainer):
+    """The Trainer with a loss over pairs; its log has margins beside the loss."""
+
+    def __init__(self, train: TrainConfig, loss: Loss, **kwargs: Any) -> None:
+        """Build a Trainer."""
+        self._loss = loss
+        self._seen: list[PairLogProbs] = []
+        super().__init__(train, **kwargs)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
+        """Return the mean loss of the pairs of a pack.
+
+        Raises:
+            ModelError: it is NaN or infinite.
+        """
+        chosen, rejected = pair_log_probs(model, inputs).unbind(dim=1)
+        pairs = PairLogProbs(chosen, rejected, *inputs["references"].unbind(dim=1))
+        loss = self._loss(pairs)
+        self.check_loss(loss, inputs["pair_ids"])
+        self._seen.append(PairLogProbs(chosen.detach(), rejected.detach(), *inputs["references"].T))
+        return loss
+
+    def log(self, logs: dict[str, float], *args: Any) -> None:
+        """Log a row; with a loss, add means over the pairs since the last one."""
+        if "loss" in logs and self._seen:
+            margins = torch.cat([pairs.margin for pairs in self._seen])
+            logs |= {
+                "margin": margins.mean().item(),
+                "share_right": (margins > 0).float().mean().item(),
+                "log_prob_chosen": torch.cat([one.chosen for one in self._seen]).mean().item(),
+                "log_prob_rejected": torch.cat([one.rejected for one in self._seen]).mean().item(),
+            }
+            self._seen.clear()
+        super().log(logs, *args)
+
+
+class EarlyModel(TrainerCallback):
+    """Saves the model after the first tenth of a round."""
+
+    def __init__(self, save: Callable[[], object]) -> None:
+        """Keep the function that saves it."""
+        self._save = save
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Save the model at its step, before a checkpoint of the same step is written."""
+        if state.global_step == max(1, round(EARLY * state.max_steps)):
+            self._save()

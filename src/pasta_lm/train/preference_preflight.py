@@ -1,4 +1,4 @@
-"""One pair as the model meets it, shown before stage two trains, and how its samples scored."""
+"""The dry run of stage two: a summary, scored samples of one prompt, and an encoded pair."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pasta_lm.data.encode import EncodedExample
+from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.data.pairs import PreferencePair, read_pairs
 from pasta_lm.data.preferences import Scored, Selection, comparisons_of
-from pasta_lm.data.rollouts import Rollout
-from pasta_lm.judging.llm_judge import LLMJudge
+from pasta_lm.data.rollouts import PromptWithReference, Rollout
 from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.example_table import example_table
 from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import Learner, load_learner
-from pasta_lm.train.preference import check_positions, pack_round
+from pasta_lm.train.preference import beta_of, check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
-from pasta_lm.train.preference_trainer import beta_of
-from pasta_lm.train.preflight import describe
-from pasta_lm.train.rounds import Asked, Round, originals, rollouts_of, select
+from pasta_lm.train.rounds import Round, originals, rollouts_of, select
 
-NUM_TRIED = 4
+NUM_PROMPTS = 4
 """Prompts that are sampled to find a pair to show."""
 
 
 def preflight(config: PreferenceConfig) -> str:
-    """Return what a recipe is about to do, with a pair as the model meets it; nothing is kept.
+    """Return a summary of a recipe, with one encoded pair; nothing is trained or kept.
 
     Raises:
         UsageError: the recipe does not fit the model.
@@ -40,11 +39,11 @@ def preflight(config: PreferenceConfig) -> str:
     else:
         tried = _try_out(first)
         pairs = tried.pairs if isinstance(tried, Selection) else []
-        lines += _table(tried) if isinstance(tried, Selection) else tried
+        lines += _samples_table(tried) if isinstance(tried, Selection) else tried
     if pairs:
         learner = load_learner(ModelConfig(base=config.model.base))
         for name, example in _answers(pairs[0], first, learner):
-            lines += [f"\n{name}", describe(example, learner.vocabulary, learner.eos_id)]
+            lines += [f"\n{name}", example_table(example, learner.vocabulary, learner.eos_id)]
     return "\n".join(lines)
 
 
@@ -58,40 +57,43 @@ def _head(config: PreferenceConfig) -> str:
     return (
         f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
-        f"{train.optimizer} at {train.learning_rate:g}; positions {train.positions}"
+        f"AdamW at {train.learning_rate:g}; positions {train.positions}"
     )
 
 
 def _try_out(first: Round) -> Selection | list[str]:
-    """Sample a few prompts, or take the first of a file, and score them.
+    """Sample a few prompts, or take the first rollouts of a file, and score them.
 
-    Where a model would have to be asked, nobody is: what it would be told comes back instead.
+    If the judge is a language model, nothing is sent to it; an estimate is returned instead.
     """
-    asked = first.asked()
+    prompts = first.prompts()
     is_shared = bool(first.config.rollouts.files)
     with TemporaryDirectory() as folder:
         config = replace(first.config, train=replace(first.config.train, out=folder))
-        tried = asked if is_shared else asked[:NUM_TRIED]
-        rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_TRIED]
-        judge = judge_of(config, first.tasks())
+        tried = prompts if is_shared else prompts[:NUM_PROMPTS]
+        rollouts = rollouts_of(replace(first, config=config), tried)[:NUM_PROMPTS]
+        judge = judge_of(config.judge, folder, first.tasks())
         if isinstance(judge, LLMJudge):
-            return list(_would_ask(judge, first.config, asked, rollouts))
-    return select(first, asked, rollouts, judge)
+            return list(_judge_estimate(judge, first.config, prompts, rollouts))
+    return select(first, prompts, rollouts, judge)
 
 
-def _would_ask(
-    judge: LLMJudge, config: PreferenceConfig, prompts: Sequence[Asked], rollouts: Sequence[Rollout]
+def _judge_estimate(
+    judge: LLMJudge,
+    config: PreferenceConfig,
+    prompts: Sequence[PromptWithReference],
+    rollouts: Sequence[Rollout],
 ) -> Iterator[str]:
-    """Yield what judging the whole recipe may take, and one request."""
+    """Yield the estimated cost of judging the whole recipe, and one request."""
     comparisons = comparisons_of(rollouts, originals(prompts))
     factor = len(prompts) * config.train.rounds / max(len(rollouts), 1)
-    asked = judge.estimate(comparisons).scaled(factor)
-    yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {asked}"
+    estimate = judge.estimate(comparisons).scaled(factor)
+    yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {estimate}"
     for message in judge.template.request(comparisons[0]).messages if comparisons else ():
         yield f"--- {message['role']}\n{message['content']}"
 
 
-def _table(selection: Selection) -> Iterator[str]:
+def _samples_table(selection: Selection) -> Iterator[str]:
     """Yield the samples of the first prompt that gave a pair, the best first."""
     if not selection.pairs:
         yield f"none of the first {len(selection.scored)} prompts has two samples to tell apart"

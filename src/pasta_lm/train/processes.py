@@ -1,7 +1,6 @@
-"""Several processes that train one model: which one speaks, what each learns, the whole weights.
+"""Training in several processes, which ``accelerate launch`` starts.
 
-``accelerate launch`` starts them and says in the environment which is which; the Trainer shares
-packs and weights among them. A recipe means the same whatever their number.
+The Trainer shares packs and weights among the processes; a recipe means the same for any number.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from accelerate import PartialState
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer
@@ -18,22 +18,17 @@ from pasta_lm.errors import ModelError, UsageError
 
 
 def num_processes() -> int:
-    """Return how many processes train together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return the number of processes that train together."""
+    return int(PartialState().num_processes)
 
 
 def is_first() -> bool:
-    """Tell whether this process is the one that writes and speaks."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def shards_weights() -> bool:
-    """Tell whether accelerate was told to spread the weights over the processes (FSDP)."""
-    return _is_set("ACCELERATE_USE_FSDP")
+    """Return whether this process is the one that writes files and messages."""
+    return bool(PartialState().is_main_process)
 
 
 def packs_each(accumulate: int) -> int:
-    """Return how many packs of a step each process learns from.
+    """Return the number of packs of a step that each process trains on.
 
     Raises:
         UsageError: the packs of a step cannot be shared evenly.
@@ -47,40 +42,35 @@ def packs_each(accumulate: int) -> int:
     return accumulate // num_processes()
 
 
-def check_launch(optimizer: str, *, has_adapters: bool) -> None:
+def check_launch(*, has_adapters: bool) -> None:
     """Refuse what several processes cannot train.
 
     Raises:
-        UsageError: adapters, Muon on matrices that are in pieces, or weights that only one process
-            would load.
+        UsageError: adapters, or weights that only one process would load.
     """
     if num_processes() == 1:
         return
     if has_adapters:
         raise UsageError(f"[lora] is for one process, and there are {num_processes()}")
-    if not shards_weights():
-        return
-    if optimizer == "muon":
-        raise UsageError("train.optimizer 'muon' needs whole matrices, and FSDP has them in pieces")
-    if _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+    if _is_set("ACCELERATE_USE_FSDP") and _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         raise UsageError(
             "fsdp_cpu_ram_efficient_loading would leave all processes but one without weights, and "
-            "each tests its own",
+            "each runs the self-test",
             hint="set it to false in accelerate's configuration",
         )
 
 
 def local_part(weight: Tensor) -> Tensor:
-    """Return what this process has of a weight."""
+    """Return this process's shard of a weight."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:
-    """Gather trained weights into an ordinary model; every process must call this.
+    """Gather the shards of trained weights into an ordinary model; every process must call this.
 
     Args:
-        trainer: Has trained.
-        like: What was given to it: its configurations are kept.
+        trainer: A trainer that has finished.
+        like: The model that it was given, for its configurations.
 
     Returns:
         The model, on the CPU; None in all processes but the first.
@@ -99,11 +89,11 @@ def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | No
 
 
 def _fill(model: PreTrainedModel, state: Mapping[str, Any]) -> None:
-    """Load weights; of tied ones one is enough."""
     whole = {name: weight.detach().cpu().float() for name, weight in state.items()}
     missing = model.load_state_dict(whole, strict=False).missing_keys
     model.tie_weights()
-    lacking = {*missing} & {name for name, _ in model.named_parameters()}  # tied ones: once
+    # Of tied weights the state has one, and named_parameters() lists one.
+    lacking = {*missing} & {name for name, _ in model.named_parameters()}
     if lacking:
         raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
 

@@ -1,7 +1,7 @@
-"""One round's pairs: its own prompts, samples of the newest model, scores, the best and the worst.
+"""One round of stage two: its prompts, samples of the newest model, scores and pairs.
 
-Everything is written down below the round's folder before it counts, so a round goes on after any
-stop where it was: ``rollouts.jsonl`` grows by batches, ``pairs.jsonl`` is there whole or not.
+A round resumes after any interruption, because everything is written to its folder before it is
+used: ``rollouts.jsonl`` grows by batches, and ``pairs.jsonl`` is complete or absent.
 """
 
 from __future__ import annotations
@@ -12,21 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
-from pasta_lm.data.preferences import (
-    Efficiency,
-    Scoring,
-    Selection,
-    comparisons_of,
-    select_pairs,
-)
+from pasta_lm.data.preferences import Selection, comparisons_of, select_pairs
 from pasta_lm.data.records import read_records
 from pasta_lm.data.rollouts import (
-    Answering,
+    AnsweringModels,
     Progress,
-    Question,
+    PromptWithReference,
     Rollout,
     Sampling,
     read_rollouts,
@@ -44,54 +38,43 @@ from pasta_lm.tasks.task import Task
 from pasta_lm.train.judging import judge_of, judged_by, without_verdict
 from pasta_lm.train.learner import MODEL_FOLDER
 from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
-from pasta_lm.train.progress import append_row
-
-LOG = "log.jsonl"
+from pasta_lm.train.trainer import LOG, append_row
 
 
 class Show(Protocol):
-    """A bar, for instance."""
+    """A progress bar."""
 
     def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
-        """Take up what is being done, how much of it is done, of how much, and what to add."""
-
-
-class Asked(NamedTuple):
-    """A prompt of a round, and the answer that came with it."""
-
-    id: str
-    prompt: str
-    text: str
-    """Plain; samples are held against it."""
+        """Show the progress of one activity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a recipe: the newest model answers, and goes on from what is best of it."""
+    """One round of a recipe."""
 
     config: PreferenceConfig
     number: int
-    """From 1 on."""
+    """Counted from 1."""
     newest: str
-    """Folder or hub id of the model that samples, and from which training goes on."""
+    """Folder or hub id of the model that is sampled and then trained further."""
 
     @property
     def folder(self) -> Path:
-        """Return where everything of this round lies."""
+        """Return the round's output folder."""
         return Path(self.config.train.out) / f"round-{self.number}"
 
     @property
     def train(self) -> PreferenceTrainConfig:
-        """Return how this round trains: in its own folder, by an order of its own."""
+        """Return the round's training settings: its own folder and seed."""
         train = self.config.train
         return replace(train, out=str(self.folder), seed=train.seed + self.number - 1)
 
     @property
     def sampling(self) -> Sampling:
-        """Return how this round's answers are drawn."""
+        """Return how this round's answers are sampled."""
         rollouts, before = self.config.rollouts, self.number - 1
         return Sampling(
-            # Not its whole path: a run goes on where it was moved to.
+            # Not the whole path, because a run may be moved.
             model=f"round-{before}/{MODEL_FOLDER}" if before else self.newest,
             baseline=self.config.model.baseline or "",
             strategy=rollouts.strategy,
@@ -103,15 +86,15 @@ class Round:
         )
 
     def tasks(self) -> list[Task]:
-        """Return this round's tasks, the same every time and no other round's; of a file: none."""
+        """Return this round's tasks, which no other round has; none if the data are a file."""
         config = self.config.data.tasks
         if config is None:
             return []
-        # A mixture's seeds are apart by as many tasks as nobody samples in a round.
+        # Seeds of mixtures are 1,000 rounds apart, more than a run has.
         drawn = mixture(config.split, config.seed * 1_000_000 + 1_000 * (self.number - 1))
         return list(islice(drawn, config.num_prompts))
 
-    def asked(self) -> list[Asked]:
+    def prompts(self) -> list[PromptWithReference]:
         """Return this round's prompts: its tasks, or its share of a file's records.
 
         Raises:
@@ -119,7 +102,7 @@ class Round:
         """
         config = self.config.data.records
         if config is None:
-            return [Asked(task.id, task.prompt, task.text) for task in self.tasks()]
+            return [PromptWithReference(one.id, one.prompt, one.text) for one in self.tasks()]
         records, num_rounds = read_records(Path(config.file)), self.config.train.rounds
         Random(f"records/{config.seed}").shuffle(records)
         count = config.num_prompts or len(records) // num_rounds
@@ -130,15 +113,15 @@ class Round:
                 hint="lower data.records.num_prompts",
             )
         drawn = records[(self.number - 1) * count : self.number * count]
-        return [Asked(one.id, one.prompt, one.document.plain_text) for one in drawn]
+        return [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in drawn]
 
 
 def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
-    """Return a round's pairs: those of the recipe's file, or of its rollouts.
+    """Return a round's pairs: those of the recipe's file, or those made from its rollouts.
 
     Args:
-        round: Which.
-        show: Told how far the sampling is; None: lines on standard error say it.
+        round: The round.
+        show: Shows the progress; None: lines on standard error.
 
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
@@ -150,12 +133,13 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
         return read_pairs(Path(given))
     path = round.folder / "pairs.jsonl"
     if not path.exists():
-        prompts = round.asked()
-        judge = judge_of(round.config, round.tasks(), _judging_teller(round, show))
+        prompts, config = round.prompts(), round.config
+        shown = _show_judging(round, show)
+        judge = judge_of(config.judge, config.train.out, round.tasks(), shown)
         rollouts = rollouts_of(round, prompts, show)
         if isinstance(judge, LLMJudge):
-            asked = judge.estimate(comparisons_of(rollouts, originals(prompts)))
-            say(f"round {round.number}: {judge.name} is to judge: {asked}")
+            estimate = judge.estimate(comparisons_of(rollouts, originals(prompts)))
+            say(f"round {round.number}: {judge.name} is to judge: {estimate}")
         selection = select(round, prompts, rollouts, judge)
         figures = selection.figures()
         if (said := without_verdict(judge)) is not None:
@@ -168,7 +152,9 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     return read_pairs(path)
 
 
-def rollouts_of(round: Round, asked: Sequence[Asked], show: Show | None = None) -> list[Rollout]:
+def rollouts_of(
+    round: Round, prompts: Sequence[PromptWithReference], show: Show | None = None
+) -> list[Rollout]:
     """Return a round's rollouts: those of a file that the recipe names, or its own.
 
     Raises:
@@ -176,34 +162,32 @@ def rollouts_of(round: Round, asked: Sequence[Asked], show: Show | None = None) 
     """
     files = round.config.rollouts.files
     if round.number <= len(files):
-        return _shared(Path(files[round.number - 1]), asked, round.sampling)
-    questions = [Question(one.id, one.prompt) for one in asked]
-    path = round.folder / "rollouts.jsonl"
-    return roll_out(path, questions, round.sampling, lambda: answering(round), _teller(round, show))
+        return _shared(Path(files[round.number - 1]), prompts, round.sampling)
+    path, shown = round.folder / "rollouts.jsonl", _show_sampling(round, show)
+    return roll_out(path, prompts, round.sampling, lambda: load_models(round), shown)
 
 
 def select(
-    round: Round, asked: Sequence[Asked], rollouts: Sequence[Rollout], judge: Judge
+    round: Round,
+    prompts: Sequence[PromptWithReference],
+    rollouts: Sequence[Rollout],
+    judge: Judge,
 ) -> Selection:
     """Return the pairs of some rollouts."""
-    score = round.config.score
-    assert score is not None
-    scoring = Scoring(
-        score.quality_weight, Efficiency(score.efficiency), score.smoothing, score.pairs
-    )
-    return select_pairs(rollouts, originals(asked), judge, scoring)
+    assert round.config.score is not None
+    return select_pairs(rollouts, originals(prompts), judge, round.config.score)
 
 
-def originals(prompts: Sequence[Asked]) -> dict[str, str]:
-    """Return by prompt the answer that came with it."""
-    return {one.id: one.text for one in prompts}
+def originals(prompts: Sequence[PromptWithReference]) -> dict[str, str]:
+    """Return the answers that came with the prompts, by prompt id."""
+    return {one.id: one.reference for one in prompts}
 
 
-def answering(round: Round) -> Answering:
-    """Load the two models that answer.
+def load_models(round: Round) -> AnsweringModels:
+    """Load the model that is sampled, and the baseline.
 
     Raises:
-        UsageError: the model that samples was not taught the strategy.
+        UsageError: the model was not trained for the strategy.
     """
     config = round.config
     assert config.model.baseline is not None
@@ -221,18 +205,17 @@ def answering(round: Round) -> Answering:
             hint="rollouts.strategy must be what its data taught it",
         )
     if config.model.baseline == round.newest:
-        return Answering(model, model)
-    return Answering(model, Pasta.from_pretrained(config.model.baseline, pool_tokens=pool_tokens))
+        return AnsweringModels(model, model)
+    baseline = Pasta.from_pretrained(config.model.baseline, pool_tokens=pool_tokens)
+    return AnsweringModels(model, baseline)
 
 
 def say(line: str) -> None:
-    """Write a line for whoever watches."""
+    """Print a line on standard error."""
     print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _teller(round: Round, show: Show | None) -> Progress:
-    """Return what says how far a round's sampling is."""
-
+def _show_sampling(round: Round, show: Show | None) -> Progress:
     def tell(num_done: int, num_all: int, left_s: float | None) -> None:
         if show is not None:
             show(f"round {round.number}: prompts sampled", num_done, num_all)
@@ -243,8 +226,8 @@ def _teller(round: Round, show: Show | None) -> Progress:
     return tell
 
 
-def _judging_teller(round: Round, show: Show | None) -> JudgeProgress:
-    """Return what says how far a round's judging is: a bar, or a line for each twentieth."""
+def _show_judging(round: Round, show: Show | None) -> JudgeProgress:
+    """Return a function that shows the progress of judging: a bar, or up to 20 lines."""
 
     def tell(num_done: int, num_all: int, spent: Spending) -> None:
         if show is not None:
@@ -255,18 +238,20 @@ def _judging_teller(round: Round, show: Show | None) -> JudgeProgress:
     return tell
 
 
-def _shared(path: Path, asked: Sequence[Asked], sampling: Sampling) -> list[Rollout]:
-    prompts = {one.id: one.prompt for one in asked}
+def _shared(
+    path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling
+) -> list[Rollout]:
+    texts = {one.id: one.prompt for one in prompts}
     rollouts = read_rollouts(path, sampling)
     for rollout in rollouts:
-        if prompts.get(rollout.id) != rollout.prompt:
+        if texts.get(rollout.id) != rollout.prompt:
             raise InputError(
                 f"{path} has prompt {rollout.id}, which this recipe does not draw",
                 hint="prompts under [data] must be those of the recipe that sampled it",
             )
-    if len(rollouts) < len(asked):
+    if len(rollouts) < len(prompts):
         raise InputError(
-            f"{path} has {len(rollouts)} of this recipe's {len(asked)} prompts",
+            f"{path} has {len(rollouts)} of this recipe's {len(prompts)} prompts",
             hint="let the run that samples it come to the end of that round",
         )
     return rollouts

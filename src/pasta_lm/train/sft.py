@@ -1,9 +1,7 @@
-"""Stage one: supervised finetuning on annotated answers, on the Trainer of transformers.
+"""Stage one: supervised finetuning on annotated answers.
 
-Pasta-SFT learns the tags; Baseline-SFT is the same with the tags stripped; the base model is the
-same with random weights at the beginning. Learning rate, batch and schedule are the recipe's.
-
-Several processes train one model where ``accelerate launch`` starts them (``processes.py``).
+Pasta-SFT learns the tags; Baseline-SFT is the same recipe with the tags stripped. All numbers are
+the recipe's.
 
 Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5, linear, 4 epochs).
 """
@@ -17,62 +15,52 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 
 from pasta_lm.data.encode import NO_LABEL
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.adapters import adapted, frozen_dtype, merged
-from pasta_lm.train.checkpoints import newest_checkpoint
 from pasta_lm.train.collate import collate
-from pasta_lm.train.config import SftConfig, TrainConfig, taught_by
+from pasta_lm.train.config import SftConfig, TrainConfig
+from pasta_lm.train.example_table import example_table
 from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
-from pasta_lm.train.preflight import describe
 from pasta_lm.train.processes import check_launch, is_first, num_processes, whole_model
-from pasta_lm.train.progress import Progress
 from pasta_lm.train.sources import PackSet, packs_of
-from pasta_lm.train.trainer import PackTrainer, training_arguments
+from pasta_lm.train.trainer import PackTrainer, newest_checkpoint
 
 
 def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
-    """Carry out a recipe; return the folder of the model that came out.
+    """Carry out a recipe; return the folder of the trained model.
 
     Args:
         config: The recipe.
-        resume: Go on from the newest checkpoint in ``train.out``, if there is one.
+        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
 
     Raises:
-        ModelError: the loss became NaN or infinite, and the records of that batch are named; or the
-            weights did.
-        InputError: the data are none, or reach beyond the model's context.
+        ModelError: the loss or the weights became NaN or infinite.
+        InputError: there are no data, or a record exceeds the model's context.
         UnsupportedModelError: the engine would not be exact for this model.
         MissingExtraError: the recipe has adapters, and peft is not installed.
         UsageError: several processes cannot carry it out.
     """
     train, lora = config.train, config.lora
-    check_launch(train.optimizer, has_adapters=lora is not None)
+    check_launch(has_adapters=lora is not None)
     learner, packs = _prepare(config)
     if is_first():
         print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
     adapters = adapted(learner, lora) if lora else None
     trainer = SftTrainer(
-        train,
-        model=adapters or learner.model,
-        args=training_arguments(train),
-        train_dataset=packs,
-        data_collator=collate,
-        callbacks=[Progress(Path(train.out) / "log.jsonl")],
+        train, model=adapters or learner.model, train_dataset=packs, data_collator=collate
     )
-    trainer.remove_callback(PrinterCallback)  # standard output is for the result
-    checkpoint = newest_checkpoint(Path(train.out)) if resume else None
-    trainer.learn(checkpoint)
+    trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None:
         learner = merged(learner, adapters)
     return save_whole(learner, trainer, train)
 
 
 def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Path:
-    """Write the model folder, from one process or from the parts of all; return where it is."""
+    """Write the model folder, from one process or from the shards of all; return the folder."""
     folder = Path(train.out) / MODEL_FOLDER
     if num_processes() == 1:
         return save(learner, train, folder)
@@ -84,15 +72,15 @@ def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Pa
 
 
 def preflight(config: SftConfig) -> str:
-    """Return what a recipe is about to do, with an example as the model meets it."""
+    """Return a summary of a recipe, with one encoded example; nothing is trained."""
     return _summary(config, *_prepare(config))
 
 
 def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     train = config.train
-    set_seed(train.seed)  # before the weights: a model that begins at random begins with it
+    set_seed(train.seed)  # before the model is loaded, because its weights may be random
     learner = load_learner(config.model, frozen_dtype(config.lora, train))
-    learner = replace(learner, trained_strategy=taught_by(config.data))
+    learner = replace(learner, trained_strategy=config.data.trained_strategy)
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions))
     last = learner.last_position
@@ -102,28 +90,28 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
 def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
     train, examples = config.train, packs[0]
     example = next((e for e in examples if e.rows is not None), examples[0])
-    of_an_epoch = ceil(len(packs) / train.accumulate)
-    num_steps = train.steps or ceil((train.epochs or 1) * of_an_epoch)
+    steps_per_epoch = ceil(len(packs) / train.accumulate)
+    num_steps = train.steps or ceil((train.epochs or 1) * steps_per_epoch)
     of_rank = f", frozen, adapters of rank {config.lora.rank}" if config.lora else ""
     head = (
         f"{learner.model.num_parameters():,} weights{of_rank}; {num_steps} steps of "
         f"{train.accumulate} x {config.data.max_tokens} tokens at most; positions "
-        f"{train.positions}; {train.optimizer}"
+        f"{train.positions}"
     )
-    table = describe(example, learner.vocabulary, learner.eos_id)
+    table = example_table(example, learner.vocabulary, learner.eos_id)
     return f"{head}\n{len(examples)} examples in the first pack. One of them:\n{table}"
 
 
 class SftTrainer(PackTrainer):
-    """The Trainer with our loss, our order of packs and a stop where the loss is no number."""
+    """The Trainer with the mean next-token loss of a pack."""
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of a pack, each label at its weight.
+        """Return the mean loss of a pack.
 
         Raises:
             ModelError: it is NaN or infinite.
         """
-        record_ids, labels = inputs["record_ids"], inputs["shift_labels"]
+        labels = inputs["shift_labels"]
         learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
         out = model(
             input_ids=inputs["input_ids"],
@@ -132,7 +120,6 @@ class SftTrainer(PackTrainer):
             use_cache=False,
             logits_to_keep=learned,
         )
-        weights = inputs["label_weights"][:, learned]
-        loss = next_token_loss(out.logits, labels[:, learned], weights)
-        self.check_loss(loss, record_ids)
+        loss = next_token_loss(out.logits, labels[:, learned])
+        self.check_loss(loss, inputs["record_ids"])
         return loss

@@ -1,40 +1,50 @@
-"""What both stages ask of the Trainer: the recipe's optimiser, and a stop where a loss is NaN."""
+"""The Trainer of both stages: packs, checkpoints, the log, and a stop at a NaN loss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from pasta_lm.errors import ModelError
-from pasta_lm.train import muon
-from pasta_lm.train.checkpoints import LAST_FILE
 from pasta_lm.train.config import WSD, TrainConfig
 from pasta_lm.train.learner import check_finite
-from pasta_lm.train.processes import num_processes, packs_each
+from pasta_lm.train.processes import is_first, num_processes, packs_each
+
+LOG = "log.jsonl"
+STATE = "trainer_state.json"
+"""The Trainer writes this file last: a checkpoint that has it is complete."""
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 class PackTrainer(Trainer):
-    """The Trainer with the optimiser of a recipe; a subclass brings the loss of a pack."""
+    """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
 
     def __init__(self, train: TrainConfig, **kwargs: Any) -> None:
-        """Keep the recipe's numbers; the rest goes to the Trainer."""
-        self._train = train
-        super().__init__(**kwargs)
+        """Build a Trainer; it logs to ``log.jsonl`` in ``train.out``."""
+        super().__init__(args=training_arguments(train), **kwargs)
+        self.add_callback(LogCallback(Path(train.out) / LOG))
+        self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def learn(self, checkpoint: Path | None) -> None:
-        """Take the steps of the recipe, from a checkpoint on if there is one.
-
-        From a checkpoint of the last step the Trainer would take one more; what is there is kept.
-
-        Args:
-            checkpoint: A whole one of this run.
-        """
-        # A sharp softmax is full of numbers too small for float32's usual form: slow, and nothing.
+        """Train, starting from a complete checkpoint of this run if one is given."""
+        # A sharp softmax has many denormal numbers, which are slow and as good as zero.
         torch.set_flush_denormal(True)
         try:
             self._learn(checkpoint)
@@ -45,21 +55,22 @@ class PackTrainer(Trainer):
         if checkpoint is None:
             self.train()
             return
-        step = TrainerState.load_from_json(str(checkpoint / LAST_FILE)).global_step
+        step = TrainerState.load_from_json(str(checkpoint / STATE)).global_step
+        # From a checkpoint of the last step the Trainer would take one step more.
         if 0 < self.args.max_steps <= step and num_processes() == 1:
             self._load_from_checkpoint(str(checkpoint))
         else:
             self.train(resume_from_checkpoint=str(checkpoint))
 
     def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
-        """Refuse a loss that is no number, before it reaches the weights.
+        """Refuse a loss that is NaN or infinite, before it reaches the weights.
 
         Args:
-            loss: Of a pack.
-            ids: Of the records that it holds.
+            loss: A scalar, the loss of a pack.
+            ids: The records of the pack.
 
         Raises:
-            ModelError: it is NaN or infinite; the records are named.
+            ModelError: the loss is NaN or infinite; the records are named.
         """
         if not torch.isfinite(loss):
             shown = ", ".join(ids[:8])
@@ -74,50 +85,127 @@ class PackTrainer(Trainer):
         """Write the weights of a checkpoint.
 
         Raises:
-            ModelError: a weight is NaN or infinite: no loss has met it yet.
+            ModelError: a weight is NaN or infinite, which no loss has shown yet.
         """
         assert isinstance(self.model, nn.Module)
         check_finite(self.model)
         super().save_model(output_dir, _internal_call)
 
-    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
-        """Return the optimiser that the recipe names."""
-        if self._train.optimizer == "adamw":
-            return super().create_optimizer(*args)
-        if self.optimizer is None:
-            rate = self._train.learning_rate
-            other_rate = self._train.other_learning_rate or rate
-            assert isinstance(self.model, nn.Module)
-            groups = muon.groups(self.model, rate, other_rate)
-            self.optimizer = muon.Muon(groups, rate, weight_decay=self._train.weight_decay)
-        return self.optimizer
+
+class LogCallback(TrainerCallback):
+    """Writes each logged row as JSON, and prints the loss and the time left."""
+
+    def __init__(self, log: Path) -> None:
+        """Append to a log."""
+        self._log = log
+        self._began: tuple[int, float] | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Keep the first step and its time."""
+        self._began = (state.global_step, time.monotonic())
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the row; print the loss."""
+        if not state.is_world_process_zero:
+            return
+        row = {"step": state.global_step, **(logs or {})}
+        append_row(self._log, row)
+        if "loss" in row:
+            shown = f"loss {row['loss']:.4f}"
+            if "margin" in row:
+                shown += f"  margin {row['margin']:.2f}"
+            line = f"step {state.global_step}/{state.max_steps}  {shown}  {self._left(state)}"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    def _left(self, state: TrainerState) -> str:
+        assert self._began is not None
+        first, start = self._began
+        done = state.global_step - first
+        seconds = (time.monotonic() - start) / max(done, 1) * (state.max_steps - state.global_step)
+        return f"{seconds / 60:.1f} min left"
+
+
+def append_row(log: Path, row: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a log, with the time; its folder is made."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), **row}) + "\n")
+
+
+def newest_checkpoint(out: Path) -> Path | None:
+    """Return the newest complete checkpoint of a run; incomplete ones are named and skipped.
+
+    Args:
+        out: The run's folder; it may not exist.
+    """
+    found = {
+        int(name[1]): path for path in out.glob("*") if (name := _CHECKPOINT.fullmatch(path.name))
+    }
+    for step in sorted(found, reverse=True):
+        folder = found[step]
+        if not folder.is_dir():
+            continue
+        if _is_complete(folder):
+            return folder
+        _say(f"{folder} was not written to its end: it is left out")
+    _say(f"no checkpoint in {out}: starting anew")
+    return None
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict)
+
+
+def _say(line: str) -> None:
+    if is_first():
+        print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
 
 
 def is_mixed(train: TrainConfig) -> bool:
     """Return whether matrix products are computed in bfloat16 on this machine.
 
-    A CPU without matrix units (AMX) is slower at them than in float32, which it then keeps to.
+    A CPU without matrix units (AMX) stays at float32, which is faster there.
     """
     if torch.cuda.is_available():
         return train.dtype == "bfloat16"
-    # Older versions of torch cannot say what a CPU has.
+    # Older versions of torch cannot list the capabilities of a CPU.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return train.mixed_precision and bool(capabilities.get("amx_bf16"))
 
 
 def training_arguments(train: TrainConfig) -> TrainingArguments:
-    """Return what a recipe says, in the Trainer's words."""
+    """Return the Trainer's arguments for a recipe."""
+    more: dict[str, Any] = {}
+    if train.schedule == WSD:
+        num_decay_steps = round(train.decay * (train.steps or 0))
+        more["lr_scheduler_kwargs"] = {"num_decay_steps": num_decay_steps, "decay_type": "1-sqrt"}
+    if train.checkpointing:
+        # Not reentrant: the frozen weights below an adapter have no gradient.
+        more["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     return TrainingArguments(
         output_dir=train.out,
         max_steps=-1 if train.steps is None else train.steps,
         num_train_epochs=train.epochs or 1,
         per_device_train_batch_size=1,
         gradient_accumulation_steps=packs_each(train.accumulate),
+        gradient_checkpointing=train.checkpointing,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         adam_beta2=0.98,
         lr_scheduler_type=train.schedule,
-        lr_scheduler_kwargs=_decay(train),
         warmup_steps=train.warmup,
         max_grad_norm=train.clip,
         bf16=is_mixed(train),
@@ -132,21 +220,5 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         train_sampling_strategy="sequential",
         dataloader_pin_memory=False,
         dataloader_num_workers=train.workers,
-        **_checkpointing(train),
+        **more,
     )
-
-
-def _checkpointing(train: TrainConfig) -> dict[str, Any]:
-    if not train.checkpointing:
-        return {}
-    # Not reentrant: what is frozen below an adapter has no gradient to begin with.
-    return {
-        "gradient_checkpointing": True,
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
-    }
-
-
-def _decay(train: TrainConfig) -> dict[str, Any]:
-    if train.schedule != WSD:
-        return {}
-    return {"num_decay_steps": round(train.decay * (train.steps or 0)), "decay_type": "1-sqrt"}

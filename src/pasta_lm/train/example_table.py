@@ -1,4 +1,4 @@
-"""One example as the model meets it, printed before training: what is fed, learned and seen."""
+"""A table of one encoded example, printed before training: tokens, labels, positions, mask."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.train.collate import seen
 
-HEAD, TAIL = 4, 3
-"""Of a longer run of tokens of one thread, so many are shown at its ends."""
+NUM_HEAD, NUM_TAIL = 4, 3
+"""Rows shown at the ends of a longer run of tokens of one thread."""
 PROMPT = -1
 
 
-def describe(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
-    """Return a table with a line for each token: its thread, position, label and what it sees.
+def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
+    """Return a table with one line per token: its thread, position, label and visible entries.
 
-    Runs of one thread are folded in their middle; ``seen`` is the number of entries of each thread
-    that the token attends to, itself included.
-
-    Args:
-        example: Any, with tags or without.
-        vocabulary: What names the tokens.
-        eos_id: What the last of main predicts.
+    The middle of long runs of one thread is left out. The last column counts the entries of each
+    thread that the token attends to, itself included.
     """
     num_learned = sum(label != NO_LABEL for label in example.labels)
     head = f"{example.id}: {len(example)} tokens, {example.num_prompt} of them the prompt's, "
@@ -54,12 +49,12 @@ def _name(thread: int) -> str:
 
 
 def _folded(slots: Sequence[int]) -> Iterator[int | None]:
-    if len(slots) <= HEAD + TAIL + 1:
+    if len(slots) <= NUM_HEAD + NUM_TAIL + 1:
         yield from slots
         return
-    yield from slots[:HEAD]
+    yield from slots[:NUM_HEAD]
     yield None
-    yield from slots[-TAIL:]
+    yield from slots[-NUM_TAIL:]
 
 
 def _line(
