@@ -276,10 +276,8 @@ def more_rounds(plan: Plan, page: str, main: str) -> None:
 def other_shape(plan: Plan, shape: str) -> None:
     """A base of another shape from nothing, and the headline's models on it."""
     page, usual = f"shape-{shape}", plan.base_name
-    file = f"model.architecture=runs/recipes/{shape}-2m.json"
-    # Heads with a beginning are for some shapes alone; here all begin at random.
-    changes = ("model.begin=random", *(() if plan.options.is_tiny else (file,)))
-    plan.base_name = plan.train_base(f"{page}/base", *changes)
+    file = f"model.random.architecture=runs/recipes/{shape}-2m.json"
+    plan.base_name = plan.train_base(f"{page}/base", *(() if plan.options.is_tiny else (file,)))
     baseline = plan.sft(f"{page}/baseline", "baseline", 0)
     plan.page(page, f"The headline on a tiny {shape} from nothing", baseline)
     noisy = plan.sft(f"{page}/pasta-noisy", "pasta-noisy", 0)

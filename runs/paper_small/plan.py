@@ -11,12 +11,11 @@ from steps import Options, Page, Step, part_of
 
 SHARES = {"test": 1, "dev": 2, "hard": 4}
 """One of how many: a split other than the test split has fewer prompts."""
-BASES = ("base-last", "base-long", "base-all", "base-more", "base")
-"""What ``runs/laptop.sh`` may have left as base model, the best first."""
+BASE = "random"
+"""The base model of ``runs/laptop.sh``, and the recipe of a base of another shape."""
 
-# A toy learns from drills to say little and to end; what it is finetuned on must not undo that,
-# because a sample that a limit cut is not learned from. It forks nothing, so that by parallelism no
-# sample would be better than another.
+# A toy forks nothing, so that by parallelism no sample would be better than another. Its finetuning
+# must not undo that answers end, because a sample that a limit cut is not trained on.
 SFT_ON_A_TOY = (
     "train.steps=3",
     "train.learning_rate=1e-4",
@@ -24,9 +23,8 @@ SFT_ON_A_TOY = (
     "data.max_tokens=1024",
 )
 BASE_ON_A_TOY = (
-    *("model.architecture=runs/recipes/llama-tiny.json", *SFT_ON_A_TOY),
-    *("train.steps=40", "data.tasks.drills_first=1.0", "data.tasks.clauses=0.6"),
-    "train.learning_rate=6e-3",
+    *("model.random.architecture=runs/recipes/llama-tiny.json", *SFT_ON_A_TOY),
+    *("train.steps=40", "train.learning_rate=6e-3"),
 )
 BON_ON_A_TOY = (
     *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=48"),
@@ -48,14 +46,12 @@ class Plan:
         """By baseline and split, the records of its sequential answers, for all points."""
         self.folders: dict[str, str] = {}
         """By the name of a training, the model folder that it makes."""
-        self.tokenizer = ""
         self.base_name = "base"
-        made = (options.laptop / name / "model" for name in BASES)
-        for folder in (options.base, *(() if options.is_tiny else (*made, options.kept))):
+        made = () if options.is_tiny else (options.laptop / BASE / "model",)
+        for folder in (options.base, *made, options.kept):
             if folder is not None and (folder / "model.safetensors").exists():
-                self.folders["base"] = self.tokenizer = str(folder)
+                self.folders["base"] = str(folder)
                 return
-        self._add_tokenizer()
         self.train_base("base")
 
     @property
@@ -95,18 +91,10 @@ class Plan:
 
     # --- trainings
 
-    def _add_tokenizer(self) -> None:
-        folder = self.options.out / "tokenizer"
-        few = ("--num-tasks", "200") if self.options.is_tiny else ()
-        words = ("train", "tokenizer", "--out", str(folder), *few)
-        self.add("tokenizer", words, folder / "tokenizer.json")
-        self.tokenizer = str(folder)
-
     def train_base(self, name: str, *changes: str) -> str:
         """Add a base model from nothing, and return its name."""
         toy = BASE_ON_A_TOY if self.options.is_tiny else ()
-        own = (f"model.tokenizer={self.tokenizer}", *toy, *changes)
-        return self._train("sft", name, "base", own, ("tokenizer",))
+        return self._train("sft", name, BASE, (*toy, *changes), ())
 
     def sft(self, name: str, recipe: str, seed: int, *changes: str) -> str:
         """Add a finetuning of the base, and return its name.
@@ -125,7 +113,7 @@ class Plan:
         """Return the small model that guesses for the baselines of all seeds."""
         if "draft" not in self.steps:
             toy = SFT_ON_A_TOY if self.options.is_tiny else ()
-            changes = (f"model.tokenizer={self.base}", *toy)
+            changes = (f"model.random.tokenizer={self.base}", *toy)
             self._train("sft", "draft", "draft", changes, (self.base_name,))
         return "draft"
 

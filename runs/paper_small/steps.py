@@ -15,7 +15,7 @@ class Options:
         out: Where all is made.
         laptop: Where ``runs/laptop.sh`` made its models.
         base: The base model, where it is neither there nor to be trained.
-        kept: The one that lies in the repository, for where there is no other.
+        kept: The sequential model that comes with the package, where there is no other.
         seeds: Of training, in order.
         num_prompts: Test prompts of the families that training sees.
         num_timed: Of each family, decoded alone for clocks.
@@ -31,7 +31,7 @@ class Options:
     out: Path
     laptop: Path
     base: Path | None = None
-    kept: Path | None = Path("runs/base")
+    kept: Path | None = Path("src/pasta_lm/models/builtin-sequential")
     seeds: tuple[int, ...] = (0,)
     num_prompts: int = 8400
     num_timed: int = 10

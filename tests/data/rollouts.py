@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.data.rollouts import Rollout, Sample
+from pasta_lm.data.rollouts import Rollout
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.judging.judge import Comparison, Verdict, Winner
 
 
@@ -16,12 +17,19 @@ def sample(
     content: int = 12,
     reason: str = "stop",
     num_illegal: int = 0,
-) -> Sample:
+) -> AnswerRecord:
     """Return an answer of one sentence; its figures are what they are said to be."""
-    return Sample(text, text, reason, path, content, num_illegal)
+    return AnswerRecord(
+        text=text,
+        program=text,
+        finish_reason=reason,
+        num_illegal=num_illegal,
+        num_content_tokens=content,
+        critical_path=path,
+    )
 
 
-def rollout(*samples: Sample, name: str = "task", baseline: int = 20) -> Rollout:
+def rollout(*samples: AnswerRecord, name: str = "task", baseline: int = 20) -> Rollout:
     """Return samples of a prompt to which the baseline answered with so many tokens."""
     return Rollout(name, "Is it?", sample("Well.", path=baseline), samples)
 

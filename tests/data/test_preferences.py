@@ -7,12 +7,14 @@ from math import inf
 
 import pytest
 
-from pasta_lm.data.preferences import Efficiency, Scoring, efficiency, is_usable, select_pairs
-from pasta_lm.data.rollouts import Sample
+from pasta_lm.data.preferences import Efficiency, ScoreConfig, efficiency, is_usable, select_pairs
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.judging.judge import Comparison, Verdict
 from tests.data.rollouts import GradeBook, rollout, sample
 
-SPEEDUP, HARMONIC, PARALLELISM = Efficiency.SPEEDUP, Efficiency.HARMONIC, Efficiency.PARALLELISM
+SPEEDUP: Efficiency = "speedup"
+HARMONIC: Efficiency = "harmonic"
+PARALLELISM: Efficiency = "parallelism"
 ORIGINAL = "Surely."
 GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
 
@@ -43,13 +45,16 @@ def test_efficiency_by_hand(
 
 @pytest.mark.parametrize(("weight", "score"), [(0, 1.5), (1, 2.1), (4, 3.9), (inf, 0.6)])
 def test_the_score_is_efficiency_and_quality_by_its_weight(weight: float, score: float) -> None:
-    assert Scoring(weight).score(1.5, 0.6) == pytest.approx(score)
+    assert ScoreConfig(quality_weight=weight).score(1.5, 0.6) == pytest.approx(score)
 
 
 def test_a_score_by_hand() -> None:
     judge = GradeBook(GRADES)
     selection = select_pairs(
-        [rollout(sample("good"), sample("fair", path=4))], {"task": ORIGINAL}, judge, Scoring(2.0)
+        [rollout(sample("good"), sample("fair", path=4))],
+        {"task": ORIGINAL},
+        judge,
+        ScoreConfig(quality_weight=2.0),
     )
     good, fair = selection.scored["task"]
     # good: 0.2 better than the baseline's in both orders, level with the original.
@@ -72,7 +77,7 @@ def test_a_score_by_hand() -> None:
 def test_the_judge_is_asked_once_about_each_opponent_in_both_orders() -> None:
     judge = GradeBook(GRADES)
     rollouts = [rollout(sample("good"), sample("bad"), name=name) for name in ("one", "two")]
-    select_pairs(rollouts, {"one": ORIGINAL}, judge, Scoring(1.0))
+    select_pairs(rollouts, {"one": ORIGINAL}, judge, ScoreConfig(quality_weight=1.0))
     assert judge.num_calls == 1
     assert [(one.prompt_id, one.first, one.second) for one in judge.asked] == [
         *[("one", "good", "Well."), ("one", "Well.", "good")],
@@ -84,9 +89,11 @@ def test_the_judge_is_asked_once_about_each_opponent_in_both_orders() -> None:
     ]
 
 
-def chosen(weight: float, *samples: Sample) -> tuple[str, str] | None:
+def chosen(weight: float, *samples: AnswerRecord) -> tuple[str, str] | None:
     """Return the best and the worst of some samples, or None where there is no pair."""
-    selection = select_pairs([rollout(*samples)], {}, GradeBook(GRADES), Scoring(weight))
+    selection = select_pairs(
+        [rollout(*samples)], {}, GradeBook(GRADES), ScoreConfig(quality_weight=weight)
+    )
     assert selection.num_equal + selection.num_lacking == 1 - len(selection.pairs)
     texts = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
     return texts[0] if texts else None
@@ -124,7 +131,7 @@ def test_more_pairs_of_a_prompt_go_inwards_while_one_side_is_better(
 ) -> None:
     grades = GRADES | {"poor": 0.2}
     samples = [sample(text) for text in ("poor", "good", "bad", "good", "fair", "fair")]
-    scoring = Scoring(1.0, pairs=asked)
+    scoring = ScoreConfig(quality_weight=1.0, pairs=asked)
     selection = select_pairs([rollout(*samples)], {}, GradeBook(grades), scoring)
     found = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
     assert found == pairs
@@ -139,7 +146,7 @@ def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
         rollout(sample("good"), sample("good", reason="length"), name="one is left"),
         rollout(sample("", reason="stop"), sample("bad", num_illegal=1), name="none is left"),
     ]
-    selection = select_pairs(rollouts, {}, GradeBook(GRADES), Scoring(1.0))
+    selection = select_pairs(rollouts, {}, GradeBook(GRADES), ScoreConfig(quality_weight=1.0))
     assert [pair.id for pair in selection.pairs] == ["pair"]
     figures = selection.figures()
     counts = {key: value for key, value in figures.items() if key.startswith("num_")}
@@ -169,7 +176,7 @@ def test_a_sample_on_which_a_verdict_is_missing_is_left_out_and_counted() -> Non
         rollout(sample("good"), sample("fair", path=1), sample("bad"), name="pair"),
         rollout(sample("fair"), sample("good"), name="one is left"),
     ]
-    selection = select_pairs(rollouts, {}, Silent(GRADES), Scoring(1.0))
+    selection = select_pairs(rollouts, {}, Silent(GRADES), ScoreConfig(quality_weight=1.0))
     (pair,) = selection.pairs
     assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("good", "bad")
     assert pair.parts["quality_chosen"] == pytest.approx(1.4)  # nobody else's verdict moved here
@@ -187,11 +194,11 @@ def test_a_sample_on_which_a_verdict_is_missing_is_left_out_and_counted() -> Non
         (sample(" \n"), False),
     ],
 )
-def test_only_what_ended_by_itself_and_says_something_is_learned(one: Sample, usable: bool) -> None:
+def test_only_complete_answers_with_text_are_learned(one: AnswerRecord, usable: bool) -> None:
     assert is_usable(one) is usable
 
 
 def test_of_nothing_there_are_no_pairs() -> None:
-    selection = select_pairs([], {}, GradeBook({}), Scoring(1.0))
+    selection = select_pairs([], {}, GradeBook({}), ScoreConfig(quality_weight=1.0))
     assert selection.pairs == []
     assert selection.figures()["score"] == 0.0

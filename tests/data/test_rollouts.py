@@ -12,15 +12,15 @@ import pytest
 
 from pasta_lm.data import rollouts
 from pasta_lm.data.rollouts import (
-    Answering,
-    Question,
+    AnsweringModels,
+    PromptWithReference,
     Rollout,
-    Sample,
     Sampling,
     read_rollouts,
     roll_out,
     seed_of,
 )
+from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.trace import Kind, Trace
@@ -29,7 +29,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
 from tests.evaluate.tiny import tiny
 
-QUESTIONS = [Question(f"q{number}", f"Question {number}?\n\u2028") for number in range(5)]
+QUESTIONS = [PromptWithReference(f"q{n}", f"Question {n}?\n\u2028") for n in range(5)]
 SAMPLING = Sampling(model="m", baseline="b", samples=3, seed=7, max_tokens=40)
 Asked = tuple[str, SamplingParams, str]
 
@@ -68,14 +68,14 @@ class Fake:
         return Answer(parse(text), trace)
 
 
-def fakes(num_batches: int = 1000) -> tuple[Fake, Callable[[], Answering]]:
+def fakes(num_batches: int = 1000) -> tuple[Fake, Callable[[], AnsweringModels]]:
     """Return a model that breaks down after some batches, and what loads it."""
     model = Fake(num_batches_left=num_batches)
-    both = Answering(cast(Pasta, model), cast(Pasta, Fake()))
+    both = AnsweringModels(cast(Pasta, model), cast(Pasta, Fake()))
     return model, lambda: both
 
 
-def never() -> Answering:
+def never() -> AnsweringModels:
     raise AssertionError("a complete journal needs no model")
 
 
@@ -85,7 +85,7 @@ def silent(num_done: int, num_all: int, left_s: float | None) -> None:
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouts, "BATCH", 2)
+    monkeypatch.setattr(rollouts, "BATCH_SIZE", 2)
 
 
 def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path
     rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [row["id"] for row in rows] == [question.id for question in QUESTIONS]
     assert all([*row] == ["id", "prompt", "sampled", "baseline", "samples"] for row in rows)
-    assert [*rows[0]["samples"][0]] == [
-        *("program", "text", "finish_reason"),
+    assert rows[0]["samples"][0].keys() == {
+        *("program", "text", "finish_reason", "kind", "wall_s"),
         *("critical_path", "num_content_tokens", "num_illegal", "trace"),
-    ]
+    }
     assert [len(one.samples) for one in found] == [3] * 5
     assert found == read_rollouts(path)
     for (prompt, params, strategy), question in zip(model.asked, QUESTIONS, strict=True):
@@ -109,7 +109,7 @@ def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path
 
 def test_the_baseline_answers_sequentially_and_by_its_likeliest_tokens(tmp_path: Path) -> None:
     baseline = Fake()
-    both = Answering(cast(Pasta, Fake()), cast(Pasta, baseline))
+    both = AnsweringModels(cast(Pasta, Fake()), cast(Pasta, baseline))
     roll_out(tmp_path / "rollouts.jsonl", QUESTIONS, SAMPLING, lambda: both, silent)
     for _, params, strategy in baseline.asked:
         assert (params.n, params.temperature, params.max_tokens) == (1, 0.0, 40)
@@ -193,7 +193,7 @@ def test_a_journal_that_was_sampled_otherwise_is_refused(
 def test_a_journal_of_other_prompts_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
-    for others in (QUESTIONS[:3], [Question("q0", "Another?"), *QUESTIONS[1:]]):
+    for others in (QUESTIONS[:3], [PromptWithReference("q0", "Another?"), *QUESTIONS[1:]]):
         with pytest.raises(InputError, match=r"has prompt q\d, which is not among those"):
             roll_out(path, others, SAMPLING, never, silent)
 
@@ -216,8 +216,19 @@ def test_a_row_that_is_no_rollout_is_named(tmp_path: Path) -> None:
         read_rollouts(path)
 
 
+def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    found = roll_out(path, QUESTIONS[:1], SAMPLING, fakes()[1], silent)
+    row: Row = json.loads(path.read_bytes())
+    for one in (row["baseline"], *row["samples"]):
+        del one["kind"], one["wall_s"]
+    path.write_text(json.dumps(row) + "\n", "utf-8")
+    (rollout,) = read_rollouts(path)
+    assert rollout.samples == tuple(replace(one, kind=None) for one in found[0].samples)
+
+
 def test_a_real_engine_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    both = Answering(tiny("model"), tiny("baseline", seed=1))
+    both = AnsweringModels(tiny("model"), tiny("baseline", seed=1))
     sampling = replace(SAMPLING, samples=2, max_tokens=12)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     found = roll_out(whole, QUESTIONS[:3], sampling, lambda: both, silent)
@@ -234,7 +245,7 @@ def test_a_real_engine_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
         assert trace.num_content_tokens == one.num_content_tokens
 
 
-def but_for_clocks(rollout: Rollout) -> list[tuple[Sample, list[tuple[int, ...]]]]:
+def but_for_clocks(rollout: Rollout) -> list[tuple[AnswerRecord, list[tuple[int, ...]]]]:
     """Return the answers with what was fed when, in steps."""
     return [
         (

@@ -192,7 +192,11 @@ def test_the_recipe_of_the_page_shows_one_of_its_answers(
 ) -> None:
     recipe = of_page("toml")
     assert 'base = "path/to/model"' in recipe
-    begun = f'architecture = "{model.architecture}"\ntokenizer = "{model.tokenizer}"'
+    assert model.random is not None
+    begun = (
+        f'random.architecture = "{model.random.architecture}"\n'
+        f'random.tokenizer = "{model.random.tokenizer}"'
+    )
     file = tmp_path / "recipe.toml"
     file.write_text(recipe.replace('base = "path/to/model"', begun), encoding="utf-8")
     monkeypatch.chdir(ROOT)
@@ -209,7 +213,8 @@ def test_the_code_of_the_page_counts_lengths_anew_and_changes_nothing_else(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpora").symlink_to(ROOT / "corpora")
     scope: dict[str, Any] = {}
-    exec(of_page("python").replace("path/to/model", str(model.tokenizer)), scope)
+    assert model.random is not None
+    exec(of_page("python").replace("path/to/model", model.random.tokenizer), scope)
     counted = read_records(tmp_path / "starter-counted.jsonl")
     records = read_records(SCRIPT["ROWS"])
     assert [one.id for one in counted] == [one.id for one in records]

@@ -13,7 +13,7 @@ from pasta_lm.engines.torch.loading import LoadedModel, eos_ids, tag_pieces
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
-from pasta_lm.train.tokenizer import train_tokenizer
+from tests.task_tokenizer import train_tokenizer
 
 POOL_TOKENS = 8192
 TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words

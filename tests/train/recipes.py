@@ -12,10 +12,17 @@ from typing import Any
 from pasta_lm.data.records import Record
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.tasks import mixture
-from pasta_lm.train.config import DataConfig, ModelConfig, SftConfig, TasksConfig, TrainConfig
+from pasta_lm.train.config import (
+    DataConfig,
+    ModelConfig,
+    RandomConfig,
+    SftConfig,
+    TasksConfig,
+    TrainConfig,
+)
 from pasta_lm.train.learner import Learner, load_learner
 from pasta_lm.train.sources import Pack, packs_of
-from pasta_lm.train.tokenizer import train_tokenizer
+from tests.task_tokenizer import train_tokenizer
 from tests.tasks.reading import annotate
 
 NUM_TEXTS = 200
@@ -39,7 +46,10 @@ def begin(folder: Path) -> ModelConfig:
     tokenizer.save_pretrained(folder / "tokenizer")
     architecture = folder / "tiny.json"
     architecture.write_text(json.dumps(ARCHITECTURE), encoding="utf-8")
-    return ModelConfig(architecture=str(architecture), tokenizer=str(folder / "tokenizer"))
+    tokenizer_folder = str(folder / "tokenizer")
+    return ModelConfig(
+        random=RandomConfig(architecture=str(architecture), tokenizer=tokenizer_folder)
+    )
 
 
 def records(count: int) -> list[Record]:

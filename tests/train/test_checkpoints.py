@@ -11,9 +11,10 @@ import pytest
 from safetensors.torch import load_file
 from torch import allclose
 
-from pasta_lm.train.checkpoints import LAST_FILE, newest_checkpoint
-from pasta_lm.train.config import ModelConfig, SftConfig, read_config
+from pasta_lm.recipe import read_recipe
+from pasta_lm.train.config import ModelConfig, SftConfig
 from pasta_lm.train.sft import train_sft
+from pasta_lm.train.trainer import STATE, newest_checkpoint
 from tests.train.recipes import begin, losses, sft
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def test_the_newest_that_is_whole_is_taken_and_what_is_left_out_is_said(
     for name, state in states.items():
         (tmp_path / name).mkdir()
         if state is not None:
-            (tmp_path / name / LAST_FILE).write_text(state, encoding="utf-8")
+            (tmp_path / name / STATE).write_text(state, encoding="utf-8")
     found = newest_checkpoint(tmp_path)
     assert found == (newest and tmp_path / newest)
     said = [
@@ -110,7 +111,7 @@ def test_without_the_newest_checkpoint_s_end_it_goes_on_from_the_one_before(
 ) -> None:
     config = recipe(model, tmp_path)
     train_sft(config)
-    (tmp_path / f"checkpoint-{STEPS}" / LAST_FILE).unlink()
+    (tmp_path / f"checkpoint-{STEPS}" / STATE).unlink()
     (tmp_path / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"half")
     train_sft(config, resume=True)
     assert f"checkpoint-{STEPS} was not written to its end" in capsys.readouterr().err
@@ -124,9 +125,10 @@ import os, signal, sys
 from pathlib import Path
 from transformers import TrainerState
 from pasta_lm.train import sft
-from pasta_lm.train.config import read_config
+from pasta_lm.recipe import read_recipe
+from pasta_lm.train.config import SftConfig
 
-place, config = sys.argv[1], read_config(Path(sys.argv[2]))
+place, config = sys.argv[1], read_recipe(Path(sys.argv[2]), SftConfig)
 kind, name, state_of = {
     "in a step": (sft.SftTrainer, "compute_loss", lambda trainer: trainer.state),
     "in a checkpoint": (sft.SftTrainer, "_save_rng_state", lambda trainer: trainer.state),
@@ -149,10 +151,11 @@ sft.train_sft(config)
 def written(config: SftConfig, folder: Path) -> Path:
     """Write a recipe to disk, for another process."""
     model, train = config.model, config.train
+    assert model.random is not None
     text = f"""
-    [model]
-    architecture = "{model.architecture}"
-    tokenizer = "{model.tokenizer}"
+    [model.random]
+    architecture = "{model.random.architecture}"
+    tokenizer = "{model.random.tokenizer}"
     [data]
     max_tokens = {config.data.max_tokens}
     [data.tasks]
@@ -203,4 +206,4 @@ def test_the_recipe_that_the_other_process_reads_is_the_same(
     model: ModelConfig, tmp_path: Path
 ) -> None:
     config = recipe(model, tmp_path / "out")
-    assert read_config(written(config, tmp_path)) == config
+    assert read_recipe(written(config, tmp_path), SftConfig) == config

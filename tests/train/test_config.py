@@ -11,14 +11,14 @@ import pytest
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.recipe import read_recipe
 from pasta_lm.train.config import (
     DataConfig,
     ModelConfig,
+    RandomConfig,
     SftConfig,
     TasksConfig,
     TrainConfig,
-    read_config,
-    taught_by,
 )
 
 GOOD: dict[str, Any] = {
@@ -29,14 +29,9 @@ GOOD: dict[str, Any] = {
 ALL_RECIPES = sorted((Path(__file__).parents[2] / "runs" / "recipes").glob("*.toml"))
 RECIPES = [path for path in ALL_RECIPES if "bon" not in path.stem.split("-")]
 FILE = {"file": "data.jsonl"}
-WIDER = {"dimensions": 8, "heads": 1, "neurons": 8}
-ONLY_NEW = (
-    "model.wider.only_new keeps the old weights, which muon and weight_decay change without a "
-    "gradient"
-)
 NONE: Any = object()
 """Stands for a key that is left out."""
-FROM_NOTHING = {"model.base": NONE, "model.architecture": "a.json", "model.tokenizer": "t"}
+RANDOM = {"random": {"architecture": "a.json", "tokenizer": "t"}}
 
 
 def toml(value: object) -> str:
@@ -72,7 +67,7 @@ def recipe(changes: dict[str, Any]) -> str:
 def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
-    return read_config(path, changes)
+    return read_recipe(path, SftConfig, changes)
 
 
 def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
@@ -85,10 +80,9 @@ def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
 
 def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     text = """
-    [model]
+    [model.random]
     architecture = "tiny.json"
     tokenizer = "build/tokenizer"
-    begin = "looking_back"
     [data]
     plain = true
     max_tokens = 512
@@ -96,17 +90,10 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     annotator = "noisy"
     split = "train"
     seed = 3
-    few_first = 0.25
-    drills = 0.5
-    drills_first = 0.1
-    clauses = 0.4
-    decision_weight = 20
     [train]
     out = "build/x"
     steps = 200
     learning_rate = 1            # a whole number is a number
-    other_learning_rate = 3e-3
-    optimizer = "muon"
     schedule = "warmup_stable_decay"
     warmup = 0.1
     decay = 0.3
@@ -115,24 +102,14 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
     """
     found = read(tmp_path, text)
     assert found.model == ModelConfig(
-        architecture="tiny.json", tokenizer="build/tokenizer", begin="looking_back"
+        random=RandomConfig(architecture="tiny.json", tokenizer="build/tokenizer")
     )
-    tasks = TasksConfig(
-        annotator="noisy",
-        seed=3,
-        few_first=0.25,
-        drills=0.5,
-        drills_first=0.1,
-        clauses=0.4,
-        decision_weight=20.0,
-    )
+    tasks = TasksConfig(annotator="noisy", seed=3)
     assert found.data == DataConfig(plain=True, max_tokens=512, tasks=tasks)
     assert found.train == TrainConfig(
         out="build/x",
         steps=200,
         learning_rate=1.0,
-        other_learning_rate=3e-3,
-        optimizer="muon",
         schedule="warmup_stable_decay",
         warmup=0.1,
         decay=0.3,
@@ -144,7 +121,7 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
-    found = read_config(path)
+    found = read_recipe(path, SftConfig)
     assert PositionStrategy(found.train.positions) in PositionStrategy
 
 
@@ -155,7 +132,7 @@ def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
         ({"train.stepz": 3}, "unknown key train.stepz", "'steps'"),
         ({"trian": {}}, "unknown key trian", "'train'"),
         ({"data.tasks.anotator": "gold"}, "unknown key data.tasks.anotator", "'annotator'"),
-        ({"model.xyzzy": 1}, "unknown key model.xyzzy", "known: base, architecture, tokenizer"),
+        ({"model.xyzzy": 1}, "unknown key model.xyzzy", "known: base, random"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_one_that_may_be_meant(
@@ -209,15 +186,16 @@ def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.base": NONE}, "[model] needs exactly one of base and architecture"),
-        ({"model.architecture": "a.json"}, "[model] needs exactly one of base and architecture"),
+        ({"model.base": NONE}, "[model] needs exactly one of base and random"),
+        ({"model": {"base": "b", **RANDOM}}, "[model] needs exactly one of base and random"),
         ({"data.tasks": NONE}, "[data] needs exactly one of file and tasks"),
         ({"data.file": "a.jsonl"}, "[data] needs exactly one of file and tasks"),
         ({"train.steps": NONE}, "[train] needs exactly one of steps and epochs"),
         ({"train.epochs": 2}, "[train] needs exactly one of steps and epochs"),
+        ({"model": {"random": {"architecture": "a.json"}}}, "model.random.tokenizer is missing"),
         (
-            {"model": {"architecture": "a.json"}},
-            "[model] architecture needs a tokenizer beside it",
+            {"model": RANDOM, "lora": {}},
+            "[lora] needs model.base: random weights must all be trained",
         ),
         (
             {"train.steps": NONE, "train.epochs": 2},
@@ -236,17 +214,6 @@ def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], messa
             | {"train.steps": NONE, "train.epochs": 2},
             "warmup_stable_decay needs [train] steps, and decay between 0 and 1",
         ),
-        (
-            {"model": {"architecture": "a.json", "tokenizer": "t", "wider": WIDER}},
-            "[model.wider] is for a base whose weights learn, without [lora]",
-        ),
-        (
-            {"model.wider": WIDER, "lora": {}},
-            "[model.wider] is for a base whose weights learn, without [lora]",
-        ),
-        ({"model.wider": WIDER, "train.optimizer": "muon"}, ONLY_NEW),
-        ({"model.wider": WIDER, "train.weight_decay": 0.1}, ONLY_NEW),
-        ({"model.wider": {"dimensions": 8, "heads": 1}}, "model.wider.neurons is missing"),
     ],
 )
 def test_keys_that_exclude_or_need_each_other_are_named(
@@ -260,9 +227,7 @@ def test_keys_that_exclude_or_need_each_other_are_named(
 @pytest.mark.parametrize(
     ("key", "value", "option"),
     [
-        ("model.begin", "upside_down", "looking_back"),
         ("train.schedule", "warmup", "warmup_stable_decay"),
-        ("train.optimizer", "sgd", "muon"),
         ("train.dtype", "float16", "bfloat16"),
         ("train.positions", "guess", "predict"),
         ("data.tasks.annotator", "golden", "gold"),
@@ -290,10 +255,6 @@ def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
         ("train.steps", {"data": FILE}),
         ("train.epochs", {"data": FILE, "train.steps": NONE}),
         ("data.max_tokens", {}),
-        ("data.tasks.decision_weight", {}),
-        ("model.wider.dimensions", {"model.wider": {"heads": 1, "neurons": 8}}),
-        ("model.wider.heads", {"model.wider": {"dimensions": 8, "neurons": 8}}),
-        ("model.wider.neurons", {"model.wider": {"dimensions": 8, "heads": 1}}),
     ],
 )
 def test_what_must_be_more_than_nothing_is_named(
@@ -312,11 +273,6 @@ def test_what_must_be_more_than_nothing_is_named(
         ("train.warmup", 1, "at least 0 and below 1"),
         ("train.decay", -0.1, "at least 0 and below 1"),
         ("train.decay", 1.0, "at least 0 and below 1"),
-        ("data.tasks.few_first", -0.1, "between 0 and 1"),
-        ("data.tasks.few_first", 1.1, "between 0 and 1"),
-        ("data.tasks.drills", -0.1, "between 0 and 1"),
-        ("data.tasks.drills_first", 1.1, "between 0 and 1"),
-        ("data.tasks.clauses", 1.1, "between 0 and 1"),
     ],
 )
 def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bounds: str) -> None:
@@ -328,11 +284,6 @@ def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bou
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"model.tokenizer": "t"}, "model.tokenizer"),
-        ({"model.begin": "looking_back"}, "model.begin"),
-        ({**FROM_NOTHING, "model.new_tags": True}, "model.new_tags"),
-        ({"train.other_learning_rate": 1e-3}, "train.other_learning_rate"),
-        ({"train.optimizer": "adamw", "train.other_learning_rate": 0.0}, "other_learning_rate"),
         ({"train.decay": 0.2}, "train.decay"),
         ({"train.schedule": "cosine", "train.decay": 0.2}, "train.decay"),
         ({"train.schedule": "constant", "train.warmup": 0.1}, "train.warmup"),
@@ -349,16 +300,15 @@ def test_a_key_that_would_be_ignored_is_named(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"train.optimizer": "muon", "train.other_learning_rate": 1e-3},
         {"train.schedule": "constant", "train.warmup": 0.0},
         {"data": FILE, "train.steps": NONE, "train.epochs": 1.5},
         {"data": FILE},
-        {"train.warmup": 0, "train.decay": 0.0, "data.tasks.few_first": 1},
-        {"model": {"architecture": "a.json", "tokenizer": "t"}},
+        {"train.warmup": 0, "train.decay": 0.0},
+        {"model": RANDOM},
         {"train.schedule": "warmup_stable_decay", "train.decay": 0.5},
     ],
 )
-def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_valid_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
     read(tmp_path, recipe(changes))
 
 
@@ -369,7 +319,7 @@ def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
     broken.write_text("[model\n", encoding="utf-8")
     for path in (latin, broken, tmp_path / "absent.toml", tmp_path):
         with pytest.raises(UsageError, match="cannot be read: ") as caught:
-            read_config(path)
+            read_recipe(path, SftConfig)
         assert str(path) in caught.value.message
 
 
@@ -379,8 +329,8 @@ RULED = {"data": {**FILE, "rule": "apar"}, "train.positions": "continue"}
 
 
 def test_a_file_whose_answers_a_rule_forks_teaches_that_rivals_strategy(tmp_path: Path) -> None:
-    assert taught_by(read(tmp_path, recipe(RULED)).data) == "apar"
-    assert taught_by(read(tmp_path, recipe({"data": FILE})).data) == "pasta"
+    assert read(tmp_path, recipe(RULED)).data.trained_strategy == "apar"
+    assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
 
 
 @pytest.mark.parametrize(
@@ -427,9 +377,9 @@ def test_a_key_can_be_changed_from_outside(
 
 
 def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
-    changes = ["model.base=", "model.architecture=a.json", "model.tokenizer=t", "data.file="]
-    found = read(tmp_path, recipe({}), changes)
-    assert (found.model.base, found.model.architecture) == (None, "a.json")
+    random = ["model.random.architecture=a.json", "model.random.tokenizer=t"]
+    found = read(tmp_path, recipe({}), ["model.base=", *random, "data.file="])
+    assert found.model == ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="t"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from pasta_lm.data.pairs import PreferencePair
-from pasta_lm.data.rollouts import Sample
 from pasta_lm.errors import EndpointError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.judging.llm_judge import MissingVerdictsError
@@ -25,11 +24,12 @@ from pasta_lm.remote.chat import Candidate, TokenLogprob
 from pasta_lm.remote.retry import RetryPolicy
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.train import judging
-from pasta_lm.train.judge_config import JudgeConfig
+from pasta_lm.train.judging import JudgeConfig
+from pasta_lm.train.preference import check_same_recipe
 from pasta_lm.train.preference_config import PreferenceConfig
 from pasta_lm.train.preference_preflight import preflight
 from pasta_lm.train.rounds import Round, pairs_of
-from pasta_lm.train.same_recipe import check_same_recipe
+from tests.data.rollouts import sample
 from tests.judging.endpoint import answers_of
 from tests.train.preferences import recipe, rows
 
@@ -42,9 +42,7 @@ AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the judge's client try again at once."""
-    defaults = judging.judge_of.__defaults__
-    assert defaults is not None
-    monkeypatch.setattr(judging.judge_of, "__defaults__", (*defaults[:-1], AT_ONCE))
+    monkeypatch.setattr(judging.judge_of, "__kwdefaults__", {"policy": AT_ONCE})
 
 
 def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
@@ -72,12 +70,12 @@ def judged(folder: Path, base_url: str, **keys: Any) -> Round:
 
 def row(round: Round, name: str, prompt: str, reference: str) -> dict[str, Any]:
     texts = (f"{reference} And so on.", "No.", "Very well.")
-    samples = [Sample(text, text, "stop", 10, 12, 0) for text in texts]
+    samples = [sample(text) for text in texts]
     return {
         "id": name,
         "prompt": prompt,
         "sampled": asdict(round.sampling),
-        "baseline": asdict(Sample("Very well.", "Very well.", "stop", 20, 20, 0)),
+        "baseline": asdict(sample("Very well.", path=20, content=20)),
         "samples": [asdict(one) for one in samples],
     }
 
@@ -207,13 +205,13 @@ def test_a_run_that_was_begun_before_there_was_a_choice_had_the_grader(tmp_path:
     graded = recipe("base", "baseline", tmp_path)
     check_same_recipe(graded)
     (stored,) = [json.loads((tmp_path / "recipe.json").read_text())]
-    old = {key: value for key, value in stored.items() if not key.startswith("judge.")}
+    old = {key: value for key, value in stored.items() if key != "judge"}
     (tmp_path / "recipe.json").write_text(json.dumps(old))
     (tmp_path / "round-1").mkdir()
     (tmp_path / "round-1" / "rollouts.jsonl").touch()
     check_same_recipe(graded)
     llm = JudgeConfig(kind="llm", model="m", base_url="u")
-    with pytest.raises(UsageError, match="judge.kind 'grader', and the recipe now says 'llm'"):
+    with pytest.raises(UsageError, match="judge.kind = 'grader', not 'llm'"):
         check_same_recipe(replace(graded, judge=llm))
 
 

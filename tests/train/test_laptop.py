@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.evaluate.records import read_answers, write_answers
-from pasta_lm.strategies.model import Pasta, builtin_folder
+from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import Dependence
 from pasta_lm.tasks.registry import FAMILIES
-from pasta_lm.train.config import ModelConfig
-from pasta_lm.train.learner import load_learner
 from tests.evaluate.records import write_records
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +20,7 @@ sys.path.insert(0, str(ROOT / "runs"))
 from laptop_tables import print_exact, print_free, verdict  # noqa: E402
 
 sys.path.remove(str(ROOT / "runs"))
-VARIANTS = ("base", "base-more", "base-all", "baseline", "pasta-gold", "pasta-noisy")
+VARIANTS = ("random", "baseline", "pasta-gold", "pasta-noisy")
 
 
 @pytest.fixture(scope="module")
@@ -130,16 +128,3 @@ def test_grades_are_told_by_whether_the_structure_is_the_true_one(
         "Grade of 1, all prompts: PASTA and sequential 0.667, 1.000.",
         "",
     ]
-
-
-def test_finetunings_can_begin_at_the_base_of_the_repository(tmp_path: Path) -> None:
-    environment = os.environ | {"OUT": str(tmp_path), "PASTA": "false"}
-    command = [str(ROOT / "runs" / "laptop.sh"), "--from-base"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode != 0
-    assert "baseline: training" in done.stderr
-    assert "tokenizer" not in done.stderr
-    learner = load_learner(ModelConfig(base=str(tmp_path / "base-last" / "model")))
-    twin = load_learner(ModelConfig(base=str(builtin_folder("builtin-sequential"))))
-    assert learner.vocabulary.piece_ids == twin.vocabulary.piece_ids
-    assert learner.model.num_parameters() == twin.model.num_parameters()

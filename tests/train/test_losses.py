@@ -48,35 +48,6 @@ def test_what_has_no_label_has_no_part_in_the_loss(labels: list[int], seed: int)
     assert [bool(row.any()) for row in grad[0]] == [label != NO_LABEL for label in labels]
 
 
-@pytest.mark.parametrize(
-    ("logits", "labels", "weights", "loss"),
-    [
-        ([SURE, EVEN], [1, 0], [1, 1], (-math.log(0.75) + math.log(2)) / 2),
-        ([SURE, EVEN], [1, 0], [3, 1], (-3 * math.log(0.75) + math.log(2)) / 4),
-        ([SURE, EVEN], [1, 0], [0, 5], math.log(2)),
-        ([SURE, EVEN], [1, NO_LABEL], [2, 7], -math.log(0.75)),  # without a label, no weight
-    ],
-)
-def test_a_label_counts_as_much_as_its_weight(
-    logits: list[list[float]], labels: list[int], weights: list[float], loss: float
-) -> None:
-    found = next_token_loss(
-        torch.tensor([logits]), torch.tensor([labels]), torch.tensor([weights], dtype=torch.float32)
-    )
-    assert float(found) == pytest.approx(loss, abs=1e-6)
-
-
-@given(st.lists(st.sampled_from([NO_LABEL, 0, 1]), min_size=1, max_size=6), st.integers(0, 99))
-def test_labels_of_one_weight_have_the_plain_mean(labels: list[int], seed: int) -> None:
-    labels[0] = 1
-    logits = torch.randn(1, len(labels), 2, generator=torch.Generator().manual_seed(seed))
-    weights = torch.full((1, len(labels)), 2.5)
-    found = next_token_loss(logits, torch.tensor([labels]), weights)
-    assert float(found) == pytest.approx(
-        float(next_token_loss(logits, torch.tensor([labels]))), abs=1e-6
-    )
-
-
 def test_a_label_is_not_shifted() -> None:
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     right, shifted = (next_token_loss(logits, torch.tensor([ids])) for ids in ([0, 1], [1, 0]))

@@ -23,14 +23,14 @@ from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_lo
 from pasta_lm.train.pair_packs import (
     EncodedPair,
     LogProbs,
-    PairPacks,
+    PairPack,
     collate_pairs,
     pack_pairs,
     pair_log_probs,
+    reference_log_probs,
 )
+from pasta_lm.train.preference import beta_of, loss_of
 from pasta_lm.train.preference_config import LossConfig
-from pasta_lm.train.preference_trainer import beta_of, loss_of
-from pasta_lm.train.reference import reference_log_probs
 from tests.data.examples import program_of
 from tests.data.test_encode_rivals import random_tree
 from tests.models import loaded
@@ -69,7 +69,7 @@ def pair_of(name: str, chosen: Document, rejected: Document) -> PreferencePair:
     )
 
 
-def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> PairPacks:
+def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> list[PairPack]:
     model = loaded(name)
     eos = min(model.eos_ids)
     return pack_pairs(

@@ -15,9 +15,10 @@ from time import sleep
 import pytest
 
 from pasta_lm.data.records import read_records
+from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.train.config import read_config
-from pasta_lm.train.preference_config import read_preference_config
+from pasta_lm.train.config import SftConfig
+from pasta_lm.train.preference_config import PreferenceConfig
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "runs" / "recipes" / "paper"
@@ -101,7 +102,7 @@ def test_the_models_were_taught_what_they_are_called_after(made: Path) -> None:
 def test_each_weight_of_quality_has_its_own_rounds_and_shares_the_first_samples(
     made: Path, name: str
 ) -> None:
-    config = read_preference_config(made / "recipes" / f"bon-{name}.toml")
+    config = read_recipe(made / "recipes" / f"bon-{name}.toml", PreferenceConfig)
     assert config.score is not None
     assert config.score.quality_weight == LAMBDAS[name]
     assert (made / f"bon-{name}" / "round-1" / "rollouts.jsonl").exists() == (name == "4")
@@ -134,7 +135,7 @@ def test_what_was_done_before_is_not_done_again(made: Path, pasta: str, tmp_path
 
 @pytest.mark.parametrize("path", SFT, ids=lambda path: path.stem)
 def test_every_recipe_of_stage_one_can_be_read(path: Path) -> None:
-    config = read_config(path)
+    config = read_recipe(path, SftConfig)
     assert (config.lora is not None) == path.stem.endswith("-lora")
     assert (config.train.epochs, config.train.schedule, config.train.dtype) == (
         4,
@@ -146,7 +147,7 @@ def test_every_recipe_of_stage_one_can_be_read(path: Path) -> None:
 
 
 def test_stage_two_is_as_in_the_paper_but_for_what_it_says() -> None:
-    config = read_preference_config(PAPER / "bon.toml")
+    config = read_recipe(PAPER / "bon.toml", PreferenceConfig)
     assert (config.rollouts.samples, config.rollouts.temperature) == (10, 1.0)
     assert (config.train.rounds, config.loss.kind, config.loss.alpha) == (2, "bonbon", 0.005)
     assert config.judge.is_remote

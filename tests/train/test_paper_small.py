@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM
 from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
-from pasta_lm.train.config import SftConfig, read_config
-from pasta_lm.train.preference_config import PreferenceConfig, read_preference_config
+from pasta_lm.train.config import SftConfig
+from pasta_lm.train.preference_config import PreferenceConfig
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "runs" / "paper-small.sh")
@@ -42,8 +42,8 @@ def plan_of(paper: dict[str, Any], folder: Path, **changes: Any) -> Any:
 def recipe_of(command: Sequence[str]) -> SftConfig | PreferenceConfig:
     """Read the recipe of a training as its command changes it."""
     changes = [word.removeprefix("--set=") for word in command if word.startswith("--set=")]
-    read = read_config if command[1] == "sft" else read_preference_config
-    return read(Path(command[2]), changes)
+    kind = SftConfig if command[1] == "sft" else PreferenceConfig
+    return read_recipe(Path(command[2]), kind, changes)
 
 
 def trainings(plan: Any) -> dict[str, SftConfig | PreferenceConfig]:

@@ -24,11 +24,10 @@ from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.language.document import parse
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.train import preference, preference_trainer, reference
-from pasta_lm.train.preference import EARLY_FOLDER, train_preference
+from pasta_lm.train import pair_packs, preference
+from pasta_lm.train.preference import EARLY_FOLDER, check_same_recipe, has_begun, train_preference
 from pasta_lm.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.train.rounds import Round
-from pasta_lm.train.same_recipe import check_same_recipe, has_begun
 from tests.evaluate.tiny import tiny
 from tests.small_tokenizers import byte_level
 from tests.train.preferences import margins, pair, recipe, rows, save_tiny
@@ -361,9 +360,9 @@ STOPS = {
     "while it samples": (TorchEngine, "generate", 3),
     "while it samples round two": (TorchEngine, "generate", 9),
     "before it has scored": (preference, "pairs_of", 1),
-    "while it asks the reference": (reference, "_log_probs", 2),
-    "while it learns": (preference_trainer, "pair_log_probs", 7),
-    "while it learns round two": (preference_trainer, "pair_log_probs", 16),
+    "while it asks the reference": (pair_packs, "_log_probs", 2),
+    "while it learns": (preference, "pair_log_probs", 7),
+    "while it learns round two": (preference, "pair_log_probs", 16),
     "while it keeps the early model": (preference, "save", 0),
     "while it keeps the last model": (preference, "save", 3),
 }
@@ -377,7 +376,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     monkeypatch: pytest.MonkeyPatch,
     stop: str,
 ) -> None:
-    monkeypatch.setattr(rollouts, "BATCH", 8)
+    monkeypatch.setattr(rollouts, "BATCH_SIZE", 8)
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
     with monkeypatch.context() as patch:
         fail_after(patch, *STOPS[stop])
@@ -401,13 +400,13 @@ import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
 from pasta_lm.data import rollouts
-from pasta_lm.train import preference_trainer
+from pasta_lm.train import preference
 from pasta_lm.train.preference import train_preference
 from tests.train.preferences import recipe
 
 place, calls, base, baseline, out = sys.argv[1:]
-rollouts.BATCH = 8
-places = {"write": (journal, "line_of"), "step": (preference_trainer, "pair_log_probs")}
+rollouts.BATCH_SIZE = 8
+places = {"write": (journal, "line_of"), "step": (preference, "pair_log_probs")}
 module, name = places[place]
 usual, left = getattr(module, name), iter(range(int(calls)))
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.train.config import read_config
+from pasta_lm.recipe import read_recipe
+from pasta_lm.train.config import SftConfig
 from pasta_lm.train.preference_config import (
     LossConfig,
     PairsConfig,
@@ -21,7 +22,6 @@ from pasta_lm.train.preference_config import (
     RolloutsConfig,
     ScoreConfig,
     StartConfig,
-    read_preference_config,
 )
 from tests.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
 
@@ -63,7 +63,7 @@ def read(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig:
     path = tmp_path / "recipe.toml"
     lines = [f"{key} = {toml(value)}" for key, value in data.items()]
     path.write_text("\n".join(lines), encoding="utf-8")
-    return read_preference_config(path)
+    return read_recipe(path, PreferenceConfig)
 
 
 def test_what_a_recipe_does_not_say_is_as_in_the_paper(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
         "score": {"quality_weight": inf, "efficiency": "harmonic", "smoothing": 0.5},
         "loss": {"kind": "ipo", "beta": 1},
         "train.rounds": 3,
-        "train.optimizer": "muon",
+        "train.weight_decay": 0.1,
     }
     assert read(tmp_path, changes) == PreferenceConfig(
         model=StartConfig(base="sft", baseline="plain"),
@@ -102,7 +102,7 @@ def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
         ),
         score=ScoreConfig(quality_weight=inf, efficiency="harmonic", smoothing=0.5),
         loss=LossConfig(kind="ipo", beta=1.0),
-        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, optimizer="muon"),
+        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, weight_decay=0.1),
     )
 
 
@@ -111,7 +111,7 @@ def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
     (text,) = (one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one)
     path = tmp_path / "recipe.toml"
     path.write_text(text, "utf-8")
-    config = read_preference_config(path)
+    config = read_recipe(path, PreferenceConfig)
     assert (config.rollouts, config.loss) == (RolloutsConfig(), LossConfig())
     assert config.train == PreferenceTrainConfig(out=config.train.out, epochs=1)
 
@@ -147,7 +147,7 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({"score.smoothing": 0}, "score.smoothing must be above 0"),
         ({"score.efficiency": "fast"}, "score.efficiency is 'fast'"),
         ({"model.base": NONE}, "model.base is missing"),
-        ({"model.baseline": NONE}, "model.baseline is missing: samples are held against"),
+        ({"model.baseline": NONE}, "model.baseline is missing: its answers are compared"),
         ({"data.file": "f"}, "[data] needs exactly one of file and tasks"),
         ({"data": {}}, "[data] needs exactly one of file and tasks"),
         ({"data": {"tasks": {}}}, "data.tasks.num_prompts is missing"),
@@ -168,7 +168,7 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
         ({"loss": {"kind": "ipo", "alpha": 0.1}}, "loss.alpha would be ignored"),
         ({"judge": {"kind": "gpt"}}, "judge.kind is 'gpt'"),
-        ({"judge": {"model": "gpt"}}, "judge.model would be ignored: the grader asks nobody"),
+        ({"judge": {"model": "gpt"}}, "judge.model would be ignored: the grader sends no requests"),
         ({"judge": {"kind": "llm", "base_url": "u"}}, "judge.model is missing"),
         ({"judge": {**LLM, "base_url": ""}}, "judge.base_url is missing"),
         ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
@@ -180,7 +180,7 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
         ({"train.rounds": 0}, "train.rounds must be above 0"),
         ({"train.epochs": NONE}, "[train] needs exactly one of steps and epochs"),
-        ({"train.optimizer": "sgd"}, "train.optimizer is 'sgd'"),
+        ({"train.schedule": "fast"}, "train.schedule is 'fast'"),
         ({"train.decay": 0.5}, "train.decay would be ignored"),
         ({**FILE, "train.rounds": 2}, "a file of pairs has one round"),
         ({**FILE, "score": {"quality_weight": 1}}, "[score] would be ignored"),
@@ -198,7 +198,7 @@ def test_what_cannot_be_meant_is_named(
 
 def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
     # Alpha, rate, pairs are what trials chose; tests/train/test_paper_small.py holds them to these.
-    ours = {path.stem: as_if_untried(read_preference_config(path)) for path in OURS}
+    ours = {path.stem: as_if_untried(read_recipe(path, PreferenceConfig)) for path in OURS}
     pasta, baseline = ours.pop("pasta-bon-4"), ours["baseline-bon"]
     assert {name: (one.rollouts.strategy, one.score) for name, one in ours.items()} == {
         "baseline-bon": ("sequential", ScoreConfig(quality_weight=inf)),
@@ -214,7 +214,7 @@ def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_els
         positions = "continue" if name == "apar-bon-4" else "predict"
         assert replace(other.train, out=pasta.train.out, positions="predict") == pasta.train
         assert other.train.positions == positions
-    drawn = [read_config(path).data.tasks for path in RECIPES]
+    drawn = [read_recipe(path, SftConfig).data.tasks for path in RECIPES]
     seeds = {tasks.seed for tasks in drawn if tasks is not None}
     assert pasta.data.tasks is not None
     assert pasta.data.tasks.seed not in seeds  # prompts that no finetuning has met
@@ -232,7 +232,7 @@ def as_if_untried(config: PreferenceConfig) -> PreferenceConfig:
 
 
 def test_the_judged_recipe_differs_from_the_graded_one_in_its_judge_alone() -> None:
-    judged, graded = (read_preference_config(path) for path in (JUDGED, GRADED))
+    judged, graded = (read_recipe(path, PreferenceConfig) for path in (JUDGED, GRADED))
     assert judged.judge.is_remote
     assert judged.judge.model is not None
     assert replace(judged, judge=graded.judge, train=graded.train) == replace(

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from pasta_lm.data.pairs import write_pairs
 from pasta_lm.data.records import read_records, write_records
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.train import preference
 from pasta_lm.train.config import LoraConfig
-from pasta_lm.train.judge_config import JudgeConfig
+from pasta_lm.train.judging import JudgeConfig
 from pasta_lm.train.preference import train_preference
 from pasta_lm.train.preference_config import (
     PairsConfig,
@@ -47,21 +48,21 @@ def test_each_round_has_prompts_of_its_own_the_same_every_time(
     assert config.data.records is not None
     share = replace(config.data.records, num_prompts=num_prompts)
     shared = replace(config, data=PairsConfig(records=share))
-    first, second = (Round(shared, number, "base").asked() for number in (1, 2))
+    first, second = (Round(shared, number, "base").prompts() for number in (1, 2))
     assert len(first) == len(second) == expected
     assert not {one.id for one in first} & {one.id for one in second}
-    assert Round(shared, 1, "another").asked() == first
+    assert Round(shared, 1, "another").prompts() == first
     originals = {one.id: one for one in read_records(Path(share.file))}
     for one in first:
         assert one.prompt == originals[one.id].prompt
-        assert one.text == originals[one.id].document.plain_text
+        assert one.reference == originals[one.id].document.plain_text
 
 
 def test_a_file_with_too_few_records_is_refused(config: PreferenceConfig) -> None:
     assert config.data.records is not None
     data = PairsConfig(records=replace(config.data.records, num_prompts=5))
     with pytest.raises(InputError, match="has 9 records, too few for 2 rounds of 5"):
-        Round(replace(config, data=data), 1, "base").asked()
+        Round(replace(config, data=data), 1, "base").prompts()
 
 
 def test_the_grader_of_tasks_cannot_judge_records(config: PreferenceConfig) -> None:
@@ -72,7 +73,7 @@ def test_the_grader_of_tasks_cannot_judge_records(config: PreferenceConfig) -> N
 def test_several_processes_are_refused(
     config: PreferenceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(preference, "num_processes", lambda: 2)
     with pytest.raises(UsageError, match="stage two is for one process"):
         train_preference(config)
 

@@ -1,19 +1,17 @@
-"""Tasks drawn on the spot: the same for the same index, whole, and short ones first if asked."""
+"""Tasks drawn on the spot: the same for the same index, and never cut."""
 
 from __future__ import annotations
 
 from array import array
-from os.path import commonprefix
 from pathlib import Path
 
 import pytest
 
-from pasta_lm.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.records import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
-from pasta_lm.tasks import FAMILIES, make, training_families
-from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
+from pasta_lm.tasks import FAMILIES, training_families
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
 
@@ -55,103 +53,11 @@ def test_a_pack_holds_what_fits(max_tokens: int) -> None:
     assert all(0.5 * max_tokens < size <= max_tokens for size in sizes)
 
 
-def share_of_drills(pack: list[str]) -> float:
-    return sum(name.startswith("drill-") for name in pack) / len(pack)
-
-
-def test_the_first_packs_are_drills_alone_and_then_ever_fewer() -> None:
-    shares = [share_of_drills(pack) for pack in ids(drawn(60_000, drills_first=0.25, drills=0.6))]
-    assert shares[:2] == [1.0, 1.0]
-    assert 0.3 < shares[2] < 0.8
-    assert 0 < shares[-1] < 0.3
-    assert not any(share_of_drills(pack) for pack in ids(drawn()))
-
-
-def test_no_drill_is_drawn_twice_and_they_grow() -> None:
-    packs = drawn(60_000, drills_first=1.0)
-    assert len({name for pack in ids(packs) for name in pack}) == sum(map(len, ids(packs)))
-    longest = [max(len(example) for example in packs[index]) for index in range(NUM_PACKS)]
-    assert longest[-1] > 2 * longest[0]
-
-
-# --- what decides
-
-
-def spelled(record: Record) -> EncodedExample:
-    """Encode a record letter by letter, each letter of the answer predicted by the one before."""
-    text = record.prompt + record.document.plain_text
-    first = len(record.prompt) - 1
-    ids = array("i", map(ord, text))
-    labels = array("i", [*[NO_LABEL] * first, *map(ord, record.document.plain_text), 0])
-    return EncodedExample(record.id, ids, labels, ids, ids, ids, None, len(record.prompt))
-
-
-def weighted(**tasks: object) -> list[EncodedExample]:
-    config = DataConfig(tasks=TasksConfig(annotator="plain", **tasks), max_tokens=40_000)  # type: ignore[arg-type]
-    packs = packs_of(config, spelled, NUM_PACKS, seed=0)
-    return [example for index in range(NUM_PACKS) for example in packs[index]]
-
-
-def test_where_an_answer_parts_from_its_twins_tokens_count_more() -> None:
-    examples = weighted(decision_weight=7.0)
-    heavy = [example for example in examples if example.weights is not None]
-    twins = {example.id for example in examples if FAMILIES[example.id.split("-")[0]].partner}
-    assert {example.id for example in heavy} == twins
-    for example in heavy:
-        family, split, seed = example.id.rsplit("-", 2)
-        task, twin = (make(name, split, int(seed)) for name in (family, FAMILIES[family].partner))
-        shared = [commonprefix([task.text, twin.text])]
-        if task.preface:
-            begun = [each.text[len(each.preface.rstrip()) :] for each in (task, twin)]
-            shared.append(task.preface.rstrip() + commonprefix(begun))
-        weights = [1.0] * len(example)
-        for text in shared:
-            weights[len(task.prompt) - 1 + len(text)] = 7.0
-        assert [*example.weights] == weights
-
-
-def test_without_a_weight_every_token_counts_alike() -> None:
-    assert all(example.weights is None for example in weighted(drills=0.5))
-
-
-def test_the_answer_to_a_drill_about_a_clause_counts_more() -> None:
-    drills = weighted(drills_first=1.0, clauses=0.5, decision_weight=7.0)
-    heavy = [example for example in drills if example.weights is not None]
-    assert 0.4 * len(drills) < len(heavy) < 0.6 * len(drills)
-    for example in heavy:
-        answer = "".join(map(chr, example.labels[example.num_prompt - 1 : -1]))
-        assert answer in (FREE_LABEL, CHAIN_LABEL)
-        (index,) = (at for at, weight in enumerate(example.weights) if weight != 1)
-        assert index == example.num_prompt - 1 + len(commonprefix([FREE_LABEL, CHAIN_LABEL]))
-    others = [example for example in drills if example.weights is None]
-    assert all(chr(example.labels[-2]) != "." for example in others)
-
-
-def test_drills_ask_for_clauses_in_their_share() -> None:
-    assert not any(
-        "".join(map(chr, example.labels[example.num_prompt - 1 : -1])) in (FREE_LABEL, CHAIN_LABEL)
-        for example in weighted(drills_first=1.0)
-    )
-
-
 def test_training_never_sees_a_held_out_family_or_another_split() -> None:
     packs = drawn(100_000)
     seen = {tuple(name.rsplit("-", 2)[:2]) for pack in ids(packs) for name in pack}
     assert seen == {(family, "train") for family in training_families()}
     assert not any(FAMILIES[family].held_out for family, _ in seen)
-
-
-def test_prompts_of_few_records_come_first_for_their_share_of_the_steps() -> None:
-    few, usual = drawn(40_000, few_first=0.5), drawn(40_000)
-    pairs = [
-        [(len(short), len(long)) for short, long in zip(few[i], usual[i], strict=False)]
-        for i in range(NUM_PACKS)
-    ]
-    early, late = pairs[: NUM_PACKS // 2], pairs[NUM_PACKS // 2 :]
-    for pack in early:
-        assert sum(short for short, _ in pack) < 0.9 * sum(long for _, long in pack)
-    for pack in late:
-        assert all(short == long for short, long in pack)
 
 
 def test_the_annotator_of_the_recipe_marks_the_answers() -> None:

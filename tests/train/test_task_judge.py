@@ -10,8 +10,8 @@ import pytest
 from pasta_lm.judging.judge import Winner, both_orders, smoothed_ratio
 from pasta_lm.tasks import make
 from pasta_lm.tasks.grader import grade
-from pasta_lm.train import task_judge
-from pasta_lm.train.task_judge import GraderJudge
+from pasta_lm.train import judging
+from pasta_lm.train.judging import GraderJudge
 
 TASK = make("takings", "train", 3)
 HALF = TASK.text[: len(TASK.text) // 2]
@@ -45,7 +45,7 @@ def test_quality_of_a_perfect_a_half_and_an_empty_answer() -> None:
 
 
 def test_no_training_ever_meets_the_referee() -> None:
-    folder = Path(task_judge.__file__).parent
+    folder = Path(judging.__file__).parent
     for file in [*folder.glob("*.py"), *folder.parent.joinpath("data").glob("*.py")]:
         tree = ast.walk(ast.parse(file.read_text("utf-8")))
         named = [node.module for node in tree if isinstance(node, ast.ImportFrom)]

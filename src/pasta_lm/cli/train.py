@@ -20,7 +20,9 @@ Recipe = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    option("--set", metavar="KEY=VALUE", help="Change a key of the recipe, such as train.steps=100."),
+    option(
+        "--set", metavar="KEY=VALUE", help="Change a key of the recipe, such as train.steps=100."
+    ),
 ]
 
 
@@ -28,7 +30,9 @@ Changes = Annotated[
 def sft(
     config: Recipe,
     changes: Changes = None,
-    resume: Annotated[bool, option("--resume", help="Continue from the newest checkpoint.")] = False,
+    resume: Annotated[
+        bool, option("--resume", help="Continue from the newest checkpoint.")
+    ] = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="Print one encoded example, and stop.")
     ] = False,

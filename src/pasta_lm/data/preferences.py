@@ -12,11 +12,11 @@ from math import isinf
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from pasta_lm.judging.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
 from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Rollout
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import UsageError
+from pasta_lm.judging.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
 from pasta_lm.language.document import parse_program
 from pasta_lm.recipe import check_positive
 

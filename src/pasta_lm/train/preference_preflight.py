@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.data.pairs import PreferencePair, read_pairs
 from pasta_lm.data.preferences import Scored, Selection, comparisons_of
 from pasta_lm.data.rollouts import PromptWithReference, Rollout
+from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.example_table import example_table
 from pasta_lm.train.judging import judge_of

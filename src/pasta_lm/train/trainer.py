@@ -194,6 +194,7 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         more["lr_scheduler_kwargs"] = {"num_decay_steps": num_decay_steps, "decay_type": "1-sqrt"}
     if train.checkpointing:
         # Not reentrant: the frozen weights below an adapter have no gradient.
+        more["gradient_checkpointing"] = True
         more["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     return TrainingArguments(
         output_dir=train.out,
@@ -201,7 +202,6 @@ def training_arguments(train: TrainConfig) -> TrainingArguments:
         num_train_epochs=train.epochs or 1,
         per_device_train_batch_size=1,
         gradient_accumulation_steps=packs_each(train.accumulate),
-        gradient_checkpointing=train.checkpointing,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         adam_beta2=0.98,
