@@ -156,7 +156,8 @@ def _check_keys(hint: Any, data: Any, place: str) -> None:
                     close = get_close_matches(key, known, n=1)
                     meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
                     raise UsageError(f"unknown key {place}{key}", hint=meant)
-                _check_keys(known[key], data[key], f"{place}{key}.")
+            for key, value in data.items():
+                _check_keys(known[key], value, f"{place}{key}.")
         elif get_origin(one) is tuple and isinstance(data, list):
             for item in data:
                 _check_keys(get_args(one)[0], item, place)

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL
+from pasta_lm.recipe import read_recipe
 from pasta_lm.train.config import SftConfig
 from pasta_lm.train.preference_config import PreferenceConfig
 
@@ -31,6 +32,9 @@ SCRIPT = str(ROOT / "runs" / "paper-small.sh")
 @pytest.fixture(autouse=True)
 def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+
+
+KEPT = Path("src/pasta_lm/models/builtin-sequential")
 
 
 def plan_of(paper: dict[str, Any], folder: Path, **changes: Any) -> Any:
@@ -93,7 +97,7 @@ def test_every_training_has_the_same_prompts_tokens_and_trials(
     for name in tuned:
         config = found[name]
         train = config.train
-        budget = (train.steps, train.epochs, train.optimizer, train.accumulate, train.warmup)
+        budget = (train.steps, train.epochs, train.accumulate, train.warmup)
         if isinstance(config, SftConfig):
             budgets.add(("sft", config.data.max_tokens, *budget, train.learning_rate))
         else:
@@ -180,17 +184,18 @@ def test_ablations_change_what_they_say_and_nothing_else(
     assert changed("ablations/continue-sft", noisy) == {"train.positions"}
     assert changed("ablations/rounds-4", main) == {"train.rounds"}
     assert changed("shape-gemma/pasta-noisy", noisy) == {"model.base"}
-    assert changed("shape-gemma/base", "base") == {"model.architecture", "model.begin"}
+    assert changed("shape-gemma/base", "base") == {"model.random.architecture"}
     for shape in ("llama", "gemma", "qwen"):
         base = found[f"shape-{shape}/base"]
-        assert base.model.begin == "random"  # type: ignore[union-attr]
-        assert (ROOT / str(base.model.architecture)).is_file()  # type: ignore[union-attr]
+        assert isinstance(base, SftConfig)
+        assert base.model.random is not None
+        assert (ROOT / base.model.random.architecture).is_file()
 
 
 def test_models_that_are_there_are_taken_and_not_trained(
     paper: dict[str, Any], tmp_path: Path
 ) -> None:
-    for name in ("base", "base-more", "base-last", "baseline", "pasta-noisy"):
+    for name in ("random", "baseline", "pasta-noisy"):
         folder = tmp_path / "laptop" / name / "model"
         folder.mkdir(parents=True)
         (folder / "model.safetensors").touch()
@@ -200,17 +205,17 @@ def test_models_that_are_there_are_taken_and_not_trained(
     assert not {"base", "seed-0/baseline", "seed-0/pasta-noisy"} & {*plan.steps}
     assert {"seed-0/pasta-gold", "seed-1/baseline", "shape-llama/baseline"} < {*plan.steps}
     found = trainings(plan)
-    assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/base-last/model")
+    assert found["seed-0/pasta-gold"].model.base == str(tmp_path / "laptop/random/model")
     assert found["seed-0/pasta-bon-4"].model.base == str(tmp_path / "laptop/pasta-noisy/model")
     assert "base" not in {need for step in plan.steps.values() for need in step.needs}
     recipe = tmp_path / "laptop" / "baseline.toml"
     ours = (ROOT / "runs" / "recipes" / "baseline.toml").read_text("utf-8")
     for base, rate, is_taken in (
-        ("base-last", "8e-4", True),
-        ("base", "8e-4", False),
-        ("base-last", "7e-4", False),
+        ("random", "8e-4", True),
+        ("another", "8e-4", False),
+        ("random", "7e-4", False),
     ):
-        theirs = ours.replace("build/laptop/base-last", f"{tmp_path}/laptop/{base}")
+        theirs = ours.replace("build/laptop/random", f"{tmp_path}/laptop/{base}")
         recipe.write_text(
             theirs.replace("learning_rate = 8e-4", f"learning_rate = {rate}"), "utf-8"
         )
@@ -229,13 +234,13 @@ def test_models_that_are_there_are_taken_and_not_trained(
     assert trainings(plan)["seed-0/baseline"].model.base == str(other)
 
 
-def test_without_models_of_ones_own_the_base_of_the_repository_is_taken(
+def test_without_a_trained_base_the_sequential_model_of_the_package_is_the_base(
     paper: dict[str, Any], tmp_path: Path
 ) -> None:
-    plan = plan_of(paper, tmp_path, kept=Path("runs/base"))
+    plan = plan_of(paper, tmp_path, kept=KEPT)
     assert "base" not in plan.steps
-    assert trainings(plan)["seed-0/baseline"].model.base == "runs/base"
-    assert "base" in plan_of(paper, tmp_path, kept=Path("runs/base"), is_tiny=True).steps
+    assert trainings(plan)["seed-0/baseline"].model.base == str(KEPT)
+    assert "base" not in plan_of(paper, tmp_path, kept=KEPT, is_tiny=True).steps
 
 
 def test_answers_to_test_prompts_that_a_model_has_given_are_not_asked_again(
@@ -247,7 +252,7 @@ def test_answers_to_test_prompts_that_a_model_has_given_are_not_asked_again(
     (folder / "log.jsonl").write_text('{"step": 800}\n', "utf-8")
     recipe = (ROOT / "runs" / "recipes" / "baseline.toml").read_text("utf-8")
     (tmp_path / "laptop" / "baseline.toml").write_text(
-        recipe.replace("build/laptop/base-last/model", "runs/base"), "utf-8"
+        recipe.replace("build/laptop/random/model", str(KEPT)), "utf-8"
     )
     results = tmp_path / "laptop" / "results"
     results.mkdir()
@@ -255,7 +260,7 @@ def test_answers_to_test_prompts_that_a_model_has_given_are_not_asked_again(
     records.touch()
     for num_there, is_asked in ((840, False), (839, True)):
         records.with_suffix(".json").write_text(f'{{"num_prompts": {num_there}}}', "utf-8")
-        plan = plan_of(paper, tmp_path, kept=Path("runs/base"), num_prompts=840)
+        plan = plan_of(paper, tmp_path, kept=KEPT, num_prompts=840)
         assert ("seed-0/measure/sequential" in plan.steps) is is_asked
         command = plan.steps["seed-0/measure/pasta-noisy"].command
         assert (str(records) in command) is not is_asked
@@ -343,19 +348,16 @@ def test_a_step_that_fails_is_said_and_the_others_go_on(
 
     def run(words: Sequence[str], out: IO[str]) -> int:
         asked.append(" ".join(words[:3]))
-        if words[1] == "tokenizer":
-            (tmp_path / "out" / "tokenizer").mkdir(parents=True)
-            (tmp_path / "out" / "tokenizer" / "tokenizer.json").touch()
         return int(words[1] == "sft")
 
     runner = paper["runner"].Runner(plan, run)
     assert not runner.make(plan.steps["seed-0/measure/pasta-bon-4"])
-    assert asked == ["train tokenizer --out", "train sft runs/recipes/base.toml"]
+    assert asked == ["train sft runs/recipes/random.toml"]
     assert {"base", "seed-0/pasta-noisy", "seed-0/pasta-bon-4"} < runner.failed
     said = capsys.readouterr().err
     assert "base: failed; again: runs/paper-small.sh --only base" in said
     assert not runner.make(plan.steps["seed-0/apar-noisy"])
-    assert len(asked) == 2  # what failed is not tried again
+    assert len(asked) == 1  # what failed is not tried again
 
 
 def small_plan(paper: dict[str, Any], folder: Path, needs: dict[str, tuple[str, ...]]) -> Any:
@@ -542,7 +544,7 @@ def test_a_hypervolume_is_what_the_points_cover_together(
 
 PART = ("--only", "replay/pasta-bon-4", "--only", "step-cost/llama-tiny")
 """With what it needs: base, both finetunings, stage two, a measurement."""
-NUM_STEPS = 10
+NUM_STEPS = 8
 
 
 @pytest.fixture(scope="module")
@@ -571,7 +573,7 @@ def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> N
     lines = toy(made, "--list").stdout.splitlines()
     done = [line.split()[-1] for line in lines if line.startswith("done ")]
     assert done == [
-        *("tokenizer", "base", "seed-0/baseline", "seed-0/measure/sequential"),
+        *("seed-0/baseline", "seed-0/measure/sequential"),
         *("seed-0/pasta-noisy", "seed-0/pasta-bon-4", "seed-0/measure/pasta-bon-4"),
         *("step-cost/llama-tiny", "programs/pasta-bon-4"),
         "replay/pasta-bon-4",
