@@ -14,11 +14,11 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import GemmaConfig, GemmaForCausalLM
+from transformers import AddedToken, GemmaConfig, GemmaForCausalLM
 
 from pasta_lm.data.records import Record, read_records
+from pasta_lm.engines.torch.random_model import train_tokenizer
 from pasta_lm.language.tags import PIECES
-from pasta_lm.train.tokenizer import train_tokenizer
 
 STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
 NUM_ANSWERS, NUM_INSTRUCTIONS = 24, 6
@@ -62,6 +62,7 @@ def write_model(folder: Path, records: list[Record]) -> None:
     """Write a random Gemma with a byte-level tokenizer that has the tag pieces."""
     texts = (text for one in records for text in (one.prompt, one.document.plain_text))
     tokenizer = train_tokenizer(texts, NUM_PIECES)
+    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
     end = tokenizer.eos_token_id
     torch.manual_seed(0)
     ends = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": None}  # padding has no row

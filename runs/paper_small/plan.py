@@ -18,7 +18,7 @@ BASE = "random"
 # must not undo that answers end, because a sample that a limit cut is not trained on.
 SFT_ON_A_TOY = (
     "train.steps=3",
-    "train.learning_rate=1e-4",
+    "train.learning_rate=1e-6",
     "train.log_steps=1",
     "data.max_tokens=1024",
 )
@@ -27,7 +27,7 @@ BASE_ON_A_TOY = (
     *("train.steps=40", "train.learning_rate=6e-3"),
 )
 BON_ON_A_TOY = (
-    *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=48"),
+    *("data.tasks.num_prompts=6", "rollouts.samples=5", "rollouts.max_tokens=160"),
     *("data.max_tokens=2048", "train.epochs=", "train.steps=2", "train.log_steps=1"),
     "score.efficiency=speedup",
 )

@@ -249,7 +249,6 @@ def test_targets_that_the_model_does_not_have_are_refused(
         ({"rank": 0}, "lora.rank must be above 0"),
         ({"alpha": -1.0}, "lora.alpha must be above 0"),
         ({"dropout": 1.0}, "lora.dropout must be at least 0 and below 1"),
-        ({"trained_tokens": "all"}, "lora.trained_tokens is 'all'"),
     ],
 )
 def test_a_table_that_means_nothing_is_refused(table: dict[str, object], reason: str) -> None:

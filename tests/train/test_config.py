@@ -230,6 +230,7 @@ def test_keys_that_exclude_or_need_each_other_are_named(
         ("train.schedule", "warmup", "warmup_stable_decay"),
         ("train.dtype", "float16", "bfloat16"),
         ("train.positions", "guess", "predict"),
+        ("lora.trained_tokens", "all", "tags"),
         ("data.tasks.annotator", "golden", "gold"),
         ("data.tasks.split", "training", "train"),
     ],

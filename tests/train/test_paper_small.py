@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 
 from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
-from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.recipe import read_recipe
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL
 from pasta_lm.train.config import SftConfig
 from pasta_lm.train.preference_config import PreferenceConfig
 

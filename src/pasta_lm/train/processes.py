@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -19,12 +20,12 @@ from pasta_lm.errors import ModelError, UsageError
 
 def num_processes() -> int:
     """Return the number of processes that train together."""
-    return int(PartialState().num_processes)
+    return int(_state().num_processes)
 
 
 def is_first() -> bool:
     """Return whether this process is the one that writes files and messages."""
-    return bool(PartialState().is_main_process)
+    return bool(_state().is_main_process)
 
 
 def packs_each(accumulate: int) -> int:
@@ -96,6 +97,11 @@ def _fill(model: PreTrainedModel, state: Mapping[str, Any]) -> None:
     lacking = {*missing} & {name for name, _ in model.named_parameters()}
     if lacking:
         raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
+
+
+def _state() -> PartialState:
+    # Without a GPU accelerate sees several processes only if it is told to use the CPU.
+    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def _is_set(name: str) -> bool:
