@@ -17,7 +17,7 @@ from pasta_lm.errors import PastaError
 from tests.cli.conftest import Pasta
 
 VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
-VERBS += ("train", "train sft", "train preference", "train tokenizer", "train router")
+VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate programs")
 
