@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.tasks import FAMILIES, make, training_families
 from pasta_lm.tasks.draw import owns_value, owns_word
 from pasta_lm.tasks.registry import held_out_families
-from pasta_lm.tasks.sets import CHOSEN, FIRST_SEED, NUM_DEV_PER_FAMILY, example
+from pasta_lm.tasks.sets import CHOSEN, FIRST_SEED, NUM_PER_FAMILY, example
 from pasta_lm.tasks.task import Split
 from tests.cli.conftest import Pasta
 
@@ -70,7 +70,7 @@ def test_a_seed_below_nothing_is_a_usage_error(pasta: Pasta) -> None:
 
 def test_nothing_that_is_shown_was_trained_or_measured_on() -> None:
     assert CHOSEN.keys() <= FAMILIES.keys()
-    assert min([FIRST_SEED, *CHOSEN.values()]) >= NUM_DEV_PER_FAMILY
+    assert min([FIRST_SEED, *CHOSEN.values()]) >= NUM_PER_FAMILY[Split.DEV]
     for task in map(example, TRAINED):
         for word in task.drawn:
             owns = (

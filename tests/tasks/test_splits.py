@@ -10,8 +10,6 @@ import pytest
 from pasta_lm.tasks import FAMILIES, Split, Task, make, training_families
 from pasta_lm.tasks.draw import owns_value, owns_word
 from pasta_lm.tasks.sets import (
-    NUM_DEV_PER_FAMILY,
-    NUM_HARD_PER_FAMILY,
     NUM_PER_FAMILY,
     prompts_hash,
     task_set,
@@ -128,18 +126,21 @@ def masked(task: Task) -> str:
 
 @pytest.mark.parametrize(
     ("split", "num"),
-    [("test", NUM_PER_FAMILY), ("hard", NUM_HARD_PER_FAMILY), ("dev", NUM_DEV_PER_FAMILY)],
+    NUM_PER_FAMILY.items(),
 )
-def test_the_prompts_have_the_hash_fixed_before_training(split: str, num: int) -> None:
-    row = re.search(rf"^\| {split} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)
+def test_the_prompts_have_the_hash_fixed_before_training(split: Split, num: int) -> None:
+    row = re.search(rf"^\| {split.value} \| ([\d,]+) \| `(\w+)` \|$", HYPOTHESES, re.MULTILINE)
     assert row is not None
-    tasks = task_set(split, num)
+    tasks = task_set(split)
     assert len(tasks) == len(FAMILIES) * num == int(row[1].replace(",", ""))
     assert prompts_hash(tasks) == row[2]
 
 
+SIZES = {"test": 400, "hard": 100, "dev": 40}
+
+
 def test_each_family_has_the_documented_number_of_prompts() -> None:
-    assert (NUM_PER_FAMILY, NUM_HARD_PER_FAMILY, NUM_DEV_PER_FAMILY) == (400, 100, 40)
+    assert {split.value: num for split, num in NUM_PER_FAMILY.items()} == SIZES
     tasks = task_set("dev", 2, families=("takings", "menus"))
     assert [task.id for task in tasks] == [
         "takings-dev-0", "takings-dev-1", "menus-dev-0", "menus-dev-1",

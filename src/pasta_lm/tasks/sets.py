@@ -8,10 +8,8 @@ from collections.abc import Iterable
 from pasta_lm.tasks.registry import FAMILIES, make
 from pasta_lm.tasks.task import Split, Task
 
-NUM_PER_FAMILY = 400
-"""Prompts of each family in the test set: a grade has an interval of about +-0.02 at 0.95."""
-NUM_HARD_PER_FAMILY = 100
-NUM_DEV_PER_FAMILY = 40
+NUM_PER_FAMILY = {Split.TEST: 400, Split.HARD: 100, Split.DEV: 40}
+"""Prompts of each family in the fixed sets: 400 bound a grade to about +-0.02 at 0.95."""
 
 FIRST_SEED = 90_000
 """Seed of the example prompts, beyond the seeds of every measured set."""
@@ -31,25 +29,23 @@ CHOSEN: dict[str, int] = {
 
 def task_set(
     split: Split | str,
-    num_per_family: int = NUM_PER_FAMILY,
+    num_per_family: int | None = None,
     *,
     families: Iterable[str] | None = None,
-    wordings: str | None = None,
 ) -> list[Task]:
     """Return the first tasks of every family, the same number of each; the same every time.
 
     Args:
         split: The split that they are drawn from.
-        num_per_family: Tasks of each family.
+        num_per_family: Tasks of each family; None: those of the fixed set of the split.
         families: The families; None: all.
-        wordings: Another split, to use its wordings instead.
 
     Raises:
-        KeyError: there is no such family.
+        KeyError: there is no such family, or training has no fixed set.
     """
     names = tuple(FAMILIES if families is None else families)
-    seeds = range(num_per_family)
-    return [make(name, split, seed, wordings=wordings) for name in names for seed in seeds]
+    seeds = range(NUM_PER_FAMILY[Split(split)] if num_per_family is None else num_per_family)
+    return [make(name, split, seed) for name in names for seed in seeds]
 
 
 def prompts_hash(tasks: Iterable[Task]) -> str:
