@@ -1,8 +1,7 @@
-"""Let the built-in model and its sequential twin race: one prompt, one machine, one clock.
+"""Show the built-in model and its sequential baseline answering one prompt, on one clock.
 
 Both write their own text. Each is decoded alone, so that neither slows the other, and every event
-is kept with its time; what the terminal shows are these two recordings on one clock, stretched so
-that a reader can follow.
+is recorded with its time. The terminal shows both recordings in slow motion.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pasta_lm.tasks.sets import example
 FAMILY = "tallies"
 NUM_RUNS = 5
 SHOWN_S = 10.0
-HONEST = "generated: a model of four million parameters, its own text, greedy"
+KIND = "generated: a model of four million parameters, its own text, greedy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,12 @@ class Recording:
 
     @property
     def wall_s(self) -> float:
-        """Return how long it took."""
+        """Return the seconds that the answer took."""
         return self.answer.trace.wall_s
 
 
 def record(name: str, model: Pasta, prompt: str) -> Recording:
-    """Decode a prompt alone, several times, and keep the run of median length."""
+    """Decode a prompt several times and return the run of median duration."""
     runs = []
     for _ in range(NUM_RUNS + 1):  # the first run warms up
         began_s = time.perf_counter()
@@ -56,10 +55,10 @@ def record(name: str, model: Pasta, prompt: str) -> Recording:
 
 
 class Race:
-    """Both answers as far as they are at one moment of the clock."""
+    """Both answers at one moment of the clock."""
 
     def __init__(self, recordings: list[Recording], stretch: float) -> None:
-        """Begin at zero."""
+        """Start the clock at zero."""
         self._stretch = stretch
         self._rows = [
             (recording, ThreadViews(), iter(recording.events)) for recording in recordings
@@ -68,7 +67,7 @@ class Race:
         self.now_s = 0.0
 
     def go_to(self, now_s: float) -> None:
-        """Show what had happened by then."""
+        """Apply all events up to a time."""
         self.now_s = now_s
         for index, (_, lanes, events) in enumerate(self._rows):
             while self._next[index][0] <= now_s:
@@ -76,7 +75,7 @@ class Race:
                 self._next[index] = next(events, (float("inf"), self._next[index][1]))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the clock and both answers below one another."""
+        """Draw the clock and both answers."""
         height = (options.height or console.height) - 4
         yield Text(f"{self.now_s * 1000:.0f} ms, shown {self._stretch:.0f} times slower", "dim")
         for recording, lanes, _ in self._rows:
@@ -88,7 +87,7 @@ class Race:
 
 
 def animate(recordings: list[Recording]) -> None:
-    """Play both recordings on one clock."""
+    """Play both recordings."""
     last_s = max(recording.wall_s for recording in recordings)
     stretch = SHOWN_S / last_s
     race = Race(recordings, stretch)
@@ -101,17 +100,17 @@ def animate(recordings: list[Recording]) -> None:
 
 
 def main() -> None:
-    """Record both, show the race, and say what it came to."""
+    """Record both answers, play them, and print their times."""
     silence_libraries()
     import torch
 
     torch.set_num_threads(1)
     out = console(sys.stdout)
     task = example(FAMILY)
-    out.print(HONEST, style="bold")
+    out.print(KIND, style="bold")
     out.print(f"\n{task.prompt}\n", highlight=False)
-    twin, model = Pasta.from_pretrained("builtin-sequential"), Pasta.from_pretrained("builtin")
-    recordings = [record("sequential", twin, task.prompt), record("pasta", model, task.prompt)]
+    baseline, model = Pasta.from_pretrained("builtin-sequential"), Pasta.from_pretrained("builtin")
+    recordings = [record("sequential", baseline, task.prompt), record("pasta", model, task.prompt)]
     if can_animate():
         animate(recordings)
     for recording in recordings:

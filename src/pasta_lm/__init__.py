@@ -1,6 +1,6 @@
-"""PASTA-LANG and everything that runs it: the public names, each loaded when it is first used.
+"""The public names of the package, each imported when it is first used.
 
-Importing this package imports nothing else, torch least of all.
+Importing this package imports nothing else, in particular not torch.
 """
 
 from __future__ import annotations

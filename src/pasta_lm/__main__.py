@@ -1,4 +1,4 @@
-"""Let ``python -m pasta_lm`` be the command ``pasta``."""
+"""Run the command ``pasta`` as ``python -m pasta_lm``."""
 
 from __future__ import annotations
 

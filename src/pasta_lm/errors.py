@@ -1,4 +1,4 @@
-"""Every error that the project raises, drawn as a tree.
+"""All errors of the project, as a tree of classes.
 
 ::
 
@@ -7,13 +7,13 @@
     │   ├── MissingExtraError          an optional dependency is not installed
     │   ├── ModelNotFoundError         no model at that place, or none named
     │   └── EndpointError              a remote server refuses the key, the model or the address
-    ├── InputError                 exit code 3: what was given to read is invalid
+    ├── InputError                 exit code 3: a file, a line or a prompt is invalid
     │   ├── PastaSyntaxError           text that breaks the grammar of PASTA-LANG
     │   └── RequestError               a request that can never be served (too long, too large)
     ├── ModelError                 exit code 1: a model cannot be used as it is
     │   ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
     │   └── VocabularyError            tag pieces are missing, or the tokenizer loses text
-    └── RemoteError                exit code 1: a remote server does not answer, or not as it should
+    └── RemoteError                exit code 1: a remote server fails, or its reply is invalid
 
 Each message says what is wrong and where; ``hint`` says what to do next. The command line prints
 both, in at most four lines, and exits with ``exit_code``.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 
 class PastaError(Exception):
-    """Report that something could not be done; the base of every error of this project."""
+    """The base class of all errors of this project."""
 
     exit_code: int = 1
 
@@ -90,4 +90,4 @@ class VocabularyError(ModelError):
 
 
 class RemoteError(PastaError):
-    """Report a remote server that does not answer, or answers with what is no answer."""
+    """Report a remote server that fails, or whose reply is invalid."""

@@ -39,7 +39,8 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
         data = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else f"not valid TOML: {exc}"
-        raise UsageError(f"the recipe {path} cannot be read: {reason}") from exc
+        hint = "name a TOML file; runs/recipes has examples"
+        raise UsageError(f"the recipe {path} cannot be read: {reason}", hint=hint) from exc
     for change in changes:
         _apply(data, change)
     return _validate(kind, data)

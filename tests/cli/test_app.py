@@ -43,12 +43,12 @@ FLAGS = [
 ]
 
 
-def test_the_verbs_are_those_that_exist() -> None:
+def test_every_verb_is_listed() -> None:
     assert sorted(COMMANDS) == sorted(VERBS)
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
-def test_help_is_short_and_fits_the_terminal(pasta: Pasta, verb: str) -> None:
+def test_help_fits_80_columns_without_cuts(pasta: Pasta, verb: str) -> None:
     result = pasta(*verb.split(), "--help")
     assert (result.code, result.err) == (0, "")
     assert "..." not in re.sub(r"(ARGS|SOURCE)[\]}]*\.\.\.", "", result.out)
@@ -78,7 +78,7 @@ def test_the_version_is_the_package_s(pasta: Pasta) -> None:
     assert pasta("--version").out == f"pasta-lm {__version__}\n"
 
 
-def test_no_verb_shows_the_help(pasta: Pasta) -> None:
+def test_without_a_verb_the_help_is_shown(pasta: Pasta) -> None:
     result = pasta()
     assert result.code == 2
     assert "Commands:" in result.err
@@ -148,3 +148,15 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
         subprocess.run(command, check=True, capture_output=True)
         times.append(cpu_s() - before_s)
     assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("verb", [("train", "sft"), ("train", "preference"), ("annotate",)])
+def test_a_missing_recipe_is_an_error_without_system_codes(
+    pasta: Pasta, verb: tuple[str, ...]
+) -> None:
+    result = pasta(*verb, "nowhere.toml")
+    assert (result.code, result.out) == (2, "")
+    assert "nowhere.toml" in result.err
+    assert "No such file" in result.err
+    assert "[Errno" not in result.err
+    assert "hint: " in result.err

@@ -22,7 +22,7 @@ def broken(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_valid_text_is_said_to_be(pasta: Pasta) -> None:
+def test_a_valid_text_is_reported_as_valid(pasta: Pasta) -> None:
     result = pasta("check", "-", stdin=VALID)
     assert (result.code, result.out, result.err) == (0, "-: valid\n", "")
 
@@ -60,7 +60,7 @@ def test_fix_keeps_every_byte_of_a_valid_text(pasta: Pasta) -> None:
     assert pasta("check", "-", "--fix", stdin=text).out == text
 
 
-def test_the_form_is_heard(pasta: Pasta) -> None:
+def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:
     text = '<async topic="a">One two three four five.</async>'
     assert pasta("check", "-", stdin=text).code == 3
     assert pasta("check", "-", "--form", "annotator", stdin=text).code == 0
@@ -77,7 +77,7 @@ def test_the_form_is_heard(pasta: Pasta) -> None:
         (("-", "--fix", "--format", "json"), 2),
     ],
 )
-def test_what_cannot_be_checked_has_its_exit_code(
+def test_missing_files_and_wrong_flags_have_their_exit_codes(
     pasta: Pasta, arguments: tuple[str, ...], code: int
 ) -> None:
     result = pasta("check", *arguments)
@@ -85,7 +85,7 @@ def test_what_cannot_be_checked_has_its_exit_code(
     assert len(result.err.splitlines()) <= 4
 
 
-def test_what_is_no_text_is_invalid_input(pasta: Pasta, tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_invalid_input(pasta: Pasta, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"ab\xff")
     result = pasta("check", tmp_path / "bytes")
     assert result.code == 3
@@ -99,7 +99,7 @@ def trace(tmp_path: Path) -> Path:
     return file
 
 
-def test_view_shows_the_lanes_of_a_trace(pasta: Pasta, trace: Path) -> None:
+def test_view_shows_the_threads_of_a_trace(pasta: Pasta, trace: Path) -> None:
     result = pasta("view", trace)
     assert (result.code, result.err) == (0, "")
     assert "\nmain " in result.out
@@ -116,6 +116,6 @@ def test_view_writes_for_perfetto(pasta: Pasta, trace: Path, tmp_path: Path) -> 
     assert pasta("view", trace, "--perfetto", tmp_path / "no" / "out.json").code == 1
 
 
-def test_what_is_no_trace_is_invalid_input(pasta: Pasta, broken: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_invalid_input(pasta: Pasta, broken: Path) -> None:
     assert pasta("view", broken).code == 3
     assert pasta("view", "nowhere.json").code == 3

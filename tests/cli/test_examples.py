@@ -1,4 +1,4 @@
-"""``pasta examples``: prompts to copy, whatever stands in them."""
+"""``pasta examples``: prompts as commands to copy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_json_has_the_same_prompts(pasta: Pasta) -> None:
 
 
 @pytest.mark.parametrize("family", [*held_out_families(), "poems"])
-def test_a_family_that_was_not_trained_is_refused_with_those_that_were(
+def test_an_unknown_family_is_refused_with_a_list_of_the_families(
     pasta: Pasta, family: str
 ) -> None:
     result = pasta("examples", "--family", family)
@@ -62,13 +62,13 @@ def test_a_family_that_was_not_trained_is_refused_with_those_that_were(
     assert "hint: one of takings, " in result.err
 
 
-def test_a_seed_below_nothing_is_a_usage_error(pasta: Pasta) -> None:
+def test_a_negative_seed_is_a_usage_error(pasta: Pasta) -> None:
     result = pasta("examples", "--seed", -1)
     assert (result.code, result.out) == (2, "")
     assert "--seed" in result.err
 
 
-def test_nothing_that_is_shown_was_trained_or_measured_on() -> None:
+def test_examples_are_in_neither_training_nor_evaluation() -> None:
     assert CHOSEN.keys() <= FAMILIES.keys()
     assert min([FIRST_SEED, *CHOSEN.values()]) >= NUM_PER_FAMILY[Split.DEV]
     for task in map(example, TRAINED):

@@ -1,4 +1,4 @@
-"""``pasta play``, and the lanes that it and ``run`` show in a terminal."""
+"""``pasta play``, and the threads that it and ``run`` show in a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drawn(drawing: object, width: int = 80, height: int = 24) -> str:
     return capture.get()
 
 
-def lanes_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: object) -> ThreadViews:
+def views_after(num_steps: int, engine: ScriptedEngine = ENGINE, **params: object) -> ThreadViews:
     lanes = ThreadViews()
     request = engine.request("p", SamplingParams(**params))  # type: ignore[arg-type]
     for _, events in zip(range(num_steps), engine.steps(request), strict=False):
@@ -75,11 +75,11 @@ def test_it_needs_neither_torch_nor_tokenizers() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--example", "lunch"), ("--speed", "0")])
-def test_what_it_cannot_play_is_a_usage_error(pasta: Pasta, arguments: tuple[str, ...]) -> None:
+def test_unknown_scenes_and_speeds_are_refused(pasta: Pasta, arguments: tuple[str, ...]) -> None:
     assert pasta("play", *arguments).code == 2
 
 
-def test_a_picture_has_a_lane_for_each_thread_and_a_column_for_each_step() -> None:
+def test_a_picture_has_a_row_for_each_thread_and_a_column_for_each_step() -> None:
     assert str(picture(ENGINE.answer().trace, 60, ASCII)).splitlines() == [
         "main   ====v====v..^=        12",
         "1 one      ======      6 of ~10",
@@ -97,7 +97,7 @@ def test_a_picture_fits_its_width(width: int) -> None:
         assert len(set(map(len, lines))) == 1
 
 
-def test_a_summary_says_how_its_figures_came_about() -> None:
+def test_the_summary_names_the_kind_of_its_figures() -> None:
     trace = Trace.from_json(ENGINE.answer().trace.to_json().replace("simulated", "random-weights"))
     trace.wall_s = 0.214
     expected = "0.21 s, critical path 14 of 22 tokens, parallelism 0.79 (random-weights)"
@@ -106,23 +106,23 @@ def test_a_summary_says_how_its_figures_came_about() -> None:
     assert summary(trace) == f"{expected}, cut short by a limit"
 
 
-def test_lanes_show_main_on_top_and_threads_side_by_side() -> None:
-    rows = [line.rstrip() for line in drawn(lanes_after(11), width=60).splitlines()]
+def test_the_live_view_shows_main_on_top_and_threads_side_by_side() -> None:
+    rows = [line.rstrip() for line in drawn(views_after(11), width=60).splitlines()]
     assert rows[:2] == ["main", "Go. [1 one] and [2 two]"]
     assert rows[3] == "1 one                    done  2 two                1 of ~10"
     assert rows[5] == "1 1 1 1                        2"
 
 
-def test_lanes_say_what_a_sync_joined() -> None:
-    assert "[2 two][sync 1 2] End." in drawn(lanes_after(99))
+def test_the_live_view_names_the_threads_that_a_sync_joined() -> None:
+    assert "[2 two][sync 1 2] End." in drawn(views_after(99))
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 8), (80, 24), (120, 10)])
-def test_many_lanes_fit_the_terminal(width: int, height: int) -> None:
+def test_many_threads_fit_the_terminal(width: int, height: int) -> None:
     blocks = "".join(f'<async topic="part {n}">{"word " * 30}</async>' for n in range(40))
     engine = ScriptedEngine(parse(blocks, "annotator"))
     for num_steps in (1, 20, 100, 200):
-        lines = drawn(lanes_after(num_steps, engine, max_tokens=5000), width, height).splitlines()
+        lines = drawn(views_after(num_steps, engine, max_tokens=5000), width, height).splitlines()
         assert len(lines) <= height
         assert max(map(len, lines), default=0) <= width
     assert "more" in lines[-1]
@@ -139,7 +139,7 @@ def test_live_threads_leave_nothing_behind() -> None:
     assert written.endswith("\x1b[2K") or written.endswith("\x1b[?25h")
 
 
-def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_turns_colours_off(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     assert not console(stream).no_color
@@ -147,5 +147,5 @@ def test_no_color_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console(stream).no_color
 
 
-def test_what_a_model_wrote_cannot_move_the_cursor() -> None:
+def test_text_of_a_model_cannot_move_the_cursor() -> None:
     assert harmless("a\x1b[2Jb\r\n\tc\u009b") == "a [2Jb \n\tc "

@@ -117,7 +117,7 @@ def test_forced_blocks_are_decoded_in_parallel_by_a_model_without_tag_pieces(
         (("--random", "a.json", "--limit", "0"), 2),
     ],
 )
-def test_what_cannot_be_replayed_has_its_exit_code(
+def test_wrong_flags_and_missing_files_have_their_exit_codes(
     pasta: Pasta, answers: Path, flags: tuple[str, ...], code: int
 ) -> None:
     result = pasta("replay", answers, *flags)

@@ -41,7 +41,7 @@ def test_json_has_the_documented_keys(pasta: Pasta, taught_folder: Path) -> None
     assert answer["strategy"] == "pasta"
 
 
-def test_several_answers_are_choices(pasta: Pasta, taught_folder: Path) -> None:
+def test_several_answers_are_an_array_of_choices(pasta: Pasta, taught_folder: Path) -> None:
     result = pasta("run", "hello", "--model", taught_folder, *FEW, "--n", 2, "--json")
     assert list(result.json) == ["choices"]
     assert len(result.json["choices"]) == 2
@@ -105,7 +105,7 @@ def test_sequential_never_forks(pasta: Pasta, taught_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sot", "prompt-lookup", "draft-model", "apar"])
-def test_a_rival_answers_under_its_own_name(
+def test_a_baseline_answers_under_its_own_name(
     pasta: Pasta, taught_folder: Path, strategy: str
 ) -> None:
     draft = ("--draft", taught_folder) if strategy == "draft-model" else ()
@@ -123,7 +123,7 @@ def test_a_rival_answers_under_its_own_name(
         assert result.json["forward_passes"] <= alone["forward_passes"]
 
 
-def test_a_model_that_was_not_taught_says_so_once_and_claims_nothing(
+def test_a_model_without_tag_pieces_says_so_once_and_answers_sequentially(
     pasta: Pasta, untaught_folder: Path
 ) -> None:
     result = pasta("run", "hello", "--model", untaught_folder, "--max-tokens", 5)
@@ -169,7 +169,7 @@ def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder:
     assert "context" in result.err
 
 
-def test_doctor_says_what_is_there_and_what_to_install(pasta: Pasta) -> None:
+def test_doctor_reports_the_self_test_and_the_builtin_model(pasta: Pasta) -> None:
     result = pasta("doctor")
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^self-test {2,}exact: ", result.out, re.M)

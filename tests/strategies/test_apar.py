@@ -1,4 +1,4 @@
-"""APAR: its own table, who sees whom at a fork, and nothing but what it may say."""
+"""APAR: its grammar, the visibility at a fork, and the tokens that it may sample."""
 
 from __future__ import annotations
 

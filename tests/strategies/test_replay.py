@@ -1,4 +1,4 @@
-"""Given answers are decoded exactly, both ways, and what cannot be read or decoded is named."""
+"""Replay: given answers are decoded exactly, both ways; broken and unfit answers are reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_both_runs_decode_exactly_the_text() -> None:
     assert together.trace.kind == "replayed"
 
 
-def test_a_report_counts_what_was_decoded() -> None:
+def test_the_report_counts_the_decoded_answers() -> None:
     seen: list[tuple[int, int]] = []
     report = replay(
         [answer(TWO, "two"), answer(ONE, "one")],
@@ -75,7 +75,7 @@ def test_every_position_strategy_can_be_replayed(positions: PositionStrategy) ->
     assert not report.skipped
 
 
-def test_fewer_threads_at_once_change_the_steps_and_nothing_else() -> None:
+def test_max_threads_changes_neither_the_critical_path_nor_the_tokens() -> None:
     free, bound = (replay([answer(TWO)], loaded("llama"), max_threads=n) for n in (None, 1))
     (one,), (other,) = free.pairs, bound.pairs
     assert one.parallel.critical_path == other.parallel.critical_path
@@ -92,7 +92,7 @@ POINTS = '<async topic="tea">one two three</async><async topic="milk"> four five
     ("strategy", "annotated", "num_threads"),
     [("apar", FORKED, 3), ("apar", ONE, 1), ("sot", POINTS, 3), ("sot", ONE, 2)],
 )
-def test_programs_of_rivals_are_decoded_by_their_own_rules(
+def test_answers_of_baselines_are_decoded_by_their_own_grammar(
     strategy: str, annotated: str, num_threads: int
 ) -> None:
     report = replay([answer(annotated)], loaded("qwen2"), strategy=strategy)
@@ -111,7 +111,7 @@ def test_programs_of_rivals_are_decoded_by_their_own_rules(
         assert pair.parallel.critical_path - max([len(encoded.main), *deepest]) in (0, 1)
 
 
-def test_what_a_rival_cannot_say_is_left_out_by_name() -> None:
+def test_answers_that_a_baseline_cannot_express_are_skipped_by_id() -> None:
     for strategy in ("apar", "sot"):
         report = replay(
             [answer(TWO, "two"), answer(ONE, "one")], loaded("qwen2"), strategy=strategy
@@ -120,7 +120,7 @@ def test_what_a_rival_cannot_say_is_left_out_by_name() -> None:
         assert [pair.id for pair in report.pairs] == ["one"]
 
 
-def test_an_answer_beyond_the_context_is_skipped_by_name_and_the_rest_runs() -> None:
+def test_an_answer_beyond_the_context_is_skipped_by_id_and_the_others_are_decoded() -> None:
     model = load("llama", build("llama", max_position_embeddings=48))
     endless = answer("word " * 100, "endless")
     report = replay([endless, answer("Short.", "short")], model)
@@ -128,7 +128,7 @@ def test_an_answer_beyond_the_context_is_skipped_by_name_and_the_rest_runs() -> 
     assert [pair.id for pair in report.pairs] == ["short"]
 
 
-def test_an_interrupted_replay_reports_what_was_done() -> None:
+def test_an_interrupted_replay_reports_the_answers_that_were_done() -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -201,7 +201,7 @@ def test_rows_are_read_in_either_form(tmp_path: Path, is_zipped: bool) -> None:
         ('{"response": "<async>no promise</async>"}', "PASTA"),
     ],
 )
-def test_a_broken_line_is_named_by_its_number_and_the_rest_is_read(
+def test_a_broken_line_is_reported_by_number_and_the_others_are_read(
     tmp_path: Path, line: str, reason: str
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -212,7 +212,7 @@ def test_a_broken_line_is_named_by_its_number_and_the_rest_is_read(
     assert reason in found.problems[0].reason
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_annotated(tmp_path / "absent.jsonl")
     (tmp_path / "fake.jsonl.gz").write_bytes(b"not gzip")

@@ -1,4 +1,4 @@
-"""Skeleton-of-Thought: both stages by hand, against one masked pass, and what may go wrong."""
+"""Skeleton-of-Thought: both stages computed by hand, compared with one masked pass, and limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_points_of_a_skeleton_are_its_numbered_lines(
     assert sot.read_points(skeleton) == expected
 
 
-def test_a_skeleton_that_is_written_is_read_again() -> None:
+def test_reading_a_written_skeleton_gives_its_points() -> None:
     blocks = sot.blocks_of(POINTS)
     assert sot.skeleton_of(blocks) == "1. sleep\n2. light\n3. noise"
     found = sot.read_points(sot.skeleton_of(blocks))
@@ -143,7 +143,7 @@ def test_points_meet_the_logits_of_one_masked_pass(name: str) -> None:
     assert len(seen[0][0].slots) > sum(len(block.plain_text.split()) for block in POINTS.blocks)
 
 
-def test_each_point_is_what_the_model_says_after_its_whole_prefix() -> None:
+def test_each_point_equals_the_sequential_answer_after_its_whole_prefix() -> None:
     asked = free("one\n", "point two\n", "and three\n")
     (answer,) = engine().generate([asked])[0]
     skeleton = tokens_of(answer.trace, 0)
@@ -157,7 +157,7 @@ def test_each_point_is_what_the_model_says_after_its_whole_prefix() -> None:
 
 
 @pytest.mark.parametrize("max_threads", [1, 2, None])
-def test_points_that_wait_for_a_free_place_say_the_same(max_threads: int | None) -> None:
+def test_max_threads_does_not_change_the_text_of_points(max_threads: int | None) -> None:
     everything = free("one\n", "point two\n", "and three\n")
     (expected,) = engine().generate([everything])[0]
     narrow = free("one\n", "point two\n", "and three\n", max_threads=max_threads)
@@ -168,7 +168,7 @@ def test_points_that_wait_for_a_free_place_say_the_same(max_threads: int | None)
         assert answer.trace.forward_passes > 2 * answer.trace.critical_path
 
 
-def test_samples_and_company_change_nothing() -> None:
+def test_points_do_not_depend_on_other_samples_and_requests() -> None:
     params = {"temperature": 1.0, "seed": 5, "n": 2}
     asked = free("one\n", "point two\n", **params)
     other = Request(prompt=PROMPT, params=SamplingParams(max_tokens=60, temperature=1.0))
@@ -251,7 +251,7 @@ def test_a_model_without_a_chat_template_reads_paragraphs() -> None:
     assert given.endswith("next point.\n\n1. Sleep")
 
 
-def test_what_a_point_begins_with_is_part_of_the_answer() -> None:
+def test_the_opening_of_a_point_is_part_of_the_answer() -> None:
     starts = [Start(prefix=ids("x 1. Sleep"), topic="Sleep", text="1. Sleep")]
     expansion = Expansion(starts=lambda _: starts, max_main_tokens=1)
     asked = replace(free("x"), expansion=expansion)
@@ -269,7 +269,7 @@ def assert_empty(one: TorchEngine) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1, 3, 4, 5, 6, 9, 20])
-def test_a_response_never_has_more_tokens_than_it_may(max_tokens: int) -> None:
+def test_max_tokens_bounds_a_response_with_points(max_tokens: int) -> None:
     one = engine(pool_tokens=len(PROMPT) + 32)
     (answer,) = one.generate([free("one\n", "point two\n", max_tokens=max_tokens)])[0]
     assert answer.finish_reason == "length"
@@ -277,14 +277,14 @@ def test_a_response_never_has_more_tokens_than_it_may(max_tokens: int) -> None:
     assert_empty(one)
 
 
-def test_no_more_points_are_expanded_than_there_may_be_blocks() -> None:
+def test_max_blocks_bounds_the_number_of_points() -> None:
     (answer,) = engine().generate([free("a\n", "b\n", "c\n", max_blocks=2)])[0]
     assert [block.topic for block in answer.document.blocks] == ["t0", "t1"]
     assert answer.finish_reason == "length"  # a point is missing
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 6])
-def test_a_point_that_has_no_place_in_the_context_is_left_out(room: int) -> None:
+def test_a_point_that_does_not_fit_the_context_is_left_out(room: int) -> None:
     last = len(PROMPT) + 4 + len(ids("a\n")) + 1 + room
     model = load("qwen2", build("qwen2", max_position_embeddings=last + 1))
     one = TorchEngine(model, pool_tokens=512)
@@ -296,7 +296,7 @@ def test_a_point_that_has_no_place_in_the_context_is_left_out(room: int) -> None
     assert_empty(one)
 
 
-def test_nothing_is_left_when_a_response_is_aborted_at_any_step() -> None:
+def test_an_aborted_response_frees_its_memory_at_any_step() -> None:
     asked = free("one\n", "point two\n", n=2)
     for when in range(20):
         one = engine(max_batch_tokens=3)

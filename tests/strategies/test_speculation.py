@@ -1,4 +1,4 @@
-"""Guessed tokens change how fast the sequential answer comes, never what it says."""
+"""Speculative decoding: guessed tokens change the speed, never the tokens."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def knowing(
         ([], []),
     ],
 )
-def test_a_lookup_finds_what_followed_before(ids: list[int], expected: list[int]) -> None:
+def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
+    ids: list[int], expected: list[int]
+) -> None:
     assert list(PromptLookup(num_guesses=8)(ids)) == expected
     assert list(PromptLookup(num_guesses=2)(ids)) == expected[:2]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
-def test_a_looked_up_answer_is_the_sequential_one(temperature: float, penalty: float) -> None:
+def test_prompt_lookup_gives_the_sequential_answer(temperature: float, penalty: float) -> None:
     params = replace(GREEDY, temperature=temperature, repetition_penalty=penalty, seed=2)
     alone = decoded(sequential.request(PROMPT, params))
     found = decoded(request(PROMPT, params, PromptLookup(), LOOKUP))
@@ -85,7 +87,7 @@ def test_a_looked_up_answer_is_the_sequential_one(temperature: float, penalty: f
 
 @pytest.mark.parametrize("name", ["gemma3", "mistral"])
 @pytest.mark.parametrize("pattern", ["all", "none", "some"])
-def test_right_guesses_save_passes_and_wrong_ones_cost_none(name: str, pattern: str) -> None:
+def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(name: str, pattern: str) -> None:
     model, rng = loaded(name), random.Random(pattern)
     prompt = model.vocabulary.encode_prompt("the dog")
     one = TorchEngine(model, pool_tokens=512)
@@ -112,7 +114,7 @@ def test_right_guesses_save_passes_and_wrong_ones_cost_none(name: str, pattern: 
     assert one.pool.num_free_pages == one.pool.num_pages
 
 
-def test_limits_and_stops_cut_where_they_would_without_guesses() -> None:
+def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     stop = alone.text[9:12]
     for params in (
@@ -128,7 +130,7 @@ def test_limits_and_stops_cut_where_they_would_without_guesses() -> None:
         assert said(found) == said(expected)
 
 
-def test_guesses_survive_preemption_and_company() -> None:
+def test_guesses_work_with_preemption_and_other_requests() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     guess = knowing(alone, lambda place: place % 4 != 2)
     one = engine()
@@ -147,7 +149,7 @@ def test_guesses_survive_preemption_and_company() -> None:
     assert one.pool.num_free_pages == one.pool.num_pages
 
 
-def test_guesses_that_are_no_tokens_are_not_fed() -> None:
+def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
         found = decoded(request(PROMPT, GREEDY, lambda _, wrong=wrong: [wrong, 5], LOOKUP))
@@ -167,7 +169,7 @@ def test_guesses_are_refused_where_threads_share_a_cache() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_what_a_draft_model_guesses_is_checked(same: bool) -> None:
+def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None:
     draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
     guess = DraftModel(draft, MODEL, num_guesses=3)
     for prompt in (PROMPT, PROMPT[:6], PROMPT):
@@ -178,7 +180,7 @@ def test_what_a_draft_model_guesses_is_checked(same: bool) -> None:
             assert found.trace.forward_passes <= -(-alone.trace.forward_passes // 4) + 1
 
 
-def test_a_draft_model_reads_only_what_is_new_and_guesses_what_it_would_say() -> None:
+def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily() -> None:
     guess = DraftModel(MODEL, MODEL, num_guesses=5)
     for length in (4, 5, 9, 3, len(PROMPT)):
         alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
