@@ -92,8 +92,7 @@ class EncodedDocument:
     """An answer as token ids: what main decodes, and what each block's thread decodes."""
 
     main: tuple[int, ...]  # the main form: text, promises with their topics, syncs
-    blocks: tuple[tuple[int, ...], ...]
-    """In document order, each without its ``<async>`` and ``</async>``."""
+    blocks: tuple[tuple[int, ...], ...]  # in document order, without their ``<async>``
 
     @property
     def num_tokens(self) -> int:

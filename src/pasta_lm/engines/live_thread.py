@@ -67,8 +67,7 @@ class LiveThread:
     """Tokens it feeds behind ``next_token``, in the same pass: right if it then decodes them."""
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
-    seen: set[int] = field(default_factory=set)
-    """Ordinary ids that it sees; kept only where a repetition penalty counts them."""
+    seen: set[int] = field(default_factory=set)  # ids that a repetition penalty counts
 
     @property
     def feeds_next(self) -> bool:
@@ -132,7 +131,6 @@ class Expander:
     """Starts the threads that write the answer when main has ended (Skeleton-of-Thought)."""
 
     def __init__(self, expansion: Expansion, interpreter: Interpreter, placer: Placer) -> None:
-        """Begin with no threads but main."""
         self._expansion = expansion
         self._interpreter = interpreter
         self._placer = placer

@@ -28,8 +28,7 @@ class AnswerRecord:
     num_content_tokens: int  # tokens of all threads, tags and topics excluded
     critical_path: int  # tokens that were decoded one after another, tags included
     kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
-    wall_s: float | None = None
-    """Seconds, if it was decoded alone; None if it was decoded among others."""
+    wall_s: float | None = None  # seconds, if decoded alone; None among others
     trace: str | None = None  # the packed trace (``Trace.from_packed`` reads it); None: not kept
 
     @classmethod

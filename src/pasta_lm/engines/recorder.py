@@ -15,7 +15,6 @@ class Recorder:
     """Fill one trace."""
 
     def __init__(self, trace: Trace, main: Thread) -> None:
-        """Begin with the main thread."""
         self.trace = trace
         self._pending: defaultdict[int, deque[TokenRecord]] = defaultdict(deque)
         self.thread_started(main)

@@ -33,15 +33,13 @@ class SamplingParams:
     top_k: int | None = None
     seed: int | None = 0  # None draws a fresh seed for each request
     n: int = 1  # samples of one prompt; its entries are computed once
-    stop: tuple[str, ...] = ()
-    """Strings that end the answer; matched inside one thread, never part of the answer."""
+    stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed
     repetition_penalty: float = 1.0  # counts what the thread sees, never tag pieces
     max_threads: int | None = None  # threads that decode in the same step
     max_blocks: int = 64
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
-    mask: bool = True
-    """Let only legal tags be sampled; False measures the model without help."""
+    mask: bool = True  # sample legal tags only; False measures the model without help
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -77,8 +75,7 @@ class SamplingParams:
 class Start:
     """How a thread begins when main has ended."""
 
-    prefix: tuple[int, ...]
-    """Ids that it feeds in one pass before it decodes; at least one. Counted as tags are."""
+    prefix: tuple[int, ...]  # ids fed in one pass before it decodes; at least one
     topic: str | None = None  # the topic of its block; None: it decodes the answer itself
     text: str = ""  # the part of its prefix that belongs to the answer
     num_seen: int | None = None
@@ -107,8 +104,7 @@ class Request:
     guess: Guess | None = None
     """Guesses of main's next tokens: right ones are decoded in one pass. Only for one thread
     and one sample; the tokens are the same as without."""
-    forced: EncodedDocument | None = None
-    """An answer to decode token by token instead of the model's own."""
+    forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
 
 

@@ -76,7 +76,6 @@ class Response:
         trace: Trace,
         eos_ids: Collection[int] = (),
     ) -> None:
-        """Begin with a main thread behind the prompt."""
         self.request = request
         self.sample = sample
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
@@ -95,8 +94,7 @@ class Response:
         self._forced: dict[tuple[int, ...], tuple[int, ...]] | None = None
         if request.forced is not None:
             self._forced = request.forced.by_path(tokens.piece_id, limits.max_depth)
-        self.live: dict[int, LiveThread] = {}
-        """Threads that decode, wait, or have yet to feed their last token, by id."""
+        self.live: dict[int, LiveThread] = {}  # threads with something left to feed, by id
         self.events: list[StreamEvent] = [ThreadStarted(sample, 0, None, None, None)]
         main = self._open(self.interpreter.main)
         if self._expander is not None:

@@ -40,7 +40,6 @@ class WordIds:
     """Words as token ids, numbered as they are met; the tag pieces have the first numbers."""
 
     def __init__(self) -> None:
-        """Begin with the tag pieces alone."""
         self.pieces = PieceTable({piece: number for number, piece in enumerate(PIECES)})
         self._ids: dict[str, int] = {}
         self._words: list[str] = []

@@ -136,7 +136,6 @@ class StopWatch:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Watch for any of these strings, none of them empty."""
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""

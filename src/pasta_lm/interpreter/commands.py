@@ -61,10 +61,8 @@ class Legal(NamedTuple):
     end_of_text: bool
     units: int  # the largest legal promise
     in_topic: bool = False
-    needs_text: bool = False
-    """Only tokens with a character other than white space: a topic needs at least one."""
+    needs_text: bool = False  # not only white space, which no topic may consist of
 
 
-EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)
-"""The legal set where the mask is switched off."""
+EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)  # where the mask is off
 PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)  # the legal set where nothing forks

@@ -47,7 +47,6 @@ class Entries:
         return len(self.items)
 
     def __getitem__(self, slot: int) -> Entry:
-        """Return the entry in a slot."""
         return self.items[slot]
 
     def new_owner(self) -> int:

@@ -18,8 +18,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # it ended by itself: end-of-text, ``</async>``, or a ``stop`` string
     LENGTH = "length"  # A limit ended it: the block's, the response's, or the model's last position
-    ABORT = "abort"
-    """Given up by the caller, or by a ``stop`` string earlier in reading order."""
+    ABORT = "abort"  # given up by the caller, or by a stop string earlier in the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +26,9 @@ class Limits:
     """The bounds of one response. ``None`` means: no bound of its own."""
 
     max_tokens: int = 2048  # tokens of all threads together, tags included
-    max_threads: int | None = None
-    """Threads that decode in the same step; a child beyond it is deferred, never dropped."""
-    max_blocks: int = 64
-    """Blocks of the whole response; at the limit no further promise can be sampled."""
-    max_tokens_per_thread: int | None = None
-    """Tokens of one block with its ``<async>`` and ``</async>``."""
+    max_threads: int | None = None  # decoding in the same step; others are deferred, not dropped
+    max_blocks: int = 64  # of the whole response; beyond it no promise can be sampled
+    max_tokens_per_thread: int | None = None  # of one block, its two tags included
     max_topic_tokens: int = 12  # tokens of a topic; after them only closing pieces can be sampled
     max_depth: int = 1  # how deep blocks may nest
     max_position: int | None = None  # the model's last position

@@ -27,8 +27,7 @@ class Placement:
 
     slot: int
     position: int
-    depth: int
-    """Length of the longest chain of tokens that had to be decoded before it, itself included."""
+    depth: int  # length of the longest chain of tokens that must be decoded one by one
 
 
 class Placer:

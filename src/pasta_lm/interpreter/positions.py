@@ -19,12 +19,10 @@ from pasta_lm.language.tags import TOKENS_PER_UNIT
 class PositionStrategy(StrEnum):
     """How main's positions treat the length of a block that is not there yet."""
 
-    PREDICT = "predict"
-    """Trust the promise: leave a gap of ten positions per promised unit (the paper's choice)."""
+    PREDICT = "predict"  # a gap of ten positions a promised unit (the paper's choice)
     CONTINUE = "continue"  # leave no gap; a sync stands behind the largest visible position
     ORACLE = "oracle"  # leave a gap of the true length: replay and training only
-    ROTATE = "rotate"
-    """As ``predict``; a sync moves all visible keys to their reading-order positions."""
+    ROTATE = "rotate"  # ``predict``, but a sync moves all visible keys to reading order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +30,7 @@ class Epoch:
     """The time between two syncs of a thread, with the positions that the first one assigned."""
 
     index: int = 0  # unique within a request
-    moved: dict[int, int] = field(default_factory=dict)
-    """Slot -> position, for entries that the sync at the start of this epoch moved."""
+    moved: dict[int, int] = field(default_factory=dict)  # slot -> position, set by the first sync
 
 
 def key_position(slot: int, fed_position: int, epoch: Epoch) -> int:

@@ -49,20 +49,16 @@ class Thread:
     units: int | None = None  # the promised length in units of ten tokens
     state: ThreadState = ThreadState.RUNNING
     finish_reason: FinishReason | None = None
-    num_prefix: int = 0
-    """Tokens that it feeds before it decodes: a block's ``<async>``, the suffix of a point."""
+    num_prefix: int = 0  # tokens fed before it decodes: ``<async>``, or the suffix of a point
     num_tokens: int = 0  # tokens decoded, tags and prefix included, end-of-text not
-    block_length: int | None = None
-    """True length with its tags, where it is known beforehand (replay)."""
+    block_length: int | None = None  # true length with tags, if known beforehand (replay)
 
     children: list[Thread] = field(default_factory=list)
-    unjoined: list[Thread] = field(default_factory=list)
-    """Children that no sync has joined yet, ended or not."""
+    unjoined: list[Thread] = field(default_factory=list)  # children that no sync has joined yet
     content: list[str | Thread | Sync] = field(default_factory=list)
     """Its text, children and syncs in document order."""
 
-    num_topic_tokens: int | None = None
-    """Tokens of the topic that is being decoded; None outside promises."""
+    num_topic_tokens: int | None = None  # of the topic being decoded; None outside promises
     has_topic_text: bool = False  # whether that topic has a character other than space
 
     row: Row | None = None

@@ -46,8 +46,7 @@ class TokenRecord:
 
     thread: int
     token: int | None  # its id, where the engine has ids
-    text: str
-    """Its text; empty while a character is incomplete, and for tags."""
+    text: str  # empty for tags, and while a character is incomplete
     role: Role
     decoded_step: int  # the step whose logits it was chosen from; -1 is the prefill
     t_s: float  # when, in seconds since the request began
@@ -95,13 +94,11 @@ class Trace:
     num_prompt_tokens: int = 0
     finish_reason: str | None = None
     forward_passes: int = 0  # passes after the prefill in which this response took part
-    critical_path: int = 0
-    """Largest depth of a fed token; equals ``forward_passes`` when threads are unlimited."""
+    critical_path: int = 0  # largest depth; the number of passes if threads are unlimited
     num_illegal: int = 0  # tags emitted where the grammar has none
     prefill_s: float = 0.0
     wall_s: float = 0.0
-    step_s: list[float] = field(default_factory=list)
-    """When each step ended, in seconds since the request began."""
+    step_s: list[float] = field(default_factory=list)  # end of each step since the request began
     threads: list[ThreadRecord] = field(default_factory=list)
     tokens: list[TokenRecord] = field(default_factory=list)
     syncs: list[SyncRecord] = field(default_factory=list)

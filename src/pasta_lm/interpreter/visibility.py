@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 UNBOUNDED = sys.maxsize  # the cutoff of an owner all of whose entries are visible, now and later
 
-PROMPT_OWNER = 0
-"""The owner of the prompt's entries: not a thread, so that several samples can share it."""
+PROMPT_OWNER = 0  # owns the prompt's entries; no thread, so that samples share them
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ class Block:
     items: tuple[Item, ...] = ()
 
     def __post_init__(self) -> None:
-        """Merge text that is adjacent and drop text that is empty."""
         object.__setattr__(self, "items", _merge(self.items))
 
     @property
@@ -52,7 +51,6 @@ class Document:
     items: tuple[Item, ...] = ()
 
     def __post_init__(self) -> None:
-        """Merge text that is adjacent and drop text that is empty."""
         object.__setattr__(self, "items", _merge(self.items))
 
     @property

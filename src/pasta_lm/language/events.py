@@ -20,8 +20,7 @@ class LexemeKind(Enum):
     ASYNC_OPEN = "async open"
     ASYNC_CLOSE = "async close"
     SYNC = "sync"
-    FAULT = "fault"
-    """A tag that breaks the rules of its own spelling: never legal, so no mask ever lets it in."""
+    FAULT = "fault"  # a tag with a fault in its own spelling: legal nowhere, so masks exclude it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +32,13 @@ class Lexeme:
     """
 
     kind: LexemeKind
-    text: str = ""
-    """TEXT: the text, unescaped. A tag read from text: the tag as it was spelled, else empty."""
+    text: str = ""  # TEXT: the unescaped text; for tags read from text, their spelling
     units: int | None = None  # PROMISE_CLOSE: the promised length in units of ten tokens
     topic: str | None = None  # ASYNC_OPEN of the annotator form: the topic, unescaped
     start: int = 0  # the offset of the first character in all the text that was fed
     end: int = 0  # the offset after the last character
     problems: tuple[Problem, ...] = ()  # FAULT: the faults of the tag
-    meant: LexemeKind | None = None
-    """FAULT: the kind that the tag would have without its problems, if it is known."""
+    meant: LexemeKind | None = None  # FAULT: its kind without the problems, if known
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ class Lexer:
     __slots__ = ("_buffer", "_is_run", "_offset", "_quote", "_searched")
 
     def __init__(self) -> None:
-        """Begin with nothing held back."""
         self._buffer = ""
         self._offset = 0  # of the buffer in all the text fed
         self._searched = 0  # how much of the tag at the buffer's start is known; 0: no tag

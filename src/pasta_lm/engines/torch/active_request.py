@@ -118,9 +118,7 @@ class PassPlan:
     """A forward pass in the making."""
 
     parts: list[tuple[Entries, RequestSlice]] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    """For each row of logits, the index of its token in the pass."""
+    indices: list[int] = field(default_factory=list)  # of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
-    decoding: list[ActiveRequest] = field(default_factory=list)
-    """Requests that take a step in this pass; the others compute entries for later."""
+    decoding: list[ActiveRequest] = field(default_factory=list)  # the others compute entries
     num_tokens: int = 0

@@ -39,8 +39,7 @@ class LayerCall(NamedTuple):
     scaling: float | None
     window: int | None  # width of the layer's sliding window in positions
     softcap: float | None
-    sinks_H: Tensor | None
-    """Attention sinks: one learned logit a head that takes part in the softmax."""
+    sinks_H: Tensor | None  # one learned logit a head that takes part in the softmax
 
 
 class Pass(Protocol):

@@ -36,10 +36,8 @@ class RequestSlice:
     stop: int  # its tokens are [start, stop) of the pass, in order of slot
     run: Run
     first_slot: int  # the slot of its first token in this pass; the others follow
-    visible_QK: Tensor | None
-    """bool [Q, K]; None: each query sees everything (a single query, nothing hidden)."""
-    key_positions: Tensor
-    """int64 [K], or [Q, K] where queries of several epochs see keys at different positions."""
+    visible_QK: Tensor | None  # bool [Q, K]; None: a single query that sees everything
+    key_positions: Tensor  # int64 [K], or [Q, K] if queries of several epochs differ
     largest_distance: int  # no query is farther from a key than this, in positions
     rotation: KeyRotation | None = None
 

@@ -53,8 +53,7 @@ class LoadedModel:
     eos_ids: frozenset[int]  # all ids that end main
     kind: Kind = Kind.GENERATED
     positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
-    trained_strategy: str = PASTA
-    """The way to answer that it was taught, if it has tag pieces: 'pasta', 'apar' or 'sot'."""
+    trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and to our attention.

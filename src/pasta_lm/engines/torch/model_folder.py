@@ -27,8 +27,7 @@ FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
 _KEYS = {"language_version", "piece_ids", "positions", "limits"}
 PASTA = "pasta"
-TAUGHT = (PASTA, "apar", "sot")
-"""The strategies that a model can be taught; a folder that does not say was taught the first."""
+TAUGHT = (PASTA, "apar", "sot")  # the trained strategies; the first is the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from pasta_lm.errors import UnsupportedModelError
 
 # Legend: G key/value heads, K keys, D head size, F frequencies (rotary dimensions / 2).
 
-PROBE_POSITIONS = (3, 20)
-"""Two positions whose difference turns every frequency by an angle that shows in float32."""
+PROBE_POSITIONS = (3, 20)  # far enough apart to turn every frequency visibly in float32
 PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 """Largest difference of keys, relative to the largest, that is rounding; a wrong angle gives 1."""
 
@@ -29,8 +28,7 @@ class Rotation:
     """The rotation of one layer's keys with position."""
 
     frequencies_F: Tensor  # float32 [F], radians per position
-    is_interleaved: bool
-    """Whether pairs are neighbours (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1) ..."""
+    is_interleaved: bool  # pairs (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1)
 
     def turn(self, keys_GKD: Tensor, offsets_K: Tensor) -> Tensor:
         """Return keys [G, K, D] moved by int64 [K] positions each; computed in float32."""

@@ -26,8 +26,7 @@ class Ticket:
     num_entries: int  # entries that must be in the pool: placed so far, the coming pass included
     largest_need: int  # entries that it can come to need: prompt + n * max_tokens
     run: Run | None = None
-    num_computed: int = 0
-    """Entries whose keys and values are in the pool; 0 again after a preemption."""
+    num_computed: int = 0  # entries whose keys are in the pool; a preemption resets it
     num_preemptions: int = 0
 
 

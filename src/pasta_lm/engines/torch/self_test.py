@@ -23,8 +23,7 @@ from pasta_lm.engines.torch.attention import NAME, LayerCall, additive, attend, 
 from pasta_lm.errors import PastaError, UnsupportedModelError
 
 TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
-MAX_TESTED_PARAMETERS = 300_000_000
-"""Above it the same configuration is tested at tiny width instead of the weights themselves."""
+MAX_TESTED_PARAMETERS = 300_000_000  # larger models are tested at tiny width instead
 
 # Legend: N tokens, H query heads, D head size.
 
@@ -33,7 +32,6 @@ class SegmentsPass:
     """Several sequences in one flattened pass; each token sees its own sequence's past."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        """Lay sequences of these lengths one behind the other."""
         parts = [torch.arange(length, device=device) for length in lengths]
         self.positions_N = torch.cat(parts)
         of_N = torch.repeat_interleave(
@@ -171,8 +169,7 @@ def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
             model.set_attn_implementation(before)
 
 
-TWIN_SCALE = 0.2
-"""Standard deviation of a twin's weights: large enough that its logits depend on every token."""
+TWIN_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
 
 _TINY: dict[str, int] = {
     "hidden_size": 64,

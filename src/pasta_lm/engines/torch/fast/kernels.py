@@ -18,10 +18,8 @@ from torch import Tensor
 
 PACKED_ROWS = 4  # the number of rows that packed weights are laid out for
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
-MAX_TRANSPOSED_ROWS = 16
-"""Above it the default product is the fastest that there is without packing."""
-MAX_COPIED_ELEMENTS = 700_000_000
-"""Models with more elements in linear layers run on the weights as they are: copies cost memory."""
+MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
+MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
 
 # Legend: R rows, I inputs, O outputs.
 

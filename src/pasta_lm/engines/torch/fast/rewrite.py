@@ -17,8 +17,7 @@ from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Linear, Rms
 
 aten = torch.ops.aten
 Node = fx.Node
-_Layer = tuple[Node, Node, Node, Node | None]
-"""Where a linear layer ends, its input, its weight, its bias."""
+_Layer = tuple[Node, Node, Node, Node | None]  # end of a linear layer, input, weight, bias
 
 
 def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:

@@ -66,7 +66,6 @@ class CapturedModel:
     """A model's forward pass as a flat list of operations."""
 
     def __init__(self, graph: fx.GraphModule, calls: dict[int, LayerCall]) -> None:
-        """Wrap a traced and rewritten graph."""
         self._calls = calls
         self._pass: Pass | None = None
         for node in graph.graph.nodes:
