@@ -35,13 +35,7 @@ class AnswerRecord:
     def of(
         cls, answer: Answer, *, is_timed: bool = False, keeps_trace: bool = False
     ) -> AnswerRecord:
-        """Return the record of an answer.
-
-        Args:
-            answer: The answer of an engine.
-            is_timed: Whether it was decoded alone, so that its clock means something.
-            keeps_trace: Whether the record holds the packed trace.
-        """
+        """Return the record of an answer; ``is_timed`` if it was decoded alone."""
         trace = answer.trace
         return cls(
             text=answer.text,

@@ -42,11 +42,7 @@ class SamplingParams:
     mask: bool = True  # sample legal tags only; False measures the model without help
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            UsageError: a value that means nothing.
-        """
+        """Refuse a value without a meaning, as a ``UsageError``."""
         rules = {
             "temperature": (0 <= self.temperature < inf, "at least 0, and finite"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),

@@ -34,14 +34,10 @@ class Limits:
     max_position: int | None = None  # the model's last position
 
     def __post_init__(self) -> None:
-        """Check every bound.
-
-        Raises:
-            UsageError: a bound that no response could satisfy.
-        """
-        least = {"max_tokens": 1, "max_threads": 1, "max_topic_tokens": 1}
-        least |= {"max_blocks": 0, "max_depth": 0, "max_tokens_per_thread": 3}
-        for name, bound in least.items():
+        """Refuse a bound that no response could satisfy, as a ``UsageError``."""
+        minima = {"max_tokens": 1, "max_threads": 1, "max_topic_tokens": 1}
+        minima |= {"max_blocks": 0, "max_depth": 0, "max_tokens_per_thread": 3}
+        for name, bound in minima.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise UsageError(f"{name} is {value}, but must be at least {bound}")

@@ -63,13 +63,10 @@ _AFTER: dict[PositionStrategy, Callable[[int, int, int | None], int]] = {
 def position_after_promise(
     strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
 ) -> int:
-    """Return the position of the next main token after a promise that ends at ``promise_end``.
+    """Return the position of the next main token after a promise whose last token is at a position.
 
-    Args:
-        strategy: The strategy in force.
-        promise_end: Position of the promise's closing piece.
-        units: The promised length in units of ten tokens.
-        block_length: Tokens of the block with ``<async>`` and ``</async>``; only ``oracle`` asks.
+    ``units`` is the promised length in tens of tokens, ``block_length`` the true one with both
+    tags: only ``oracle`` needs it.
 
     Raises:
         ValueError: ``oracle`` without a length.
@@ -82,11 +79,8 @@ def position_of_sync(
 ) -> int:
     """Return where a ``<sync/>`` stands.
 
-    Args:
-        strategy: The strategy in force.
-        running: Main's running estimate: where its next token would stand without the sync.
-        visible_positions: Positions of all entries that the sync sees (``continue``), or their
-            reading-order positions (``rotate``); the other strategies do not read them.
+    ``running`` is the position of main's next token without the sync. ``continue`` reads the
+    positions of all entries that the sync sees, ``rotate`` their positions in reading order.
     """
     if strategy in (PositionStrategy.CONTINUE, PositionStrategy.ROTATE):
         return max(visible_positions, default=running - 1) + 1

@@ -13,6 +13,7 @@ which of them reading removes.
 from __future__ import annotations
 
 import re
+from copy import copy
 
 from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
@@ -63,13 +64,7 @@ class Lexer:
 
     def copy(self) -> Lexer:
         """Return a lexer in the same state that goes its own way."""
-        twin = Lexer()
-        twin._buffer = self._buffer
-        twin._offset = self._offset
-        twin._searched = self._searched
-        twin._quote = self._quote
-        twin._is_run = self._is_run
-        return twin
+        return copy(self)  # all of its state is immutable
 
     def _lex(self, *, at_end: bool) -> list[Lexeme]:
         lexemes: list[Lexeme] = []

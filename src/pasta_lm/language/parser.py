@@ -7,6 +7,7 @@ of blocks, in annotator form the block itself does, and a level too many is ille
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -198,11 +199,7 @@ class Parser:
 
     def copy(self) -> Parser:
         """Return a parser in the same state that goes its own way."""
-        twin = Parser(self._form, self._max_depth)
-        twin._depth = self._depth
-        twin._topic = self._topic
-        twin._enter(self._state)
-        return twin
+        return copy(self)  # all of its state is immutable
 
     def _step(self, lexeme: Lexeme) -> list[Event]:
         kind = lexeme.kind

@@ -19,11 +19,10 @@ from pasta_lm.language.parser import Form, Parser, opens_level
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
-    MAX_TOPIC_CHARACTERS,
-    MAX_TOPIC_WORDS,
     MAX_UNITS,
     SYNC,
     annotator_open,
+    bounded_topic,
     escape,
     promise_tag,
 )
@@ -309,12 +308,7 @@ def _repaired_open(piece: Piece) -> str | None:
 
 
 def _cut_topic(topic: str | None) -> str | None:
-    words = (topic or "").split()
-    if topic is None or not words:
-        return None
-    if len(words) <= MAX_TOPIC_WORDS and len(topic) <= MAX_TOPIC_CHARACTERS:
-        return topic
-    return " ".join(words[:MAX_TOPIC_WORDS])[:MAX_TOPIC_CHARACTERS].rstrip()
+    return bounded_topic(topic) if topic and topic.split() else None
 
 
 def _write_text(run: list[_Kept]) -> str:

@@ -111,15 +111,8 @@ def attend(
 ) -> Tensor:
     """Return softmax(q k' * scaling + mask) v, with the layer's soft cap and sinks if it has any.
 
-    Args:
-        call: The layer's own settings.
-        q_HQD: Queries [H, Q, D].
-        k_GKD: Keys [G, K, D]; each serves H / G query heads.
-        v_GKD: Values [G, K, D].
-        mask_QK: Added to the scores, dtype of the queries [Q, K]; None: everything is seen.
-
-    Returns:
-        Dtype of the queries, [H, Q, D].
+    Each of the G heads of keys and values serves H / G query heads. The mask, of the queries'
+    dtype, is added to the scores; None: everything is visible.
     """
     if call.softcap is not None or call.sinks_H is not None:
         return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pasta_lm.engines.torch.attention import cutoff_table, visible
 from pasta_lm.engines.torch.pool import Run
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request so far.
 
@@ -120,7 +120,9 @@ class EntryTensors:
         if key != self._table_key:
             self._table_key = key
             self._table = cutoff_table(rows, num_owners, self._device)
-            self._has_all = len(rows) == 1 and _sees_all(rows[0], num_owners)
+            is_alone = len(rows) == 1
+            cutoffs = [rows[0].cutoff(owner) for owner in range(PROMPT_OWNER, num_owners)]
+            self._has_all = is_alone and set(cutoffs) == {UNBOUNDED}
         if self._has_all:
             return None
         slots = torch.arange(first_slot, stop_slot, device=self._device)
@@ -147,10 +149,6 @@ def _grown(tensor: Tensor, size: int) -> Tensor:
     grown = torch.empty(size, dtype=tensor.dtype, device=tensor.device)
     grown[: len(tensor)] = tensor
     return grown
-
-
-def _sees_all(row: Row, num_owners: int) -> bool:
-    return all(row.cutoff(owner) == UNBOUNDED for owner in range(PROMPT_OWNER, num_owners))
 
 
 def join_slices(

@@ -27,7 +27,7 @@ from pasta_lm.engines.torch.active_request import (
     known_tokens,
     limits_of,
 )
-from pasta_lm.engines.torch.batch import Batch, EntryTensors, join_slices
+from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
@@ -202,7 +202,8 @@ class TorchEngine:
         try:
             plan = self._plan()
             if plan.parts:
-                logits = self._runner.run(self._batch(plan))
+                batch = join_slices(plan.parts, plan.indices, self.loaded.device)
+                logits = self._runner.run(batch)
                 self.num_passes += 1
                 self._interpret(plan, logits)
         except BaseException:
@@ -270,9 +271,6 @@ class TorchEngine:
         plan.parts.append((active.entries, part))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop
-
-    def _batch(self, plan: PassPlan) -> Batch:
-        return join_slices(plan.parts, plan.indices, self.loaded.device)
 
     def _interpret(self, plan: PassPlan, logits_WV: Tensor) -> None:
         tokens = self._choose(plan, logits_WV)

@@ -56,11 +56,7 @@ class LoadedModel:
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
 
     def __post_init__(self) -> None:
-        """Switch the model to evaluation and to our attention.
-
-        Raises:
-            VocabularyError: the model has no rows for the tag pieces.
-        """
+        """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
         num_rows = min(self.num_tokens, self.vocab_size)
         if max(self.vocabulary.piece_ids.values(), default=0) >= num_rows:
             raise VocabularyError(

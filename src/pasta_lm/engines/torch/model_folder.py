@@ -96,9 +96,11 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     _check_same(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
     return PastaConfig(
         piece_ids=piece_ids,
-        positions=_read_positions(file, data["positions"]),
+        positions=PositionStrategy(
+            _read_name(file, "no position strategy", data["positions"], list(PositionStrategy))
+        ),
         limits=_read_limits(file, data["limits"]),
-        trained_strategy=_read_taught(file, data.get("taught", PASTA)),
+        trained_strategy=_read_name(file, "taught", data.get("taught", PASTA), TAUGHT),
     )
 
 
@@ -119,18 +121,9 @@ def _read_piece_ids(file: Path, data: object) -> dict[str, int]:
     return data
 
 
-def _read_positions(file: Path, data: object) -> PositionStrategy:
-    names = [str(strategy) for strategy in PositionStrategy]
+def _read_name(file: Path, label: str, data: object, names: Sequence[str]) -> str:
     if data not in names:
-        raise ModelError(
-            f"{file}: no position strategy {data!r}", hint=f"one of {', '.join(names)}"
-        )
-    return PositionStrategy(str(data))
-
-
-def _read_taught(file: Path, data: object) -> str:
-    if data not in TAUGHT:
-        raise ModelError(f"{file}: taught {data!r}", hint=f"one of {', '.join(TAUGHT)}")
+        raise ModelError(f"{file}: {label} {data!r}", hint=f"one of {', '.join(names)}")
     return str(data)
 
 

@@ -74,13 +74,10 @@ class Linear:
             # One addition comes for free with the product.
             start = self._bias if residual is None else residual[0]
             flat = x[0]
-            product = (
-                torch.mm(flat, self._transposed)
-                if start is None
-                else torch.addmm(start, flat, self._transposed)
-            )
+            if start is None:
+                return torch.mm(flat, self._transposed)[None]
+            product = torch.addmm(start, flat, self._transposed)[None]
             out = product if residual is None or self._bias is None else product + self._bias
-            out = out[None]
         else:
             out = F.linear(x, self._weight, self._bias)
             out = out if residual is None else out + residual
