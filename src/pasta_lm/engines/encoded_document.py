@@ -152,7 +152,7 @@ class DocumentEncoder:
     def _encode_promise(self, block: Block) -> Iterator[int]:
         """Yield a block's promise; the block itself joins the others, before those in it."""
         place = len(self._blocks)
-        self._blocks.append(())
+        self._blocks.append(())  # takes its place before the blocks inside it
         self._blocks[place] = tuple(self._encode_items(block.items))
         length = sum(len(ids) + NUM_BLOCK_TAGS for ids in self._blocks[place:])
         units = units_for(length) if block.units is None else block.units

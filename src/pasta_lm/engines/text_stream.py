@@ -97,6 +97,7 @@ class TextStream:
         """Begin behind a context, of which only the last few bytes are read."""
         self._bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # Text of the context is dropped here; a character it leaves open stays in the decoder.
         self._decoder.decode(_tail(token_bytes, context))
         self._num_of_context = len(self._decoder.getstate()[0].decode("utf-8", "replace"))
 

@@ -88,6 +88,7 @@ def _line_starts(text: str) -> list[int]:
 
 def _excerpt(text: str, offset: int, length: int) -> tuple[str, str]:
     """Return the part of the line around an offset, and carets that stand under it."""
+    # Only characters of the fault's own line: the carets stand under them.
     begin = max(text.rfind("\n", 0, offset) + 1, offset - _BEFORE)
     line_end = text.find("\n", offset)
     end = min(len(text) if line_end < 0 else line_end, offset + _AFTER)

@@ -119,7 +119,7 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
         return from_events(_read(text, Parser(form, max_depth)))
     except PastaSyntaxError as error:
         if Form(form) in (Form.BLOCK, Form.FORKED):
-            raise
+            raise  # ``check`` reads stored forms only
         faults = check(text, form, max_depth)
         first = next(fault for fault in faults if fault.severity == "error")
         raise PastaSyntaxError(describe(first, text), hint=first.hint) from error
@@ -145,7 +145,7 @@ def from_events(events: Iterable[Event]) -> Document:
     open_blocks: list[_OpenBlock] = [_OpenBlock()]
     promise: Promise | None = None
     for event in events:
-        if promise is not None and not isinstance(event, AsyncOpen):
+        if promise is not None and not isinstance(event, AsyncOpen):  # main form: no block follows
             open_blocks[-1].items.append(Block(promise.topic, promise.units))
             promise = None
         match event:

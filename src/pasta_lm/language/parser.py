@@ -241,6 +241,7 @@ class Parser:
 
     def _enter(self, state: State) -> None:
         self._state = state
+        # Looked up once a state: masks ask for it at every token.
         self._legal = _LEGAL[self._form, state, self._depth < self._max_depth]
 
     def _topic_fault(self, lexeme: Lexeme) -> Fault | None:

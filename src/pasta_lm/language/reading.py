@@ -91,7 +91,7 @@ def _read_shape(
     assert head is not None, "the lexer finds tags by their names"
     attributes, rest = _read_attributes(source, head.end(), start)
     tail = _TAIL.match(source, rest)
-    if tail is None:
+    if tail is None:  # something is neither an attribute nor the end
         detail = _clip(source[rest:].strip())
         _add(problems, Fault.MALFORMED, detail, start + rest, len(source) - rest)
         return None, {}, problems
@@ -110,6 +110,7 @@ def _read_attributes(source: str, at: int, start: int) -> tuple[list[_Attribute]
     attributes = []
     while match := _ATTRIBUTE.match(source, at):
         at = match.end()
+        # The figures of the paper spell values with single quotes and without any.
         value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
         attributes.append(_Attribute(match[1], value, start + match.start(1), start + at))
     return attributes, at

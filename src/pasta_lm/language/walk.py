@@ -79,6 +79,7 @@ class Walk:
         for piece, following in pairwise([*pieces, _END]):
             self._take(piece, following)
         self._close_blocks()
+        # A promise is walked before the text that stood between it and its block.
         self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
 
     def repaired(self) -> str:
@@ -99,6 +100,7 @@ class Walk:
         while at < len(pieces):
             end = at + 1
             if pieces[at].kind is LexemeKind.PROMISE_OPEN:
+                # Any other tag ends the search: the promise has no block.
                 while end < len(pieces) and pieces[end].kind in _BETWEEN:
                     end += 1
                 if end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN:
@@ -152,7 +154,7 @@ class Walk:
         if self._form is Form.WRITTEN and following.kind is not LexemeKind.ASYNC_OPEN:
             self._report(Fault.PROMISE_WITHOUT_BLOCK, piece)
             return
-        self._feed_promise()
+        self._feed_promise()  # even if the tag goes: its block is then no fault of its own
         self._is_promise_kept = tag is not None
         if self._form is Form.MAIN:
             self._num_unjoined += 1
@@ -171,7 +173,7 @@ class Walk:
         else:
             tag = None
         if wrong is Fault.BLOCK_WITHOUT_PROMISE:
-            self._feed_promise()
+            self._feed_promise()  # as if it were there, so that the closing tag is no fault
         if self._form is not Form.MAIN:
             topic = "" if self._form is Form.ANNOTATOR else None
             self._parser.feed(Lexeme(LexemeKind.ASYNC_OPEN, topic=topic))
@@ -198,7 +200,7 @@ class Walk:
             self._keep_tag(ASYNC_CLOSE if piece.problems else piece.source)
 
     def _close_blocks(self) -> None:
-        for block in reversed(self._open):
+        for block in reversed(self._open):  # the innermost is closed first
             if self._form is not Form.MAIN:
                 self._report(Fault.UNCLOSED_BLOCK, block.piece)
             if block.is_kept:
@@ -315,4 +317,5 @@ def _write_text(run: list[_Kept]) -> str:
     """Write text that has come together, escaped anew where a tag between it is gone."""
     if len(run) == 1:
         return run[0].source
+    # Text on both sides of a removed tag can spell a new tag.
     return escape("".join(kept.text or "" for kept in run))

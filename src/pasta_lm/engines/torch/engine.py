@@ -206,7 +206,7 @@ class TorchEngine:
                 logits = self._runner.run(batch)
                 self.num_passes += 1
                 self._interpret(plan, logits)
-        except BaseException:
+        except BaseException:  # also an interrupt: the engine stays usable
             for number in list(self._requests):
                 self._unread.get(number, deque()).extend(self.abort(number))
             raise

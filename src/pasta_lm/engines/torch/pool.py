@@ -92,7 +92,7 @@ class Pool:
         assert num_pages <= self.num_free_pages
         first = self._find_hole(num_pages)
         if first is None:
-            self.compact()
+            self.compact()  # enough pages are free, but not in a row
             first = self._runs[-1].end_page
         run = Run(first, num_pages)
         self._insert(run)

@@ -81,7 +81,7 @@ def random_model(
     tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = tokenizer.eos_token_id
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     check_exact(model)

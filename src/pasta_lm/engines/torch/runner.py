@@ -40,6 +40,7 @@ class CachedPass:
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
         slices = self._batch.slices
+        # Decoding a single request, the common case, needs no slices and no copy.
         if len(slices) == 1 and slices[0].rotation is None:
             return self._attend_one(call, 0, q_HND, k_GND, v_GND)
         outs = []
@@ -103,6 +104,7 @@ class CachedPass:
         self, part: RequestSlice, window: int | None, dtype: torch.dtype
     ) -> Tensor | None:
         visible = part.visible_QK
+        # Most passes reach less far back than the window, and need no mask for it.
         if window is not None and part.largest_distance >= window:
             positions_Q = self._batch.positions[part.start : part.stop]
             near = in_window(positions_Q, part.key_positions, window)

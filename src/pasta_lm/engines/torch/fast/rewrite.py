@@ -32,7 +32,7 @@ def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
     _fuse_norms(graph)
     _fuse_linears(graph)
     _fuse_residuals(graph)
-    _merge_equal(graph)
+    _merge_equal(graph)  # again: fused layers leave equal views behind
     graph.graph.eliminate_dead_code()
     graph.graph.lint()
     graph.recompile()
