@@ -168,10 +168,8 @@ class Vocabulary:
         """
         if not self.has_chat_template:
             return self.encode_text(f"\n\n{text}\n\n")
-        roles, texts = ("user", "assistant", "user"), ("?", _TURN, text)
-        messages = [
-            {"role": role, "content": content} for role, content in zip(roles, texts, strict=True)
-        ]
+        turns = ("user", "?"), ("assistant", _TURN), ("user", text)
+        messages = [{"role": role, "content": content} for role, content in turns]
         return self._prompts.encode(self._apply_chat_template(messages).split(_TURN, 1)[1])
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:

@@ -247,9 +247,7 @@ class Interpreter:
         return self._end(thread, reason) + self._cut_if_full()
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:
-        thread.state = ThreadState.ENDED
-        thread.finish_reason = reason
-        commands: list[Command] = [End(thread, reason)]
+        commands: list[Command] = [self._close(thread, reason)]
         if self.main.has_nothing_to_wait_for:
             self.main.state = ThreadState.RUNNING
             commands.append(self._join(self.main))
@@ -261,7 +259,7 @@ class Interpreter:
         if self.is_finished or any(one.state is not ThreadState.DEFERRED for one in alive):
             return []
         if alive:  # no room is left for their prefixes
-            return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
+            return self._end_all(FinishReason.LENGTH)
         stopped = self._stopped_at is not None
         reason = FinishReason.STOP if stopped else self.main.finish_reason
         assert reason is not None
@@ -275,22 +273,21 @@ class Interpreter:
         """End everything if the response has all the tokens that it may have."""
         if self.is_finished or self.num_tokens < self.limits.max_tokens:
             return []
-        return [*self._end_alive(FinishReason.LENGTH), *self._finish(FinishReason.LENGTH)]
+        return self._end_all(FinishReason.LENGTH)
 
     def abort(self) -> list[Command]:
         """End all threads and the response: the caller gave it up."""
-        if self.is_finished:
-            return []
-        return [*self._end_alive(FinishReason.ABORT), *self._finish(FinishReason.ABORT)]
+        return [] if self.is_finished else self._end_all(FinishReason.ABORT)
 
-    def _end_alive(self, reason: FinishReason) -> list[Command]:
-        ended: list[Command] = []
-        for thread in self.threads:
-            if thread.is_alive:
-                thread.state = ThreadState.ENDED
-                thread.finish_reason = reason
-                ended.append(End(thread, reason))
-        return ended
+    def _end_all(self, reason: FinishReason) -> list[Command]:
+        ended = [self._close(thread, reason) for thread in self.threads if thread.is_alive]
+        return [*ended, *self._finish(reason)]
+
+    @staticmethod
+    def _close(thread: Thread, reason: FinishReason) -> End:
+        thread.state = ThreadState.ENDED
+        thread.finish_reason = reason
+        return End(thread, reason)
 
     def stop(self, thread: Thread) -> list[Command]:
         """Cut the answer at the end of this thread's text: a ``stop`` string was found there.
@@ -300,12 +297,10 @@ class Interpreter:
         if self._stopped_at is not None and self._stopped_at.reading_key <= thread.reading_key:
             return []
         self._stopped_at = thread
-        commands: list[Command] = []
-        for other in self.threads:
-            if other.is_alive and other.reading_key > thread.reading_key:
-                other.state = ThreadState.ENDED
-                other.finish_reason = FinishReason.ABORT
-                commands.append(End(other, FinishReason.ABORT))
+        later = [one for one in self.threads if one.reading_key > thread.reading_key]
+        commands: list[Command] = [
+            self._close(one, FinishReason.ABORT) for one in later if one.is_alive
+        ]
         if thread.is_alive:
             return commands + self._end(thread, FinishReason.STOP) + self._cut_if_full()
         return commands + self._begin_deferred() + self._finish_if_done()

@@ -113,11 +113,7 @@ def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
 
 
 def flattened_difference(model: PreTrainedModel) -> float:
-    """Return the largest difference between a flattened pass and the model's own logits.
-
-    Returns:
-        Largest absolute difference, float32; infinity where logits are not numbers.
-    """
+    """Return the largest difference, float32, of a flattened pass from the model's own logits."""
     register()
     device = next(model.parameters()).device
     lengths = _lengths(model.config)
@@ -134,17 +130,14 @@ def flattened_difference(model: PreTrainedModel) -> float:
                 for sequence in sequences
             ]
         with _attention(model, NAME):
-            together = (
-                model(
-                    input_ids=torch.cat(sequences)[None],
-                    position_ids=segments.positions_N[None],
-                    use_cache=False,
-                    pasta_pass=segments,
-                )
-                .logits[0]
-                .float()
+            out = model(
+                input_ids=torch.cat(sequences)[None],
+                position_ids=segments.positions_N[None],
+                use_cache=False,
+                pasta_pass=segments,
             )
-    difference = float((together - torch.cat(alone)).abs().max())
+    difference = float((out.logits[0].float() - torch.cat(alone)).abs().max())
+    # Not a number compares as false with every tolerance.
     return difference if difference == difference else float("inf")
 
 
