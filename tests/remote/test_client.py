@@ -21,7 +21,7 @@ from pasta_lm.remote.chat import Candidate, ChatReply, ChatRequest, TokenLogprob
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import Fate, RetryPolicy, fate, retry_after
-from pasta_lm.remote.transport import OpenAITransport, Response, Transport
+from pasta_lm.remote.transport import Response, Transport
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}])
@@ -258,7 +258,7 @@ def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def post_once(base_url: str) -> Response:
-    transport = OpenAITransport(Endpoint(base_url=base_url, model="scripted"))
+    transport = Transport(Endpoint(base_url=base_url, model="scripted"))
     try:
         return await transport.post(HELLO.body("scripted"))
     finally:

@@ -55,7 +55,7 @@ def test_a_scripted_server_says_where_it_is_and_how_requests_ended(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(server: ScriptedServer) -> None:
-        server._http.server_close()
+        server.server_close()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ScriptedServer, "serve_forever", interrupted)

@@ -41,12 +41,8 @@ class TeacherConfig:
     @property
     def endpoint(self) -> Endpoint:
         """Return the model and its server."""
-        return Endpoint(
-            base_url=self.base_url,
-            model=self.model,
-            api_key_env=self.api_key_env,
-            timeout_s=self.timeout_s,
-        )
+        keys = ("base_url", "model", "api_key_env", "timeout_s")
+        return Endpoint(**{key: getattr(self, key) for key in keys})
 
     @property
     def prices(self) -> Prices:

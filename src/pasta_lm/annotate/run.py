@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -48,15 +47,13 @@ Rule = Callable[[str], Document]
 Progress = Callable[[Tally], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The result of a run."""
 
     tally: Tally
     stopped_by: str
     """``cost limit`` or ``interrupt``; empty if every requested row has an end."""
-    files: tuple[Path, ...]
-    """The data set, as far as it goes."""
+    files: list[Path]
 
     @property
     def is_complete(self) -> bool:
@@ -118,8 +115,8 @@ def annotate(
 ) -> Run:
     """Annotate the source of a recipe, continuing where an earlier run stopped.
 
-    Interrupted once, by SIGINT or SIGTERM, it awaits the requests in flight and sends no other;
-    twice, it stops with ``KeyboardInterrupt``.
+    A first SIGINT or SIGTERM awaits the requests in flight; a second one raises
+    ``KeyboardInterrupt``.
 
     Args:
         config: The recipe.
@@ -128,8 +125,8 @@ def annotate(
         cost_limit_usd: Hard limit on the cost of the whole output folder.
         progress: Called after each row.
         policy: Of retries.
-        pace: Of requests; by default bounded as in the recipe.
-        notice: Called at a first interrupt with the number of requests in flight.
+        pace: By default bounded as in the recipe.
+        notice: Called at a first signal with the number of requests in flight.
 
     Raises:
         UsageError: another process writes there, the settings have changed, a key is missing.
@@ -157,12 +154,10 @@ def annotate(
                 )
             )
             stopped_by = pool.stopped_by
-        return Run(log.tally, stopped_by, tuple(write_set(config, log)))
+        return Run(log.tally, stopped_by, write_set(config, log))
 
 
 class _Rows:
-    """Annotates single rows and stores how they end."""
-
     def __init__(self, config: AnnotateConfig, log: AnnotationLog, progress: Progress) -> None:
         self._config, self._log, self._progress = config, log, progress
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -120,10 +121,8 @@ def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange |
     turns = row.get(key)
     if isinstance(turns, Mapping):  # a sequence of records, stored column by column
         turns = _transposed(turns, (role, text))
-    if not isinstance(turns, list | tuple):
-        return None
     said: list[str] = []
-    for turn in turns:
+    for turn in turns if isinstance(turns, list | tuple) else [None]:
         if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
             return None
         who = ROLES.get(str(turn.get(role)))
@@ -141,14 +140,6 @@ def _transposed(columns: Mapping[str, Any], keys: tuple[str, str]) -> list[dict[
     return [dict(zip(keys, values, strict=True)) for values in zip(*found, strict=True)]
 
 
-def _conversations(row: Mapping[str, Any]) -> Exchange | None:
-    return _turns(row, "conversations", "from", "value")
-
-
-def _messages(row: Mapping[str, Any]) -> Exchange | None:
-    return _turns(row, "messages", "role", "content")
-
-
 def _alpaca(row: Mapping[str, Any]) -> Exchange | None:
     parts = [row.get(key) or "" for key in ("instruction", "input", "output")]
     if not all(isinstance(part, str) for part in parts):
@@ -161,10 +152,11 @@ def _pairs(row: Mapping[str, Any]) -> Exchange | None:
     return (prompt, answer) if isinstance(prompt, str) and isinstance(answer, str) else None
 
 
+_conversations = partial(_turns, key="conversations", role="from", text="value")
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
     "slimorca": _conversations,
     "sharegpt": _conversations,
-    "messages": _messages,
+    "messages": partial(_turns, key="messages", role="role", text="content"),
     "alpaca": _alpaca,
     "pairs": _pairs,
 }
@@ -184,19 +176,16 @@ def _json_rows(path: Path) -> Iterator[Any]:
     try:
         with opening(path, "rt", encoding="utf-8", newline="\n") as file:
             for line in file:
-                if line.strip():
-                    yield _json(line)
+                if not line.strip():
+                    continue
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    yield line
     except FileNotFoundError as exc:
         raise InputError(f"no such file: {path}") from exc
     except (OSError, EOFError, UnicodeDecodeError) as exc:
         raise InputError(f"{path} cannot be read: {exc}") from exc
-
-
-def _json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return line
 
 
 def _parquet_rows(path: Path) -> Iterator[Any]:

@@ -56,14 +56,9 @@ class LLMJudge:
     """A ``Judge`` that asks a model.
 
     Attributes:
-        model: The name that the endpoint knows.
-        template: The prompt.
-        journal: Stores the replies.
         client: Makes the client; None: only stored replies are read.
         max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
-        prices: Of the model.
         cost_limit_usd: Hard limit on the cost of all stored replies of this model.
-        progress: Called after each reply.
         failures: Why comparisons got no reply in this run, by key.
         missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
     """
@@ -105,12 +100,10 @@ class LLMJudge:
             CostLimitError: the cost limit is reached.
             KeyboardInterrupt: interrupted; requests in flight were awaited and kept.
         """
-        keys = [self.key(comparison) for comparison in comparisons]
-        if self.client is not None:
-            wanted = self._wanted(comparisons)
-            if wanted:
-                self._ask(wanted, self.client)
-        return [Outcome(key, self._read(key)) for key in keys]
+        wanted = self._wanted(comparisons)
+        if wanted and self.client is not None:
+            self._ask(wanted, self.client)
+        return [Outcome(key, self._read(key)) for key in map(self.key, comparisons)]
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none.
@@ -168,10 +161,9 @@ class LLMJudge:
         return {key: one for key, one in keyed.items() if key not in self.journal.rows}
 
     def _read(self, key: str) -> Reading:
-        row = self.journal.rows.get(key)
-        if row is None:
+        if key not in self.journal.rows:
             return Reading(None, Problem.NO_REPLY)
-        return read_verdict(self.template.method, read_reply(row["reply"]))
+        return read_verdict(self.template.method, read_reply(self.journal.rows[key]["reply"]))
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
         """Ask about all comparisons that no other process has asked about meanwhile."""
@@ -189,7 +181,15 @@ class LLMJudge:
 
                 def keep(reply: ChatReply) -> None:
                     tokens = billed_tokens(reply, most)
-                    row = self._row(key, comparison.prompt_id, tokens, dict(reply.raw))
+                    row = {
+                        "id": key,
+                        "prompt_id": comparison.prompt_id,
+                        "judge": self.model,
+                        "template": self.template.name,
+                        "template_sha256": self.template.sha256,
+                        "tokens": tokens,
+                        "reply": dict(reply.raw),
+                    }
                     self.journal.append([row])
                     spent.count(tokens)
                     self.progress(next(numbers), len(missing), spent)
@@ -209,17 +209,6 @@ class LLMJudge:
                     f"without a reply; spent in all: {spent}",
                     hint="raise it and go on: what was paid for is kept",
                 )
-
-    def _row(self, key: str, prompt_id: str, tokens: Tokens, reply: dict[str, Any]) -> Row:
-        return {
-            "id": key,
-            "prompt_id": prompt_id,
-            "judge": self.model,
-            "template": self.template.name,
-            "template_sha256": self.template.sha256,
-            "tokens": tokens,
-            "reply": reply,
-        }
 
 
 def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:

@@ -35,11 +35,7 @@ class Prices:
     output: float | None = None
 
     def __post_init__(self) -> None:
-        """Validate the prices.
-
-        Raises:
-            UsageError: one of the two is missing, or one is negative.
-        """
+        """Raise a UsageError if one of the two is missing, or one is negative."""
         if (self.input is None) != (self.output is None):
             raise UsageError("the prices of input and output go together", hint="give both")
         if min(self.input or 0.0, self.output or 0.0) < 0:
@@ -85,11 +81,7 @@ class Budget:
     """Hard limit on total cost; requests that could exceed it are not sent."""
 
     def __init__(self, spending: Spending, limit_usd: float | None) -> None:
-        """Set the limit; None: no limit.
-
-        Raises:
-            UsageError: there is a limit and no prices.
-        """
+        """Set the limit; raises a UsageError if there is one and no prices."""
         require_prices(spending.prices, limit_usd)
         self._spending = spending
         self._limit_usd = limit_usd
@@ -112,10 +104,9 @@ class Budget:
             self._changed.notify_all()
 
     def _fits(self, tokens: Tokens) -> bool:
-        if self._limit_usd is None:
-            return True
         reserved_usd = sum(map(self._spending.prices.cost_usd, [*self._reserved, tokens]))
-        return self._spending.cost_usd + reserved_usd <= self._limit_usd
+        limit_usd = self._limit_usd
+        return limit_usd is None or self._spending.cost_usd + reserved_usd <= limit_usd
 
 
 def require_prices(prices: Prices, limit_usd: float | None) -> None:
@@ -141,11 +132,11 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in words."""
-        cost = format_usd(self.prices.cost_usd(self.tokens))
+        prompt, completion = map(_rounded, self.tokens)
+        cost = f"about {format_usd(self.prices.cost_usd(self.tokens))}"
         return (
-            f"{self.num_requests} requests, about {_rounded(self.tokens.prompt)} tokens in, "
-            f"{_rounded(self.tokens.completion)} out, "
-            + (f"about {cost}" if self.prices.are_known else "no prices given")
+            f"{self.num_requests} requests, about {prompt} tokens in, {completion} out, "
+            f"{cost if self.prices.are_known else 'no prices given'}"
         )
 
 
@@ -160,11 +151,7 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 
 def max_tokens(request: ChatRequest) -> Tokens:
-    """Return the most tokens that a request can take: no token is shorter than one byte.
-
-    Raises:
-        ValueError: the request has no ``max_tokens``.
-    """
+    """Return the most tokens that a request can take: no token is shorter than one byte."""
     if request.max_tokens is None:
         raise ValueError("the length of the reply has no bound")
     template = MAX_TEMPLATE_TOKENS * (len(request.messages) + 1)

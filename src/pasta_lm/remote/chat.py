@@ -17,20 +17,18 @@ Message = Mapping[str, str]
 
 
 class Candidate(NamedTuple):
-    """A token that the model might have written at one position."""
+    """A token with its natural log-probability."""
 
     token: str
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token of a reply with its natural log-probability."""
+class TokenLogprob(NamedTuple):
+    """One token of a reply, and the most likely tokens at its position if they were asked for."""
 
     token: str
     logprob: float
     top: tuple[Candidate, ...] = ()
-    """The most likely tokens at this position, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,7 @@ from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pasta_lm.errors import (
-    EndpointError,
-    MissingExtraError,
-    RemoteError,
-    RequestError,
-    UsageError,
-)
+from pasta_lm.errors import EndpointError, MissingExtraError, RemoteError, RequestError, UsageError
 from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.remote.pace import Pace
 from pasta_lm.remote.retry import ADVICE, OUT_OF_CREDIT, Fate, RetryPolicy, fate, retry_after
@@ -68,20 +62,13 @@ def connect(endpoint: Endpoint) -> Transport:
     """
     if not find_spec("openai"):
         raise MissingExtraError(f"asking {endpoint.base_url}", "data")
-    from pasta_lm.remote.transport import OpenAITransport
+    from pasta_lm.remote.transport import Transport
 
-    return OpenAITransport(endpoint)
+    return Transport(endpoint)
 
 
 class ChatClient:
-    """Asks one endpoint; shared by the coroutines of one event loop.
-
-    >>> async def ask(question: str) -> str:
-    ...     endpoint = Endpoint(base_url="http://localhost:8000/v1", model="m")
-    ...     async with ChatClient(endpoint) as client:
-    ...         reply = await client.complete(ChatRequest([{"role": "user", "content": question}]))
-    ...     return reply.text
-    """
+    """Asks one endpoint; shared by the coroutines of one event loop."""
 
     def __init__(
         self,
@@ -93,11 +80,7 @@ class ChatClient:
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Prepare to ask; nothing is sent yet.
-
-        Raises:
-            MissingExtraError, UsageError: see ``connect``.
-        """
+        """Prepare to ask; raises the errors of ``connect``."""
         self.endpoint = endpoint
         self.pace = pace or Pace()
         self.num_requests = 0
@@ -127,17 +110,13 @@ class ChatClient:
         return self._sending
 
     def drain(self) -> None:
-        """Send nothing more; requests in flight are awaited but not retried.
-
-        A task that would send or retry is cancelled.
-        """
+        """Cancel every task that would send or retry; requests in flight are awaited."""
         self._is_draining = True
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's reply to one request.
 
-        Waits for a slot of the pace, then sends. 408, 409, 429, 5xx, time-outs, broken connections
-        and broken replies are retried.
+        408, 409, 429, 5xx, time-outs, broken connections and broken replies are retried.
 
         Raises:
             EndpointError: the key, the model or the address is wrong: no request can succeed.
@@ -214,9 +193,8 @@ class ChatClient:
     async def _wait(self, failure: _TemporaryFailure, num_failed: int) -> None:
         """Wait as long as the server asks, then a random time.
 
-        While other requests succeed, an error is likely to be an accident: delays then begin at the
-        time that an answer takes, and grow with the failures since the last good answer. This does
-        not hold for a 429.
+        While other requests succeed, an error other than a 429 is likely to be an accident: delays
+        then begin at the time of an answer and grow with the failures since the last good one.
         """
         if self._is_draining:
             raise asyncio.CancelledError

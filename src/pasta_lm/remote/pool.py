@@ -38,8 +38,8 @@ class Pool:
 
         Args:
             budget: A request that does not fit ends the run.
-            what: What the jobs are, in the plural, for messages.
-            notice: Called at a first interrupt with the number of requests in flight.
+            what: Name of the jobs in messages, in the plural.
+            notice: Called at a first signal with the number of requests in flight.
         """
         self.stopped_by = ""
         self._budget = budget
@@ -56,15 +56,12 @@ class Pool:
         jobs: Iterator[T],
         work: Callable[[T], Awaitable[None]],
     ) -> None:
-        """Work on all jobs.
-
-        Interrupted once, by SIGINT or SIGTERM, it awaits the requests in flight and sends no other;
-        twice, it stops at once.
+        """Work on all jobs; a first SIGINT or SIGTERM awaits the requests in flight.
 
         Raises:
             EndpointError: the key, the model or the address is wrong, or everything is refused.
             RemoteError: the server is gone.
-            KeyboardInterrupt: it was interrupted twice.
+            KeyboardInterrupt: a second signal.
         """
         async with make_client() as self._client:
             with _interruptible(self._interrupt):

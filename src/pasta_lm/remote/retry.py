@@ -66,19 +66,14 @@ class RetryPolicy:
         Args:
             num_failed: Failures of the same request.
             random: Source of randomness.
-            first_delay_s: A smaller first delay than that of the policy.
+            first_delay_s: Replaces the policy's first delay if it is smaller.
         """
         first_s = min(self.first_delay_s, first_delay_s or self.first_delay_s)
         return random.uniform(0, min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1)))
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds that ``Retry-After`` asks for; None if it is absent or unreadable.
-
-    Args:
-        headers: Names in lower case.
-        now: The time to which a date is compared.
-    """
+    """Return the seconds that ``Retry-After`` asks for; None if it is absent or unreadable."""
     value = headers.get("retry-after", "").strip()
     try:
         seconds = float(value)

@@ -6,7 +6,7 @@ Nothing is retried here: ``client.py`` decides that. Importing this file needs t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import openai
@@ -38,24 +38,8 @@ class Response(NamedTuple):
     body: bytes
 
 
-class Transport(Protocol):
-    """A connection to one endpoint; tests provide their own."""
-
-    async def post(self, body: Mapping[str, Any]) -> Response:
-        """Send a request and return the whole answer; the caller bounds the time.
-
-        Raises:
-            RemoteError: no connection, or it broke before the answer was complete.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close all connections."""
-        ...
-
-
-class OpenAITransport:
-    """A pool of connections that ignores proxies and keys of the environment."""
+class Transport:
+    """A pool of connections to one endpoint; ignores proxies and keys of the environment."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Read the key; no connection is opened yet.
@@ -63,24 +47,23 @@ class OpenAITransport:
         Raises:
             UsageError: the URL is not an HTTP address, or the key is missing.
         """
-        self._base_url = endpoint.base_url
-        _check_address(self._base_url)
+        self._url = endpoint.base_url
+        _check_address(self._url)
         self._key = endpoint.api_key()
+        hooks = {"request": [self._set_headers]}
+        http_client = openai.DefaultAsyncHttpxClient(
+            timeout=None, trust_env=False, follow_redirects=False, event_hooks=hooks
+        )
         self._api = openai.AsyncOpenAI(
-            base_url=self._base_url,
-            api_key=self._key or "none",
-            max_retries=0,
-            timeout=None,
-            http_client=openai.DefaultAsyncHttpxClient(
-                timeout=None,
-                trust_env=False,
-                follow_redirects=False,
-                event_hooks={"request": [self._set_headers]},
-            ),
+            base_url=self._url, api_key=self._key or "none", max_retries=0, http_client=http_client
         )
 
     async def post(self, body: Mapping[str, Any]) -> Response:
-        """Send a request and return the whole answer."""
+        """Send a request and return the whole answer; the caller bounds the time.
+
+        Raises:
+            RemoteError: no connection, or it broke before the answer was complete.
+        """
         create = self._api.chat.completions.with_streaming_response.create
         try:
             async with create(**body) as answer:
@@ -88,16 +71,13 @@ class OpenAITransport:
                 async for piece in answer.iter_bytes():
                     found += piece
                     if len(found) > MAX_REPLY_BYTES:
-                        raise RemoteError(
-                            f"{self._base_url} sends more than {MAX_REPLY_BYTES} bytes"
-                        )
+                        raise RemoteError(f"{self._url} sends more than {MAX_REPLY_BYTES} bytes")
                 return Response(answer.status_code, _lower(answer.headers), bytes(found))
         except openai.APIStatusError as exc:
-            answered = exc.response
-            return Response(answered.status_code, _lower(answered.headers), answered.content)
+            return Response(exc.status_code, _lower(exc.response.headers), exc.response.content)
         except (openai.APIConnectionError, httpx.HTTPError) as exc:
             cause = exc.__cause__ or exc
-            raise RemoteError(f"no connection to {self._base_url}, or it broke: {cause!r}") from exc
+            raise RemoteError(f"no connection to {self._url}, or it broke: {cause!r}") from exc
 
     async def close(self) -> None:
         """Close all connections."""

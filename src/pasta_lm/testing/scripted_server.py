@@ -13,6 +13,7 @@ import threading
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
@@ -88,7 +89,7 @@ class Faults:
         return self.latency_s
 
 
-class ScriptedServer:
+class ScriptedServer(ThreadingHTTPServer):
     """The server, in threads of its own while its ``with`` block lasts.
 
     Attributes:
@@ -97,6 +98,9 @@ class ScriptedServer:
         paid: Complete answers of each request, by its messages as JSON.
     """
 
+    daemon_threads = True
+    block_on_close = False
+
     def __init__(
         self,
         play: Play,
@@ -104,10 +108,9 @@ class ScriptedServer:
         *,
         model: str = "scripted",
         api_key: str | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:
-        """Bind a port; 0: any free one."""
+        """Bind an address; port 0: any free one."""
         self.num_requests = 0
         self.outcomes: Counter[str] = Counter()
         self.paid: Counter[str] = Counter()
@@ -117,48 +120,27 @@ class ScriptedServer:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._num_in_flight = 0
-        self._http = ThreadingHTTPServer((host, port), self._handler())
-        self._http.daemon_threads = True
-        self._http.block_on_close = False
+        super().__init__(address, _Handler)
 
     @property
     def base_url(self) -> str:
         """Return the URL for a client, ending in ``/v1``."""
-        host, port = self._http.server_address[:2]
+        host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/v1"
 
     def __enter__(self) -> Self:
         """Begin to answer."""
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop answering; open connections are cut."""
         self._closing.set()
-        self._http.shutdown()
-        self._http.server_close()
+        self.shutdown()
+        self.server_close()
 
-    def serve_forever(self) -> None:
-        """Answer until the process is interrupted."""
-        self._http.serve_forever()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                try:
-                    server._answer(self, self.rfile.read(length))
-                except OSError:
-                    server._count("client gone")
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Print nothing."""
-
-        return Handler
-
-    def _answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        """Answer one request."""
         with self._lock:
             number = self.num_requests
             self.num_requests += 1
@@ -180,17 +162,18 @@ class ScriptedServer:
     def _reply(
         self, handler: BaseHTTPRequestHandler, asked: Mapping[str, Any], outcome: str
     ) -> None:
-        if outcome in ("too_many", "server_error", "hang"):
+        if outcome == "hang":
+            self._count(outcome)
+            self._closing.wait()
+            return
+        if outcome == "server_error":
+            self._count(outcome)
+            return _send(handler, 500, _error("the script says so"))
+        if outcome == "too_many":
             self._count(outcome)
             wait_s = self._faults.retry_after_s
-            if outcome == "hang":
-                self._closing.wait()
-            elif outcome == "server_error":
-                _send(handler, 500, _error("the script says so"))
-            else:
-                more = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-                _send(handler, 429, _error("too many requests"), more)
-            return
+            more = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+            return _send(handler, 429, _error("too many requests"), more)
         messages = json.dumps(asked["messages"], sort_keys=True)
         reply = self._play(asked)
         if Random(f"{self._faults.seed}/{messages}").random() < self._faults.refusal:
@@ -226,6 +209,17 @@ class ScriptedServer:
     def _count(self, outcome: str) -> None:
         with self._lock:
             self.outcomes[outcome] += 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, ScriptedServer)
+        length = int(self.headers.get("Content-Length") or 0)
+        with suppress(OSError):  # the client is gone
+            self.server.answer(self, self.rfile.read(length))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
 
 
 def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -264,7 +258,8 @@ def server_arguments(description: str, port: int) -> ArgumentParser:
 def serve(play: Play, flags: Namespace) -> None:
     """Serve until interrupted, then print the outcomes of the requests."""
     faults = Faults(**{name: getattr(flags, name) for name in FLAGS})
-    server = ScriptedServer(play, faults, api_key=flags.api_key, host=flags.host, port=flags.port)
+    address = (flags.host, flags.port)
+    server = ScriptedServer(play, faults, api_key=flags.api_key, address=address)
     sys.stderr.write(f"{server.base_url}, model 'scripted'\n")
     try:
         server.serve_forever()
