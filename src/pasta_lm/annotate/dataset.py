@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
 from math import exp, log
@@ -17,7 +18,7 @@ from typing import Any
 
 from pasta_lm.annotate.filters import speedup
 from pasta_lm.annotate.log import FAILED, OK, PENDING, SKIPPED, AnnotationLog, RowLog, Tally
-from pasta_lm.annotate.recipe import MARKDOWN_RULE, AnnotateConfig
+from pasta_lm.annotate.recipe import AnnotateConfig
 from pasta_lm.annotate.sources import ROWS_AT_ONCE
 from pasta_lm.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.data.records import Record, write_records
@@ -26,7 +27,6 @@ from pasta_lm.errors import InputError, PastaError
 from pasta_lm.journal import write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.remote.budget import format_usd
 
 RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
 PARQUET = "annotated.parquet"
@@ -78,47 +78,34 @@ def card(
         where = f"`{source.hub}` of Hugging Face, split `{source.split}`, "
         where += f"revision `{source.revision}`" if source.revision else "its newest revision then"
     num_blocks = sorted(Counter(len(one.blocks) for one in documents).items())
-    return f"""\
-# {source.label}, annotated
-
-Answers of {source.label} with their independent parts marked in PASTA-LANG. Their text is
-unchanged: without tags, each is the original.
-
-Source: {where}.
-
-{_method(config, tally)}
-
-{_table("rows", "", _counts(tally, num_pending))}
-
-{_table("of the answers that were kept", "", _figures(documents))}
-
-Lengths and speedups count words, and one for each piece of a tag; those of a model's tokens differ
-slightly.
-
-{_table("blocks in an answer", "answers", num_blocks)}
-
-Made by pasta-lm. The licence of the source holds for its texts; the terms of the model hold for its
-tags.
-"""
+    return (
+        (files("pasta_lm.annotate") / "card.md")
+        .read_text("utf-8")
+        .format(
+            source=source.label,
+            where=where,
+            method=_method(config, tally),
+            rows=_table(_counts(tally, num_pending)),
+            figures=_table(_figures(documents)),
+            num_blocks=_table(num_blocks),
+        )
+    )
 
 
 def _method(config: AnnotateConfig, tally: Tally) -> str:
-    if config.annotator == MARKDOWN_RULE:
+    if config.teacher is None:
         return (
             "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
             "answer (lists, headings, tables) and not its meaning. No model judged whether parts\n"
             "depend on one another, so dependent parts are marked too. Use it to start a pipeline\n"
             "or as a baseline, not as a teacher."
         )
-    assert config.teacher is not None
-    spent = tally.spent
-    cost = f", {format_usd(spent.cost_usd)}" if spent.prices.are_known else ""
+    teacher, spent = config.teacher, tally.spent
     return (
-        f"A language model wrote the tags: `{config.teacher.model}` at temperature\n"
-        f"{config.teacher.temperature:g}, prompt `{read_prompt().label}`; {spent.num_replies} "
-        f"replies,\n{spent.tokens.prompt} tokens in, {spent.tokens.completion} out{cost}. A copy "
-        f"that broke a rule was returned\nat most {MAX_RETURNS} times. No person has read all of "
-        "them."
+        f"A language model wrote the tags: `{teacher.model}` at temperature\n"
+        f"{teacher.temperature:g}, prompt `{read_prompt().label}`; {spent.num_replies} replies,\n"
+        f"{spent}. A copy that broke a rule was returned\n"
+        f"at most {MAX_RETURNS} times. No person has read all of them."
     )
 
 
@@ -151,9 +138,8 @@ def _mean_speedup(documents: Sequence[Document]) -> str:
     return f"{found:.3f}"
 
 
-def _table(left: str, right: str, rows: Iterator[tuple[object, object]] | Sequence[Any]) -> str:
-    head = f"| {left} | {right} |" if right else f"| {left} | |"
-    return "\n".join([head, "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+def _table(rows: Iterable[tuple[object, object]]) -> str:
+    return "\n".join(f"| {name} | {value} |" for name, value in rows)
 
 
 def _record(row: RowLog, source: str) -> Record:

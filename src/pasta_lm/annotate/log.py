@@ -108,37 +108,33 @@ class AnnotationLog:
             )
         return found
 
-    def skip(self, index: int, row: SourceRow) -> None:
-        """Store that a row cannot be annotated, and why."""
-        self._append(index, row)
-
-    def reply(
-        self, index: int, row: SourceRow, raw: Mapping[str, Any], outcome: Outcome | None
+    def store(
+        self,
+        index: int,
+        row: SourceRow,
+        *,
+        reply: Mapping[str, Any] | None = None,
+        outcome: Outcome | None = None,
+        unanswered: str | None = None,
     ) -> None:
-        """Store a reply, and the end of the row if this is its last reply.
+        """Store a row with a raw reply, its end, or the reason why no reply came.
 
         Raises:
             PastaError: the disk cannot be written; nothing of it counts.
         """
-        number = len(self.rows[index].replies) + 1 if index in self.rows else 1
-        line = {"id": f"reply/{index}/{number}", "index": index, "raw": raw}
-        self._append(index, row, line, *([_end_line(index, outcome)] if outcome else []))
-
-    def end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
-        """Store the end of a row that needed no further reply."""
-        self._append(index, row, _end_line(index, outcome))
-
-    def unanswered(self, index: int, row: SourceRow, message: str) -> None:
-        """Store that no reply came."""
-        number = self.rows[index].num_unanswered + 1 if index in self.rows else 1
-        line = {"id": f"unanswered/{index}/{number}", "index": index, "message": message}
-        self._append(index, row, line)
-
-    def _append(self, index: int, row: SourceRow, *lines: Row) -> None:
-        """Append lines, preceded by the row itself if it is new."""
-        new = [] if index in self.rows else [_row_line(index, row)]
-        self._journal.append([*new, *lines])
-        for line in (*new, *lines):
+        known = self.rows.get(index)
+        lines = [] if known else [_row_line(index, row)]
+        if reply is not None:
+            number = len(known.replies) + 1 if known else 1
+            lines.append({"id": f"reply/{index}/{number}", "index": index, "raw": reply})
+        if outcome is not None:
+            lines.append(_end_line(index, outcome))
+        if unanswered is not None:
+            number = known.num_unanswered + 1 if known else 1
+            name = f"unanswered/{index}/{number}"
+            lines.append({"id": name, "index": index, "message": unanswered})
+        self._journal.append(lines)
+        for line in lines:
             self._note(line)
 
     def _note(self, line: Row) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pasta_lm.annotate.dataset import write_set
 from pasta_lm.annotate.filters import Bounds, examine
@@ -123,7 +123,7 @@ def annotate(
         rule: Annotates instead of a teacher.
         limit: Only the first rows of the source.
         cost_limit_usd: Hard limit on the cost of the whole output folder.
-        progress: Called after each row.
+        progress: Called after each row and each reply.
         policy: Of retries.
         pace: By default bounded as in the recipe.
         notice: Called at a first signal with the number of requests in flight.
@@ -170,7 +170,7 @@ class _Rows:
             kept = examine(document.annotator_form(), row.answer, self._config.filters.bounds)
             if not isinstance(kept, Document):
                 kept = document.without_tags()
-            self._end(index, row, Outcome(kept))
+            self._store(index, row, outcome=Outcome(kept))
 
     async def by_teacher(self, pool: Pool, index: int, row: SourceRow) -> None:
         """Ask the teacher until the row has an end or the run is stopped."""
@@ -181,23 +181,20 @@ class _Rows:
         for raw in known.replies if known else ():
             talk.feed(read_reply(raw))
         if talk.outcome is not None:  # a run was killed between the last reply and its end
-            self._end(index, row, talk.outcome)
+            self._store(index, row, outcome=talk.outcome)
             return
         assert self._config.teacher is not None
         temperature = self._config.teacher.temperature
 
         def keep(reply: ChatReply) -> None:
             talk.feed(reply)
-            self._log.reply(index, row, reply.raw, talk.outcome)
-            if talk.outcome is not None:
-                self._progress(self._log.tally)
+            self._store(index, row, reply=reply.raw, outcome=talk.outcome)
 
         def fail(error: RemoteError | RequestError) -> None:
             if isinstance(error, RequestError):
-                self._log.end(index, row, Outcome(None, REQUEST_REFUSED, error.message))
+                self._store(index, row, outcome=Outcome(None, REQUEST_REFUSED, error.message))
             else:
-                self._log.unanswered(index, row, error.message)
-            self._progress(self._log.tally)
+                self._store(index, row, unanswered=error.message)
 
         while talk.outcome is None:
             request = ChatRequest(talk.messages, talk.max_tokens, temperature)
@@ -209,10 +206,9 @@ class _Rows:
         """Return whether a row needs nothing more; a new row that is skipped is stored."""
         known = self._log.known(index, row)
         if known is None and row.skipped is not None:
-            self._log.skip(index, row)
-            self._progress(self._log.tally)
+            self._store(index, row)
         return row.skipped is not None or (known is not None and known.is_over)
 
-    def _end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
-        self._log.end(index, row, outcome)
+    def _store(self, index: int, row: SourceRow, **new: Any) -> None:
+        self._log.store(index, row, **new)
         self._progress(self._log.tally)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import CostLimit, option
+from pasta_lm.cli.terminal import Progress, bars, has_bars
 
 if TYPE_CHECKING:
     from pasta_lm.annotate.log import Tally
     from pasta_lm.annotate.recipe import AnnotateConfig
-    from pasta_lm.annotate.run import Progress
 
 INTERRUPTED = 130
 MAX_ESTIMATED_ROWS = 1000
@@ -45,7 +44,7 @@ def annotate(
     stopped. Writes a journal and, from it, the records, the failures and a data card. Ctrl-C awaits
     the requests in flight and sends no other; a second one stops at once.
     """
-    from pasta_lm.annotate.recipe import MARKDOWN_RULE, AnnotateConfig
+    from pasta_lm.annotate.recipe import AnnotateConfig
     from pasta_lm.annotate.run import annotate as run_annotation
     from pasta_lm.recipe import read_recipe
     from pasta_lm.remote.pool import INTERRUPT
@@ -56,22 +55,25 @@ def annotate(
     if dry_run:
         _print_request(recipe, limit)
         return
+    to_continue = f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
     try:
-        with _progress(num_rows) as progress:
+        with bars() as show_bar:
             run = run_annotation(
                 recipe,
-                rule=rule_document if recipe.annotator == MARKDOWN_RULE else None,
+                rule=None if recipe.teacher else rule_document,
                 limit=limit,
                 cost_limit_usd=cost_limit,
-                progress=progress,
-                notice=_print_notice,
+                progress=_reporter(show_bar, num_rows),
+                notice=lambda num: _say(
+                    f"waiting for {num} requests in flight; Ctrl-C again stops at once"
+                ),
             )
     except KeyboardInterrupt:
-        _say(f"stopped at once; what was paid is kept. {_command_to_continue()}")
+        _say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
     _say(_summary(run.tally))
     if run.stopped_by:
-        _say(f"stopped by {run.stopped_by}. {_command_to_continue()}")
+        _say(f"stopped by {run.stopped_by}. {to_continue}")
     for file in run.files:
         typer.echo(str(file))
     if run.stopped_by == INTERRUPT:
@@ -103,19 +105,12 @@ def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
     from pasta_lm.annotate.run import source_rows
     from pasta_lm.annotate.teacher import Conversation
 
-    row = next((one for one in source_rows(recipe, limit) if one.skipped is None), None)
-    if row is None or recipe.teacher is None:
-        return
-    for message in Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds).messages:
-        typer.echo(f"--- {message['role']}\n{message['content']}")
-
-
-def _print_notice(num_in_flight: int) -> None:
-    _say(f"waiting for {num_in_flight} requests in flight; Ctrl-C again stops at once")
-
-
-def _command_to_continue() -> str:
-    return f"To go on: {shlex.join(['pasta', *sys.argv[1:]])}"
+    for row in source_rows(recipe, limit) if recipe.teacher else ():
+        if row.skipped is None:
+            talk = Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
+            for message in talk.messages:
+                typer.echo(f"--- {message['role']}\n{message['content']}")
+            return
 
 
 def _summary(tally: Tally) -> str:
@@ -126,28 +121,15 @@ def _summary(tally: Tally) -> str:
     )
 
 
-@contextmanager
-def _progress(num_rows: int | None) -> Iterator[Progress]:
-    """Show progress on standard error: a bar in a terminal, a line each minute otherwise."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-
-    from pasta_lm.cli.terminal import console
-
+def _reporter(show_bar: Progress, num_rows: int | None) -> Callable[[Tally], None]:
+    """Return a function that shows progress: a bar in a terminal, a line each minute elsewhere."""
     due_s = time.monotonic() + SECONDS_BETWEEN_LINES
 
-    def print_line(tally: Tally) -> None:
+    def report(tally: Tally) -> None:
         nonlocal due_s
-        if time.monotonic() >= due_s:
+        show_bar("rows", tally.num_ended, num_rows, _summary(tally))
+        if time.monotonic() >= due_s and not has_bars():
             due_s = time.monotonic() + SECONDS_BETWEEN_LINES
             _say(_summary(tally))
 
-    if not sys.stderr.isatty():
-        yield print_line
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeLeft(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=num_rows)
-        yield lambda tally: bar.update(
-            task, completed=tally.num_ended, total=num_rows, description=_summary(tally)
-        )
+    return report

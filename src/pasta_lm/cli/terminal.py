@@ -51,7 +51,7 @@ ASCII = Glyphs(decodes="=", promises="v", syncs="^", waits=".", open="-")
 class Progress(Protocol):
     """Shows how far one task is, for example ``progress("prompts", 3, 10)``."""
 
-    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+    def __call__(self, name: str, done: int, total: int | None, note: str = "") -> None:
         """Show the state of the task of this name."""
 
 
@@ -145,7 +145,7 @@ def bars() -> Iterator[Progress]:
     with ProgressBars(*columns, console=console(sys.stderr), transient=True) as shown:
         tasks: dict[str, TaskID] = {}
 
-        def show(name: str, done: int, total: int, note: str = "") -> None:
+        def show(name: str, done: int, total: int | None, note: str = "") -> None:
             if name not in tasks:
                 tasks[name] = shown.add_task(name, total=total)
             description = f"{name} ({note})" if note else name
