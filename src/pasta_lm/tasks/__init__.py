@@ -1,6 +1,6 @@
 """Questions with known answers: generators, their dependency structure, their graders."""
 
-from pasta_lm.tasks.registry import FAMILIES, make, mixture, pair_partner, training_families
+from pasta_lm.tasks.registry import FAMILIES, make, mixture, training_families
 from pasta_lm.tasks.task import Dependence, Fact, Split, Task, Unit
 
 __all__ = [
@@ -12,6 +12,5 @@ __all__ = [
     "Unit",
     "make",
     "mixture",
-    "pair_partner",
     "training_families",
 ]

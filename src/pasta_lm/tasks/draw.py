@@ -59,25 +59,15 @@ class Draw:
         drawn: Every name, word and number drawn so far, as it is written.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        seed: int | str,
-        *,
-        max_records: int | None = None,
-        wordings: Split | None = None,
-    ) -> None:
+    def __init__(self, split: Split, seed: int | str, *, wordings: Split | None = None) -> None:
         """Seed the random generator.
 
         Args:
             split: Where words and values come from.
             seed: The same seed draws the same.
-            max_records: Upper bound on the records of the prompt, where the family leaves the
-                number open.
             wordings: Where wordings come from, if not from ``split``.
         """
         self.split = split
-        self._max_records = max_records
         self._wordings = wordings or split
         self.random = Random(f"{split.value}/{seed}")
         self.drawn: set[str] = set()
@@ -85,8 +75,6 @@ class Draw:
     def count(self, low: int = 2, high: int = 8) -> int:
         """Return how many records the prompt has, between the bounds."""
         choices = NUM_HARD_RECORDS if self.split is Split.HARD else NUM_RECORDS
-        if self._max_records is not None:
-            high = max(low, min(high, self._max_records))
         fitting = [number for number in choices if low <= number <= high]
         return self.random.choice(fitting or [high])
 
@@ -119,17 +107,9 @@ class Draw:
         self.random.shuffle(words)
         return self._keep(words)
 
-    def word(self, kind: str) -> str:
-        """Return a word of a kind."""
-        return self.words(kind, 1)[0]
-
     def names(self, number: int) -> list[str]:
         """Return different invented names, capitalised; no two begin with the same letters."""
         return self._keep([name.capitalize() for name in self._invent(number)])
-
-    def invented(self, number: int) -> list[str]:
-        """Return different invented words in small letters; no two begin with the same letters."""
-        return self._keep(self._invent(number))
 
     def values(self, number: int, low: int = 11, high: int = 99) -> list[int]:
         """Return different numbers of the split, both bounds included."""
@@ -137,10 +117,6 @@ class Draw:
         values = self.random.sample(owned, number)
         self._keep([str(value) for value in values])
         return values
-
-    def value(self, low: int = 11, high: int = 99) -> int:
-        """Return a number of the split, both bounds included."""
-        return self.values(1, low, high)[0]
 
     def _invent(self, number: int, taken: Sequence[str] = ()) -> list[str]:
         found: list[str] = []

@@ -83,7 +83,6 @@ def make(
     split: Split | str,
     seed: int,
     *,
-    max_records: int | None = None,
     wordings: str | None = None,
 ) -> Task:
     """Draw the task of a seed; pair partners with the same seed are a minimal pair.
@@ -92,8 +91,6 @@ def make(
         family: Its name.
         split: Where words, values and wordings come from.
         seed: The same seed gives the same task.
-        max_records: Upper bound on the records of the prompt, where the family leaves the number
-            open.
         wordings: Another split, to use its wordings instead.
 
     Raises:
@@ -102,23 +99,12 @@ def make(
     kind, split = FAMILIES[family], Split(split)
     group = min(family, kind.partner or family)
     source = None if wordings is None else Split(wordings)
-    task = kind.make(Draw(split, f"{group}/{seed}", max_records=max_records, wordings=source))
+    task = kind.make(Draw(split, f"{group}/{seed}", wordings=source))
     pair = f"{group}-{split.value}-{seed}" if kind.partner else None
     return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
 
 
-def pair_partner(task: Task, *, max_records: int | None = None) -> Task | None:
-    """Return the other side of a task's minimal pair, or None where it has none.
-
-    Args:
-        task: As ``make`` or ``mixture`` drew it.
-        max_records: The bound that it was drawn with.
-    """
-    partner, seed = FAMILIES[task.family].partner, int(task.id.rpartition("-")[2])
-    return None if partner is None else make(partner, task.split, seed, max_records=max_records)
-
-
-def mixture(split: Split | str, seed: int, *, max_records: int | None = None) -> Iterator[Task]:
+def mixture(split: Split | str, seed: int) -> Iterator[Task]:
     """Yield tasks of all training families without end, in rounds.
 
     Each round has every family ``draws`` times, in random order.
@@ -130,4 +116,4 @@ def mixture(split: Split | str, seed: int, *, max_records: int | None = None) ->
         for name in random.sample(names, len(names)):
             number = seed * 10_000 + 10 * count + drawn[name]
             drawn[name] += 1
-            yield make(name, split, number, max_records=max_records)
+            yield make(name, split, number)
