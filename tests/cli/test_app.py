@@ -19,9 +19,9 @@ from tests.cli.conftest import Pasta
 VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doctor")
 VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
-VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate programs")
+VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
 
-MANY_FLAGS = {"run", "evaluate tasks", "evaluate alpaca"}
+MANY_FLAGS = {"run"}
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:

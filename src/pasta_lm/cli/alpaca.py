@@ -104,7 +104,7 @@ def alpaca(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Answer instructions, let a judge compare the answers, and report.
+    """Answer instructions, have them judged, and report.
 
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run is continued. Without a judge only speed is reported.
