@@ -9,10 +9,11 @@ from typing import Any
 from found import num_steps
 from headline import Answers
 from order import FIRST
+from paired import of_means
 from plan import Plan
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, as_dict, of_means
+from pasta_lm.evaluate.intervals import Interval, as_dict
 from pasta_lm.evaluate.points import PointAnswers, Speed
 
 NUM_ROUNDS = 4

@@ -8,9 +8,10 @@ from typing import Any
 
 from headline import Answers
 from order import FIRST
+from paired import ratio_difference
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, as_dict, ratio_difference
+from pasta_lm.evaluate.intervals import Interval, as_dict
 from pasta_lm.evaluate.points import PointAnswers, Speed, pair
 from pasta_lm.evaluate.records import task_of
 from pasta_lm.evaluate.structure import Structure, fork_counts, true_structure

@@ -158,7 +158,7 @@ def test_without_a_judge_speed_alone_is_reported(
     ("flags", "code", "says"),
     [
         (("--system", "x"), 2, "is not of the form NAME=STRATEGY:MODEL"),
-        (("--strategies", "guess"), 2, "cannot be 'guess'"),
+        (("--strategies", "guess"), 2, "strategies is 'guess'"),
         (("--set", "judge.model=x"), 2, "judge.model and judge.url go together"),
         (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
         (("--cost-limit", "1"), 2, "a cost limit needs prices"),

@@ -181,8 +181,8 @@ def test_interrupted_it_reports_nothing(
     [
         (("--strategies", "paste"), "one of pasta, sequential"),
         (("--strategies", "pasta,"), "one of pasta, sequential"),
-        (("--strategies", "pasta,draft-model"), "--draft and the strategy draft-model"),
-        (("--set", "draft=./nowhere"), "--draft and the strategy draft-model"),
+        (("--strategies", "pasta,draft-model"), "draft and the strategy draft-model"),
+        (("--set", "draft=./nowhere"), "draft and the strategy draft-model"),
         (("--split", "exam"), "one of train, dev, test, hard"),
         (("--set", "wordings=exam"), "one of train, dev, test, hard"),
         (("--num-prompts", "0"), "--num-prompts"),

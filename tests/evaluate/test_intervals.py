@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from math import exp, log, sqrt
-from operator import truediv
 from random import Random
 from statistics import fmean, quantiles
 
@@ -17,9 +16,7 @@ from pasta_lm.evaluate.intervals import (
     Interval,
     geometric_mean,
     mean,
-    of_means,
     ratio,
-    ratio_difference,
 )
 
 NUM_DRAWS = 4000
@@ -94,20 +91,6 @@ def test_a_ratio_is_that_of_the_sums(
     parts: list[float], wholes: list[float], expected: float
 ) -> None:
     assert found(ratio(parts, wholes)).mean == pytest.approx(expected)
-
-
-def test_a_function_of_means_is_the_function_and_draws_its_samples_together() -> None:
-    fast, good = [1.0, 2.0, 4.0, 1.5], [0.25, 1.0, 0.5, 0.5]
-    assert of_means([fast], lambda one: one) == mean(fast)
-    share, same = (found(one) for one in (of_means([fast, good], truediv), ratio(fast, good)))
-    assert share.to_dict() == same.to_dict()
-    apart = [[a - b for a, b in zip(fast, good, strict=True)]]
-    both, one = (
-        found(of_means(samples, lambda *of: max(of[0] - sum(of[1:]), 0.0)))
-        for samples in ([fast, good], apart)
-    )
-    assert (both.mean, both.low, both.high) == pytest.approx((one.mean, one.low, one.high))
-    assert of_means([[], []], lambda one, other: one + other) is None
 
 
 def test_of_nothing_there_is_no_estimate() -> None:
@@ -230,25 +213,3 @@ def test_an_interval_grows_and_moves_as_its_values_do(
 def test_json_has_five_digits() -> None:
     told = Interval(1 / 3, 0.123456789, 2.0).to_dict()
     assert told == {"mean": 0.33333, "low": 0.12346, "high": 2.0}
-
-
-@given(counts, counts)
-def test_a_difference_of_ratios_is_what_it_says_and_turns_round(ours: Pairs, other: Pairs) -> None:
-    num = min(len(ours), len(other))
-    sides = [list(zip(*side[:num], strict=True)) or [(), ()] for side in (ours, other)]
-    found = ratio_difference(*sides[0], *sides[1])
-    sums = [[sum(column) for column in side] for side in sides]
-    if not (sums[0][1] and sums[1][1]):
-        assert found is None
-    elif found is not None:  # None where a draw may have nothing to divide by
-        (part, whole), (other_part, other_whole) = sums
-        assert found.mean == pytest.approx(part / whole - other_part / other_whole, abs=1e-9)
-        back = ratio_difference(*sides[1], *sides[0])
-        assert back is not None
-        assert (back.low, back.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
-
-
-def test_a_difference_of_ratios_is_paired_by_prompt() -> None:
-    parts, wholes = [1, 0, 3, 2] * 10, [2, 1, 4, 2] * 10
-    same = ratio_difference(parts, wholes, parts, wholes)
-    assert same == Interval(0, 0, 0)  # drawn apart, the two would differ

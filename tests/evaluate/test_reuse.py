@@ -113,5 +113,5 @@ def test_an_evaluation_with_them_has_the_same_answers(records: Path) -> None:
     settings = TaskSettings(num_prompts=len(TASKS) // 2, num_timed=0, max_tokens=8)
     usual = evaluate_tasks(settings, MODEL, BASELINE, lambda *_: None)
     assert {task.id for task in usual.tasks} <= {task.id for task in TASKS}
-    shared = replace(settings, baseline_records=records)
+    shared = replace(settings, baseline_records=str(records))
     assert evaluate_tasks(shared, MODEL, BASELINE, lambda *_: None) == usual

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lm.cli.evaluate import POOL_TOKENS, Set, read_settings
+from pasta_lm.cli.evaluate import Set, read_settings, split_names
 from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
-from pasta_lm.cli.flags import CostLimit, Json, Model, option, require_one_of
+from pasta_lm.cli.flags import CostLimit, Json, Model, option
 from pasta_lm.cli.lc_winrate import AllowMissing
 from pasta_lm.cli.tables import interval, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries
-from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasta_lm.evaluate.alpaca import AlpacaRun
-    from pasta_lm.evaluate.answering import System
+    from pasta_lm.evaluate.alpaca import AlpacaRecipe, AlpacaRun
 
 COLUMNS = (
     ("LC win rate, %", "length_controlled_interval"),
@@ -30,48 +27,6 @@ COLUMNS = (
     ("parallelism", "parallelism"),
     ("length ratio", "length_ratio"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRecipe:
-    """The judge's endpoint; without a model nothing is judged."""
-
-    model: str | None = None
-    url: str | None = None
-    key_env: str | None = None
-    """The environment variable with the key."""
-    input_price: float | None = None
-    """US dollars for a million tokens."""
-    output_price: float | None = None
-    template: str = "stated-confidence-v1"
-    """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaRecipe:
-    """The recipe of ``pasta evaluate alpaca``."""
-
-    instructions: str = "tatsu-lab/alpaca_eval"
-    """A file with 'instruction', or owner/name or owner/name:file of the hub."""
-    limit: int | None = None
-    model: str | None = None
-    baseline: str | None = None
-    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
-    strategies: tuple[str, ...] = ("sequential", "pasta")
-    systems: tuple[str, ...] = ()
-    """More systems, each NAME=STRATEGY:MODEL."""
-    reference: str | None = None
-    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
-    judge: JudgeRecipe = JudgeRecipe()
-    difficulty: str | None = None
-    gamed: str | None = None
-    num_timed: int | None = None
-    """The first so many instructions are decoded one at a time; None: all."""
-    max_tokens: int = 2048
-    pool_tokens: int = POOL_TOKENS
-    """Cache entries of each model's engine."""
-    dtype: str | None = None
-    device: str | None = None
 
 
 def alpaca(
@@ -109,7 +64,7 @@ def alpaca(
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
-    from pasta_lm.evaluate.alpaca import open_run
+    from pasta_lm.evaluate.alpaca import AlpacaRecipe, open_run
     from pasta_lm.evaluate.alpaca_report import alpaca_report, write_outputs
 
     silence_libraries()
@@ -120,10 +75,10 @@ def alpaca(
         flags = {
             "limit": limit,
             "model": model,
-            "strategies": strategies and [name.strip() for name in strategies.split(",")],
+            "strategies": split_names(strategies),
             "systems": system or None,
         }
-        found = read_settings(AlpacaRecipe, recipe, flags, changes or [])
+        found = read_settings(AlpacaRecipe, recipe, flags, changes)
         try:
             run, is_stopped = _run(out, found, cost_limit)
         except KeyboardInterrupt:
@@ -145,47 +100,14 @@ def alpaca(
 
 def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[AlpacaRun, bool]:
     """Answer and judge what is missing; return the run, and whether the cost limit stopped it."""
-    from pasta_lm.evaluate.alpaca import AlpacaSettings, begin_run
+    from pasta_lm.evaluate.alpaca import begin_run
     from pasta_lm.remote.budget import Prices, require_prices
 
     prices = Prices(recipe.judge.input_price, recipe.judge.output_price)
     require_prices(prices, cost_limit)
-    settings = AlpacaSettings(
-        instructions=recipe.instructions,
-        limit=recipe.limit,
-        systems=_systems(recipe),
-        reference=recipe.reference,
-        judge_model=recipe.judge.model,
-        judge_url=recipe.judge.url,
-        template=recipe.judge.template,
-        difficulty=recipe.difficulty,
-        gamed=recipe.gamed,
-        num_timed=recipe.num_timed,
-        max_tokens=recipe.max_tokens,
-    )
-    run = begin_run(out, settings)
+    run = begin_run(out, recipe.settings())
     _answer(run, recipe)
     return run, _judge(run, recipe.judge.key_env, prices, cost_limit)
-
-
-def _systems(recipe: AlpacaRecipe) -> tuple[System, ...]:
-    """Return all systems; the sequential baseline is always the first."""
-    from pasta_lm.evaluate.answering import System
-    from pasta_lm.strategies import sequential
-    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
-
-    ours = recipe.model or BUILTIN
-    found = [System(sequential.NAME, sequential.NAME, recipe.baseline or baseline_of(ours))]
-    found += [System(name, name, ours) for name in recipe.strategies if name != sequential.NAME]
-    for given in recipe.systems:
-        name, _, rest = given.partition("=")
-        strategy, _, model = rest.partition(":")
-        if not name or not strategy or not model:
-            raise UsageError(f"--system {given!r} is not of the form NAME=STRATEGY:MODEL")
-        found.append(System(name, strategy, model))
-    for one in found:
-        require_one_of("--strategies", one.strategy, STRATEGIES)
-    return tuple(found)
 
 
 def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:

@@ -6,29 +6,25 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import ENVIRONMENT, Json, Model, option, require_draft, require_one_of
+from pasta_lm.cli.flags import ENVIRONMENT, Json, Model, option
 from pasta_lm.cli.frontier_table import NoPublished, print_frontier
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 from pasta_lm.errors import InputError
 
 if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.evaluate.tasks import TaskSettings
 
 T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 
-POOL_TOKENS = 65_536
-"""Cache entries: about fifty prompts of the tasks at the same time."""
 ROWS = (
     ("quality", "quality (mean grade)"),
     ("quality_difference", "  minus the baseline's"),
@@ -50,50 +46,6 @@ Set = Annotated[
     list[str] | None,
     option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated."),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TasksRecipe:
-    """The recipe of ``pasta evaluate tasks``."""
-
-    model: str | None = None
-    baseline: str | None = None
-    draft: str | None = None
-    """The smaller model of strategy draft-model."""
-    strategies: tuple[str, ...] = ("sequential", "pasta")
-    num_prompts: int = 420
-    num_timed: int = 3
-    split: str = "test"
-    wordings: str | None = None
-    """Another split whose wordings are used instead."""
-    seed: int = 0
-    max_tokens: int = 1024
-    """Of an answer, all threads together."""
-    positions: str | None = None
-    """The position strategy of pasta: predict, continue or rotate."""
-    bounds: bool = False
-    """Also replay references that fork everywhere, and by chance."""
-    baseline_records: str | None = None
-    """Records of an earlier run with the baseline's answers."""
-    threads: int | None = None
-    """CPU threads of torch."""
-    workers: int = 1
-    """Processes that decode what is not timed."""
-    dtype: str | None = None
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        """Validate the values before anything slow happens."""
-        from pasta_lm.recipe import check_positive
-        from pasta_lm.strategies.model import STRATEGIES
-        from pasta_lm.tasks.task import Split
-
-        for name in self.strategies:
-            require_one_of("--strategies", name, STRATEGIES)
-        require_draft(self.draft, self.strategies)
-        for key, value in (("--split", self.split), ("wordings", self.wordings)):
-            require_one_of(key, value, [one.value for one in Split])
-        check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
 
 
 @app.callback()
@@ -143,25 +95,29 @@ def tasks(
     flags = {
         "model": model,
         "baseline": baseline,
-        "strategies": _names(strategies),
+        "strategies": split_names(strategies),
         "num_prompts": num_prompts,
         "num_timed": num_timed,
         "split": split,
         "seed": seed,
     }
-    found = _evaluate_tasks(read_settings(TasksRecipe, recipe, flags, changes or []), records)
+    silence_libraries()
+    from pasta_lm.evaluate.tasks import TaskSettings
+
+    found = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
     if as_json:
         print_json(found)
     else:
         _print(found)
 
 
-def _names(listed: str | None) -> list[str] | None:
+def split_names(listed: str | None) -> list[str] | None:
+    """Return the names in a list that is separated by commas."""
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
 def read_settings(
-    kind: type[T], recipe: Path | None, flags: Mapping[str, Any], changes: Sequence[str]
+    kind: type[T], recipe: Path | None, flags: Mapping[str, Any], changes: Sequence[str] | None
 ) -> T:
     """Return a recipe's settings: ``--set`` over flags, environment, file and defaults.
 
@@ -173,61 +129,38 @@ def read_settings(
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
     given = {key: value for key, value in {**machine, **flags}.items() if value is not None}
     told = [f"{key}={json.dumps(value)}" for key, value in given.items()]
-    return read_recipe(recipe, kind, [*told, *changes])
+    return read_recipe(recipe, kind, [*told, *(changes or [])])
 
 
-def _evaluate_tasks(recipe: TasksRecipe, records: Path | None) -> dict[str, Any]:
+def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:
     """Let the models answer, write the records, and return the report."""
-    silence_libraries()
-    if recipe.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
     from pasta_lm import __version__
     from pasta_lm.evaluate import tasks
-    from pasta_lm.evaluate.answering import Workers
+    from pasta_lm.evaluate.answering import worker_pool
     from pasta_lm.evaluate.records import write_answers
-    from pasta_lm.strategies.model import BUILTIN, baseline_of
 
-    known = recipe.baseline_records and Path(recipe.baseline_records)
+    if recipe.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
     if records is not None:
-        if known and records.resolve() == known.resolve():
+        known = recipe.baseline_records
+        if known and records.resolve() == Path(known).resolve():
             hint = "give --records another name"
             raise InputError(f"{records} would be read and written", hint=hint)
         write_answers(records, ())  # fails now rather than at the end
-    shared = {field.name for field in fields(recipe)} & {f.name for f in fields(tasks.TaskSettings)}
-    settings = tasks.TaskSettings(
-        **{name: getattr(recipe, name) for name in shared - {"baseline_records"}},
-        baseline_records=known or None,
-    )
-    load = partial(_models, recipe)
-    models = load()
-    several = Workers(recipe.workers, load) if recipe.workers > 1 else nullcontext()
+    models = recipe.load_models()
+    pool = worker_pool(recipe.workers, recipe.load_models) if recipe.workers > 1 else nullcontext()
     try:
-        with bars() as progress, several as workers:
+        with bars() as progress, pool as workers:
             answers = tasks.evaluate_tasks(
-                settings, models["model"], models["baseline"], progress, workers
+                recipe, models["model"], models["baseline"], progress, workers
             )
     except KeyboardInterrupt:
         typer.echo("pasta: interrupted; nothing was measured", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if records is not None:
         write_answers(records, answers.records())
-    found = tasks.report(settings, answers, models["model"], models["baseline"])
-    named = recipe.model or BUILTIN
-    names = {"model": named, "baseline": recipe.baseline or baseline_of(named)}
-    return found | names | {"version": __version__}
-
-
-def _models(recipe: TasksRecipe) -> dict[str, Pasta]:
-    """Load the model and the baseline, which has the draft model."""
-    from pasta_lm.strategies.model import BUILTIN, Pasta, baseline_of
-
-    name = recipe.model or BUILTIN
-    baseline = recipe.baseline or baseline_of(name)
-    load = partial(
-        Pasta.from_pretrained, dtype=recipe.dtype, device=recipe.device, pool_tokens=POOL_TOKENS
-    )
-    theirs = load(baseline, draft=recipe.draft)
-    return {"model": theirs if baseline == name else load(name), "baseline": theirs}
+    found = tasks.report(recipe, answers, models["model"], models["baseline"])
+    return found | recipe.model_names | {"version": __version__}
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -44,8 +44,10 @@ from pasta_lm.judging.judge import Comparison, both_orders
 from pasta_lm.judging.llm_judge import LLMJudge, Outcome
 from pasta_lm.judging.template import FOLDER as TEMPLATES
 from pasta_lm.judging.template import load_template
-from pasta_lm.recipe import check_same_settings
+from pasta_lm.recipe import check_choice, check_same_settings
 from pasta_lm.remote.client import ChatClient
+from pasta_lm.strategies import sequential
+from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
@@ -54,31 +56,90 @@ BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaSettings:
-    """The settings that a run's answers and judgements depend on."""
+class JudgeRecipe:
+    """The judge's endpoint; without a model nothing is judged."""
 
-    instructions: str
-    """A file or a data set of the hub."""
-    limit: int | None = None
-    """The first so many instructions; None: all."""
-    systems: tuple[System, ...]
-    baseline: str = "sequential"
-    """A system: the baseline of speed, and of quality if there is no reference."""
-    reference: str | None = None
-    """A file of answers that are the baseline of quality."""
-    judge_model: str | None = None
-    """The judge, as its endpoint knows it; None: nothing is judged."""
-    judge_url: str | None = None
+    model: str | None = None
+    url: str | None = None
+    key_env: str | None = None
+    """The environment variable with the key."""
+    input_price: float | None = None
+    """US dollars for a million tokens."""
+    output_price: float | None = None
     template: str = "stated-confidence-v1"
-    """The prompt of the judge: the name of a built-in one, or a file."""
+    """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlpacaRecipe:
+    """The recipe of ``pasta evaluate alpaca``."""
+
+    instructions: str = "tatsu-lab/alpaca_eval"
+    """A file with 'instruction', or owner/name or owner/name:file of the hub."""
+    limit: int | None = None
+    model: str | None = None
+    baseline: str | None = None
+    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
+    strategies: tuple[str, ...] = ("sequential", "pasta")
+    systems: tuple[str, ...] = ()
+    """More systems, each NAME=STRATEGY:MODEL."""
+    reference: str | None = None
+    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
+    judge: JudgeRecipe = JudgeRecipe()
     difficulty: str | None = None
-    """AlpacaEval's table of the instructions' difficulty; None: not known."""
     gamed: str | None = None
-    """AlpacaEval's verdicts on the gamed reference."""
     num_timed: int | None = None
     """The first so many instructions are decoded one at a time; None: all."""
     max_tokens: int = 2048
-    """Of an answer, all threads together."""
+    pool_tokens: int = 65_536
+    """Cache entries of each model's engine."""
+    dtype: str | None = None
+    device: str | None = None
+
+    def settings(self) -> AlpacaSettings:
+        """Return the settings of the run; the sequential baseline is always its first system.
+
+        Raises:
+            UsageError: a system or a combination of settings is wrong.
+        """
+        ours, judge = self.model or BUILTIN, self.judge
+        systems = [System(sequential.NAME, sequential.NAME, self.baseline or baseline_of(ours))]
+        systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
+        for given in self.systems:
+            name, _, rest = given.partition("=")
+            strategy, _, model = rest.partition(":")
+            if not name or not strategy or not model:
+                raise UsageError(f"--system {given!r} is not of the form NAME=STRATEGY:MODEL")
+            systems.append(System(name, strategy, model))
+        for one in systems:
+            check_choice("strategies", one.strategy, STRATEGIES)
+        shared = ("instructions", "limit", "reference", "difficulty", "gamed", "num_timed")
+        return AlpacaSettings(
+            **{key: getattr(self, key) for key in (*shared, "max_tokens")},
+            systems=tuple(systems),
+            judge_model=judge.model,
+            judge_url=judge.url,
+            template=judge.template,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlpacaSettings:
+    """The settings that a run's answers and judgements depend on; see ``AlpacaRecipe``."""
+
+    instructions: str
+    limit: int | None = None
+    systems: tuple[System, ...]
+    baseline: str = sequential.NAME
+    """A system: the baseline of speed, and of quality if there is no reference."""
+    reference: str | None = None
+    judge_model: str | None = None
+    judge_url: str | None = None
+    template: str = "stated-confidence-v1"
+    difficulty: str | None = None
+    gamed: str | None = None
+    num_timed: int | None = None
+    max_tokens: int = 2048
 
     def __post_init__(self) -> None:
         """Validate combinations of keys.

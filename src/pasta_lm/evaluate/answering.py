@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,7 +133,7 @@ class Answerer:
     batch_size: int = BATCH_SIZE
     keeps_traces: bool = True
     """Whether records of timed answers hold the packed trace."""
-    workers: Workers | None = field(default=None, compare=False)
+    workers: Executor | None = None
     """Processes with the same models, which decode what is not timed."""
 
     def answer_together(
@@ -150,13 +153,12 @@ class Answerer:
     ) -> Iterator[tuple[Sequence[Prompt], Sequence[Decoded]]]:
         size = min(self.batch_size, WORKER_BATCH_SIZE) if self.workers else self.batch_size
         batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
+        settings = repeat(system), batches, repeat(self.params), repeat(self.positions)
         if self.workers is not None:
-            decoded = self.workers.decode(system, batches, self.params, self.positions)
-            yield from zip(batches, decoded, strict=True)
-            return
-        model = self.models[system.model]
-        for batch in batches:
-            yield batch, decode_batch(model, system, batch, self.params, self.positions)
+            decoded = self.workers.map(_decode_in_process, *settings)
+        else:
+            decoded = map(partial(decode_prompts, self.models[system.model]), *settings)
+        return zip(batches, decoded, strict=True)
 
     def answer_in_turn(
         self,
@@ -199,7 +201,7 @@ def request_of(
     return model.request(prompt.text, params, strategy=system.strategy, positions=own)
 
 
-def decode_batch(
+def decode_prompts(
     model: Pasta,
     system: System,
     prompts: Sequence[Prompt],
@@ -210,27 +212,19 @@ def decode_batch(
     return decode(model, [request_of(model, system, one, params, positions) for one in prompts])
 
 
-def decode(
-    model: Pasta, requests: Sequence[Request], *, is_timed: bool = False, keeps_trace: bool = False
-) -> list[Decoded]:
-    """Decode requests together; a prompt that does not fit the context is a failed answer."""
+def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
+    """Decode requests together; a prompt that does not fit the context is a failed answer.
+
+    Args:
+        model: Who decodes.
+        requests: What is decoded.
+        keeps: Options of ``AnswerRecord.of``.
+    """
     last = model.engine.loaded.max_position
     fits = [last is None or len(request.prompt) <= last + 1 for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
     answers = iter(model.engine.generate(served) if served else [])
-    found = []
-    for request, is_served in zip(requests, fits, strict=True):
-        if not is_served:
-            found.append(_failed(model, request))
-            continue
-        (answer,) = next(answers)
-        record = AnswerRecord.of(answer, is_timed=is_timed, keeps_trace=is_timed and keeps_trace)
-        found.append(Decoded(record, answer.trace.engine, answer.trace.positions))
-    return found
-
-
-def _failed(model: Pasta, request: Request) -> Decoded:
-    record = AnswerRecord(
+    failed = AnswerRecord(
         text="",
         program="",
         finish_reason=TOO_LONG,
@@ -239,48 +233,35 @@ def _failed(model: Pasta, request: Request) -> Decoded:
         critical_path=0,
         kind=model.engine.loaded.kind.value,
     )
-    return Decoded(record, None, request.positions.value)
-
-
-class Workers:
-    """Processes that decode, each with all models and one CPU thread."""
-
-    def __init__(self, num: int, load: Callable[[], Models]) -> None:
-        """Create the pool; processes start with the first batch.
-
-        Args:
-            num: How many processes.
-            load: Returns the models; called once in each process.
-        """
-        self._pool = ProcessPoolExecutor(
-            num, mp_context=get_context("spawn"), initializer=_load, initargs=(load,)
-        )
-
-    def __enter__(self) -> Workers:
-        """Return the workers themselves."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the processes; batches that have not begun are dropped."""
-        self._pool.shutdown(cancel_futures=True)
-
-    def decode(
-        self,
-        system: System,
-        batches: Sequence[Sequence[Prompt]],
-        params: SamplingParams,
-        positions: str | None,
-    ) -> Iterator[list[Decoded]]:
-        """Yield a system's answers to each batch, in order."""
-        jobs = [
-            self._pool.submit(_decode_in_process, system, batch, params, positions)
-            for batch in batches
-        ]
-        for job in jobs:
-            yield job.result()
+    found = []
+    for request, is_served in zip(requests, fits, strict=True):
+        if is_served:
+            (answer,) = next(answers)
+            record = AnswerRecord.of(answer, **keeps)
+            found.append(Decoded(record, answer.trace.engine, answer.trace.positions))
+        else:
+            found.append(Decoded(failed, None, request.positions.value))
+    return found
 
 
 _models: dict[str, Pasta] = {}
+
+
+@contextmanager
+def worker_pool(num: int, load: Callable[[], Models]) -> Iterator[Executor]:
+    """Provide processes that decode, each with all models and one CPU thread.
+
+    Args:
+        num: How many processes.
+        load: Returns the models; called once in each process.
+    """
+    pool = ProcessPoolExecutor(
+        num, mp_context=get_context("spawn"), initializer=_load, initargs=(load,)
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _load(load: Callable[[], Models]) -> None:
@@ -291,4 +272,4 @@ def _load(load: Callable[[], Models]) -> None:
 def _decode_in_process(
     system: System, prompts: Sequence[Prompt], params: SamplingParams, positions: str | None
 ) -> list[Decoded]:
-    return decode_batch(_models[system.model], system, prompts, params, positions)
+    return decode_prompts(_models[system.model], system, prompts, params, positions)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isnan, log
+from math import exp, log
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import bootstrap
+from scipy import stats
 
 NUM_DRAWS = 1000
 CONFIDENCE = 0.95
 SEED = 0
-BATCH = 50  # draws at a time: a thousand draws of ten thousand prompts need not be in memory
+BATCH = 50  # draws that are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Interval:
 
 def mean(values: Sequence[float]) -> Interval | None:
     """Return the mean of values, one for each prompt; None where there are none."""
-    return _bootstrap((values,), lambda v, axis: v.mean(axis=axis))
+    return bootstrap((values,), lambda v, axis: v.mean(axis=axis))
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
@@ -54,56 +54,29 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     if not kept:
         return None
     pair = tuple(zip(*kept, strict=True))
-    return _bootstrap(pair, _share)
+    return bootstrap(pair, share_of_sums)
 
 
-def ratio_difference(
-    parts: Sequence[float],
-    wholes: Sequence[float],
-    other_parts: Sequence[float],
-    other_wholes: Sequence[float],
-) -> Interval | None:
-    """Return one ratio of sums less another, all four paired by prompt.
-
-    None where the wholes of a side sum to nothing in all, or in a draw.
-    """
-    rows = list(zip(parts, wholes, other_parts, other_wholes, strict=True))
-    kept = [row for row in rows if row[1] or row[3]]
-    if not kept:
-        return None
-    found = _bootstrap(
-        tuple(zip(*kept, strict=True)),
-        lambda p, w, q, v, axis: _share(p, w, axis) - _share(q, v, axis),
-    )
-    return None if found is None or isnan(found.low + found.mean + found.high) else found
-
-
-def of_means(samples: Sequence[Sequence[float]], function: Callable[..., float]) -> Interval | None:
-    """Return a function of the means of several samples, all paired by prompt.
-
-    Args:
-        samples: Each has one value for each prompt, in the same order.
-        function: Takes as many numbers as there are samples.
-    """
-    apply = np.vectorize(function, otypes=[float])
-    return _bootstrap(samples, lambda *of, axis: apply(*(one.mean(axis=axis) for one in of)))
-
-
-def _share(parts: Any, wholes: Any, axis: int) -> Any:
+def share_of_sums(parts: Any, wholes: Any, axis: int) -> Any:
+    """Return the sum of the parts over the sum of the wholes, not a number without wholes."""
     with np.errstate(invalid="ignore"):
         return parts.sum(axis=axis) / wholes.sum(axis=axis)
 
 
-def _bootstrap(
-    samples: Sequence[Sequence[float]], statistic: Callable[..., Any]
-) -> Interval | None:
+def bootstrap(samples: Sequence[Sequence[float]], statistic: Callable[..., Any]) -> Interval | None:
+    """Return a statistic of samples that are paired by prompt; None if there are no prompts.
+
+    Args:
+        samples: Each has one value for each prompt, in the same order.
+        statistic: Takes an array for each sample, and ``axis``, over which it is computed.
+    """
     num = len(samples[0])
     if num == 0:
         return None
     value = float(statistic(*(np.asarray(sample, float) for sample in samples), axis=0))
     if num == 1:  # of one prompt nothing can be drawn
         return Interval(value, value, value)
-    result = bootstrap(
+    result = stats.bootstrap(
         [list(map(float, sample)) for sample in samples],
         statistic,
         n_resamples=NUM_DRAWS,

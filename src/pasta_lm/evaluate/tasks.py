@@ -8,14 +8,15 @@ others; held-out families are reported apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError
+from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.answering import (
     Answerer,
     AnswerStore,
@@ -24,7 +25,6 @@ from pasta_lm.evaluate.answering import (
     Prompt,
     Replay,
     System,
-    Workers,
 )
 from pasta_lm.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
 from pasta_lm.evaluate.provenance import machine_of
@@ -41,20 +41,21 @@ from pasta_lm.evaluate.records import (
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.structure import Structure, structure
 from pasta_lm.language.document import Document, parse_program
+from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies.model import EXACT_SEQUENTIAL
+from pasta_lm.strategies.model import BUILTIN, EXACT_SEQUENTIAL, STRATEGIES, Pasta, baseline_of
 from pasta_lm.strategies.replay import bounded
+from pasta_lm.strategies.speculation import DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.referee import referee_grade
 from pasta_lm.tasks.registry import held_out_families, make, training_families
 from pasta_lm.tasks.sets import prompts_hash
-from pasta_lm.tasks.task import Task
-
-if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+from pasta_lm.tasks.task import Split, Task
 
 Figures = dict[str, Any]
 
+POOL_TOKENS = 65_536
+"""Cache entries: about fifty prompts of the tasks at the same time."""
 NUM_CHECKED = 25
 """Prompts whose reused answers are decoded again, because records do not name their model."""
 MAX_DIFFERENT = 1
@@ -63,12 +64,17 @@ MAX_DIFFERENT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """Which tasks are answered, and how."""
+    """The recipe of ``pasta evaluate tasks``."""
 
+    model: str | None = None
+    """A folder, a hub id or a built-in model; None: the built-in one."""
+    baseline: str | None = None
+    """The sequential baseline; None: the built-in one, or the model itself."""
+    draft: str | None = None
+    """The smaller model of strategy draft-model."""
     strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
     num_prompts: int = 420
-    """Of the families that training sees, together; each held-out family has as many as one of
-    them."""
+    """Of the families that training sees, together; each held-out family has as many as one."""
     num_timed: int = 3
     """Prompts of each family that are decoded alone, for clocks and with the mask off."""
     split: str = "test"
@@ -77,12 +83,45 @@ class TaskSettings:
     seed: int = 0
     """Of the first prompts."""
     max_tokens: int = 1024
+    """Of an answer, all threads together."""
     positions: str | None = None
-    """The position strategy of ``pasta``; None: the one that the model was trained with."""
-    baseline_records: Path | None = None
+    """The position strategy of pasta; None: the one that the model was trained with."""
+    baseline_records: str | None = None
     """Records of an earlier run with the baseline's answers; None: they are decoded."""
     bounds: bool = False
     """Whether the bounds 'always fork' and 'random fork' are replayed besides perfect forks."""
+    threads: int | None = None
+    """CPU threads of torch."""
+    workers: int = 1
+    """Processes that decode what is not timed."""
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate values before a model is loaded."""
+        for name in self.strategies:
+            check_choice("strategies", name, STRATEGIES)
+        if (self.draft is not None) is not (DRAFT in self.strategies):
+            raise UsageError(f"draft and the strategy {DRAFT} go together")
+        for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
+            check_choice(key, value, [one.value for one in Split])
+        check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
+
+    @property
+    def model_names(self) -> dict[str, str]:
+        """Return the names of the model and of the sequential baseline."""
+        model = self.model or BUILTIN
+        return {"model": model, "baseline": self.baseline or baseline_of(model)}
+
+    def load_models(self) -> dict[str, Pasta]:
+        """Load the model and the sequential baseline, which has the draft model."""
+        load = partial(
+            Pasta.from_pretrained, dtype=self.dtype, device=self.device, pool_tokens=POOL_TOKENS
+        )
+        names = self.model_names
+        baseline = load(names["baseline"], draft=self.draft)
+        is_same = names["model"] == names["baseline"]
+        return {"model": baseline if is_same else load(names["model"]), "baseline": baseline}
 
 
 class TaskBenchmark(Benchmark):
@@ -150,7 +189,7 @@ def evaluate_tasks(
     model: Pasta,
     baseline: Pasta,
     progress: Progress,
-    workers: Workers | None = None,
+    workers: Executor | None = None,
 ) -> TaskEvaluation:
     """Let the model answer by each strategy, and the baseline by those with sequential tokens.
 
@@ -176,7 +215,7 @@ def evaluate_tasks(
     ]
     known: list[tuple[System, Prompt, Decoded]] = []
     if settings.baseline_records is not None:
-        known = reused(settings.baseline_records, benchmark.prompts, systems[0], answerer)
+        known = reused(Path(settings.baseline_records), benchmark.prompts, systems[0], answerer)
     rates: list[float] = []
 
     def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
@@ -315,7 +354,7 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
         "first_seed": settings.seed,
         "max_tokens": settings.max_tokens,
         "fork_rate": found.fork_rate,
-        "baseline_records": settings.baseline_records and str(settings.baseline_records),
+        "baseline_records": settings.baseline_records,
         "prompts_sha256": prompts_hash(sorted(found.tasks, key=lambda t: order.index(t.family))),
         "strategies": {
             name: by_family(name, trained) | {"held_out": by_family(name, held_out)}
