@@ -1,8 +1,8 @@
-"""A prompt and its annotated answer as token ids, labels, positions and rows to train on.
+"""Encode a prompt and its annotated answer as token ids, labels, positions and visibility rows.
 
-The paper's three changes to next-token training, each from the definition that decoding uses: who
-sees whom and where a token stands come from ``interpreter.placement``, tag ids from the
-vocabulary. Slots are the order of the written form.
+The paper's three changes to next-token training, with the definitions that decoding uses:
+visibility and positions come from ``interpreter.placement``, tag ids from the vocabulary. Slots
+follow the order of the written form.
 
 Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training.
 """
@@ -29,23 +29,23 @@ from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 
 NO_LABEL = -100
-"""Label of a token from which nothing is predicted: what PyTorch's losses ignore."""
+"""Label of a token that predicts nothing; PyTorch's losses ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """One prompt with its answer in written form, ready to be learned; N tokens, O owners.
+    """One encoded prompt with its answer in written form; N tokens, O owners.
 
     Attributes:
         id: The record's.
         token_ids: [N], prompt first; the end-of-text is predicted, never fed.
-        labels: [N]: what each token predicts, or ``NO_LABEL``. They are not to be shifted.
+        labels: [N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted.
         positions: [N].
-        owners: [N]: whose entry each token becomes.
-        row_of: [N]: which of ``rows`` each token was fed under.
-        rows: Each [O]: the first slot of each owner that may not be seen. None: no tags, and each
-            token sees all before it.
-        num_prompt: How many tokens are the prompt's.
+        owners: [N]; the owner of each token's KV entry.
+        row_of: [N]; the index in ``rows`` of each token's visibility.
+        rows: Each [O]; the first slot of each owner that cannot be seen. None: the answer has no
+            tags, and the mask is causal.
+        num_prompt: Number of tokens of the prompt.
     """
 
     id: str
@@ -58,7 +58,7 @@ class EncodedExample:
     num_prompt: int
 
     def __len__(self) -> int:
-        """Return how many tokens are fed."""
+        """Return the number of tokens."""
         return len(self.token_ids)
 
 
@@ -72,15 +72,15 @@ def encode_example(
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
     Args:
-        record: A prompt and its answer; lengths that are missing are counted.
-        vocabulary: Of a model that has the tag pieces, if the answer has tags.
-        eos_id: What ends the answer.
-        strategy: Where main goes on after a promise and at a sync.
-        form: What main says of a block: MAIN, a promise; FORKED, APAR's one piece.
+        record: A prompt and its answer; missing lengths are counted.
+        vocabulary: The model's; with tag pieces if the answer has tags.
+        eos_id: The end-of-text.
+        strategy: The positions of main after a promise and at a sync.
+        form: How main announces a block: MAIN, by a promise; FORKED, by APAR's single piece.
 
     Raises:
-        UsageError: ``rotate``: its keys have several positions, which training does not express;
-            or a form that leaves no gaps with positions that do.
+        UsageError: ``rotate``, whose keys have several positions each; or FORKED with a strategy
+            that needs promised lengths.
         InputError: the prompt has no tokens, or a block has tags inside.
         VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
     """
@@ -99,7 +99,7 @@ def encode_example(
 
 
 def checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
-    """Return a record's prompt as ids, once all of the record can be trained on.
+    """Return a record's prompt as ids, after checking that the record can be trained on.
 
     Raises:
         InputError: the prompt has no tokens, or a block has tags inside.
@@ -118,7 +118,7 @@ def checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
 def plain_example(
     name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int
 ) -> EncodedExample:
-    """Return ordinary next-token training on an answer."""
+    """Return an example of ordinary next-token training."""
     token_ids = array("i", [*prompt, *answer])
     labels = array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, eos_id])
     positions = array("i", range(len(token_ids)))
@@ -127,7 +127,7 @@ def plain_example(
 
 
 class _Writer:
-    """Feeds an answer in the order of its written form, as an engine would in that of time."""
+    """Feeds an answer in the order of its written form; an engine feeds it in the order of time."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Writer:
         return example_of(name, self._entries, self._labels, num_prompt)
 
     def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
-        """Feed a promise's last token and the whole block that it promised."""
+        """Feed a promise's last token, then the whole block."""
         child = self._thread(self._main)
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
         self._placer.feed(self._main, token, promised=child)
@@ -183,7 +183,7 @@ class _Writer:
 
 
 def example_of(name: str, entries: Entries, labels: array[int], num_prompt: int) -> EncodedExample:
-    """Return what was fed, with what each token predicts, as an example."""
+    """Return the fed entries and their labels as an example."""
     items, num_owners = entries.items, entries.num_owners
     numbers: dict[int, int] = {}
     rows: list[Row] = []
@@ -191,7 +191,7 @@ def example_of(name: str, entries: Entries, labels: array[int], num_prompt: int)
         if id(entry.row) not in numbers:
             numbers[id(entry.row)] = len(rows)
             rows.append(entry.row)
-    # A slot bound, so that the numbers fit 32 bits: no slot is beyond the last.
+    # No slot is beyond the last; the bound keeps unlimited cutoffs within 32 bits.
     bound = len(items)
     return EncodedExample(
         id=name,

@@ -1,8 +1,8 @@
-"""A prompt and its answer by points, as Skeleton-of-Thought is finetuned: what both stages decode.
+"""Encode a prompt and its answer by points, to finetune a model for Skeleton-of-Thought.
 
-Main writes the skeleton behind the prompt; every point sees both and what asks for it, and writes
-its part of the answer. An answer of a single point has no skeleton: main ends at once, and the
-answer begins anew behind the prompt. Positions and sight are those of the engine.
+Main writes the skeleton after the prompt; every point sees both and its own request, and writes
+its part of the answer. For an answer of a single point the skeleton is empty: main ends at once,
+and the answer starts again after the prompt. Positions and visibility are those of the engine.
 
 Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337; no finetuned form is published.
 """
@@ -38,13 +38,13 @@ def encode_points(
     eos_id: int,
     strategy: PositionStrategy = PositionStrategy.CONTINUE,
 ) -> EncodedExample:
-    """Encode one record whose blocks are points; one without blocks is learned whole.
+    """Encode one record whose blocks are points; a record without blocks is encoded as plain text.
 
     Args:
-        record: A prompt and its answer: blocks and nothing between them, or no block at all.
-        vocabulary: The model's; no tag pieces are needed.
-        eos_id: What ends the skeleton, each point and the answer.
-        strategy: No promise is made, so no gap is ever left.
+        record: A prompt and its answer: blocks with no text between them, or no block.
+        vocabulary: The model's; it needs no tag pieces.
+        eos_id: The end-of-text, which ends the skeleton, each point and the answer.
+        strategy: Any; without promises all strategies give the same positions.
 
     Raises:
         InputError: the prompt has no tokens, or the answer has text outside its points.
@@ -64,7 +64,7 @@ def encode_points(
 
 
 class _Writer:
-    """Feeds skeleton and points one after the other."""
+    """Feeds the skeleton, then the points."""
 
     def __init__(
         self, stages: Stages, vocabulary: Vocabulary, eos_id: int, strategy: PositionStrategy
@@ -96,7 +96,7 @@ class _Writer:
         self._decode(thread, text)
 
     def _decode(self, thread: Thread, tokens: Sequence[int]) -> None:
-        """Feed what a thread decodes: each token is predicted by the one fed last, then the end."""
+        """Feed decoded tokens; each predicts the next one, and the last one the end-of-text."""
         for token in tokens:
             self._labels[-1] = token
             self._placer.feed(thread, token)

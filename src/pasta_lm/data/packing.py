@@ -1,4 +1,4 @@
-"""Whole examples in packs of a bounded number of tokens: nothing is cut, nothing leaks."""
+"""Pack whole examples into forward passes of a bounded number of tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Packable(Protocol):
-    """What has a name and a number of tokens."""
+    """Anything with an id and a number of tokens."""
 
     @property
     def id(self) -> str:
-        """Return its name."""
+        """Return the id."""
         ...
 
     def __len__(self) -> int:
-        """Return how many tokens it has."""
+        """Return the number of tokens."""
         ...
 
 
@@ -26,25 +26,14 @@ P = TypeVar("P", bound=Packable)
 
 @dataclass(frozen=True, slots=True)
 class Packing(Generic[P]):
-    """Examples in packs, and those that fit into none.
-
-    Attributes:
-        packs: What one optimiser step or a part of it learns from.
-        too_long: Ids of examples longer than a pack.
-    """
+    """Packs of examples, and the ids of examples that are longer than a pack."""
 
     packs: list[list[P]]
     too_long: list[str]
 
 
 def pack(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
-    """Shuffle examples and fill packs one after the other.
-
-    Args:
-        examples: What is to be learned.
-        max_tokens: The most that a pack may hold.
-        seed: Of the order; the same seed gives the same packs.
-    """
+    """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn."""
     order: Sequence[P] = list(examples)
     order = Random(seed).sample(order, len(order))
     packs: list[list[P]] = []

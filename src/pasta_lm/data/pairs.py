@@ -1,4 +1,4 @@
-"""Preference data on disk: two answers to a prompt and what each is worth, a line each."""
+"""Preference data on disk: one line of JSON per prompt with two answers and their scores."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SCORES = ("score_chosen", "score_rejected")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """Two answers to one prompt, of which the first is to become likelier.
+    """Two answers to one prompt.
 
     Attributes:
-        id: Stable: the prompt's.
-        prompt: What the user says.
-        chosen: The better answer, with the lengths that it promised.
-        rejected: The worse one.
-        score_chosen: What the better one is worth.
-        score_rejected: What the worse one is worth.
-        parts: What the scores are made of, under the names of the file.
+        id: The prompt's.
+        prompt: The user message.
+        chosen: The better answer, with its promised lengths.
+        rejected: The worse answer.
+        score_chosen: The better answer's score.
+        score_rejected: The worse answer's score.
+        parts: The terms of the scores, by their keys in the file.
     """
 
     id: str
@@ -38,15 +38,15 @@ class PreferencePair:
 
 
 def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
-    """Write preference data; the file is there whole or not at all."""
+    """Write preference data; the file is complete or absent."""
     write_rows(path, [_row(pair) for pair in pairs])
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
-    """Read preference data; answers stand in written form, or in annotator form without lengths.
+    """Read preference data; answers are in written form, or in annotator form without lengths.
 
     Raises:
-        InputError: the file cannot be read, or a row is no pair: the first is named.
+        InputError: the file cannot be read, or a row is not a pair; it is named.
     """
     return [_pair(path, row) for row in read_rows(path)]
 

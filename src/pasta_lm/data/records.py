@@ -1,4 +1,4 @@
-"""Annotated data on disk: a prompt and its answer in PASTA-LANG, a line each.
+"""Annotated data on disk: one line of JSON per prompt with its answer in PASTA-LANG.
 
 The form is that of ``docs/language.md``: ``{"id", "messages", "response", "source"}`` with the
 answer in written form, or in annotator form under ``"annotated"``.
@@ -19,13 +19,13 @@ from pasta_lm.strategies.annotated import read_annotated
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One prompt with the answer to learn.
+    """One prompt with its annotated answer.
 
     Attributes:
-        id: Stable: the same in every run.
-        prompt: What the user says.
+        id: The same in every run.
+        prompt: The user message.
         document: The answer; lengths of blocks may be None.
-        source: Where it comes from.
+        source: The origin of the record.
     """
 
     id: str
@@ -35,10 +35,10 @@ class Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read annotated data, as ``read_annotated`` does; every row must have a prompt.
+    """Read annotated data; every row must have a prompt.
 
     Raises:
-        InputError: the file cannot be read, or a row is no record: the first is named by its line.
+        InputError: the file cannot be read, or a row is not a record; its line is named.
     """
     answers, problems = read_annotated(path, needs_prompt=True)
     if problems:
@@ -48,10 +48,10 @@ def read_records(path: Path) -> list[Record]:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write annotated data, and return how many records it was.
+    """Write annotated data; return the number of records.
 
     Raises:
-        InputError: a record could not be read again, and nothing is written; or the file cannot be.
+        InputError: a record has no prompt or answer, or the file cannot be written.
     """
     rows = [_row(record) for record in records]
     try:
