@@ -20,22 +20,19 @@ Recipe = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    option(
-        "--set", metavar="KEY=VALUE", help="Change a key of the recipe, such as train.steps=100."
-    ),
+    option("--set", metavar="KEY=VALUE", help="Change a key, such as train.steps=100."),
 ]
+
+Resume = Annotated[bool, option("--resume", help="Continue an interrupted run where it stopped.")]
+DryRun = Annotated[bool, option("--dry-run", help="Print what would be trained on, and stop.")]
 
 
 @app.command()
 def sft(
     config: Recipe,
     changes: Changes = None,
-    resume: Annotated[
-        bool, option("--resume", help="Continue from the newest checkpoint.")
-    ] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Print one encoded example, and stop.")
-    ] = False,
+    resume: Resume = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Finetune a model on annotated answers.
 
@@ -63,12 +60,8 @@ def sft(
 def preference(
     config: Recipe,
     changes: Changes = None,
-    resume: Annotated[
-        bool, option("--resume", help="Continue an interrupted run where it stopped.")
-    ] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Sample and score a few prompts, print a pair, and stop.")
-    ] = False,
+    resume: Resume = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a finetuned model to prefer fast and good answers.
 
