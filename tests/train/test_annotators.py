@@ -8,9 +8,9 @@ import pytest
 
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
-from pasta_lm.strategies.baselines import forked_document, published_document
 from pasta_lm.tasks import FAMILIES, make
 from pasta_lm.tasks.annotators import ANNOTATORS as PASTA_ANNOTATORS
+from pasta_lm.tasks.baselines import forked_document, published_document
 from pasta_lm.train.annotators import (
     ANNOTATORS,
     APAR_ANNOTATORS,

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.layout import Layout, Part, parts, rest
 from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
+from pasta_lm.tasks.layout import Layout, Part, parts, rest
 
 MARKED = frozenset({Layout.ITEM, Layout.SECTION, Layout.BOLD, Layout.ROW})
 """What Markdown sets apart."""

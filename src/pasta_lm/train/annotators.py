@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 
 from pasta_lm.language.document import Document
-from pasta_lm.strategies.baselines import (
+from pasta_lm.tasks.annotators import ANNOTATORS as PASTA_ANNOTATORS
+from pasta_lm.tasks.annotators import Annotator, gold, noisy, plain
+from pasta_lm.tasks.baselines import (
     details_of,
     forked_document,
     points_document,
     published_document,
 )
-from pasta_lm.tasks.annotators import ANNOTATORS as PASTA_ANNOTATORS
-from pasta_lm.tasks.annotators import Annotator, gold, noisy, plain
 from pasta_lm.tasks.task import Task
 
 WHOLE_SHARE = 0.25

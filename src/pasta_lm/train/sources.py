@@ -15,7 +15,7 @@ from pasta_lm.data.packing import pack
 from pasta_lm.data.records import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.strategies.baselines import APAR_RULES
+from pasta_lm.tasks.baselines import APAR_RULES
 from pasta_lm.train.annotators import ANNOTATORS
 from pasta_lm.train.config import DataConfig, TasksConfig
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.layout import Layout, Part, parts, rest
 from pasta_lm.language.parser import FORK_TOPIC
+from pasta_lm.tasks.layout import Layout, Part, parts, rest
 
 MIN_DETAIL_CHARACTERS = 10
 """Shorter details are not forked (APAR's scripts)."""

@@ -7,7 +7,7 @@ import pytest
 from pasta_lm.language.document import Block, parse
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
-from pasta_lm.strategies.baselines import (
+from pasta_lm.tasks.baselines import (
     details_of,
     forked_document,
     points_document,
