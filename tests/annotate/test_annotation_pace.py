@@ -37,13 +37,13 @@ def test_with_a_fifth_of_errors_a_run_ends_within_1_3_times_the_ideal(
     assert found.wall_s <= 1.3 * NUM_ROWS * LATENCY_S / found.mean_bound
 
 
-def test_what_a_server_can_take_is_used_though_it_refuses_all_above(tmp_path: Path) -> None:
+def test_the_capacity_of_a_server_is_used_although_it_refuses_more(tmp_path: Path) -> None:
     faults = Faults(max_in_flight=12, latency_s=LATENCY_S, refusal_latency_s=0.02)
     found = measured(faults, NUM_ROWS, 64, tmp_path)
     assert found.wall_s <= 1.3 * NUM_ROWS * LATENCY_S / 12
     assert found.num_requests < 1.2 * NUM_ROWS
 
 
-def test_without_errors_all_that_may_be_in_flight_is_so_after_few_answers(tmp_path: Path) -> None:
+def test_without_errors_the_bound_is_reached_after_few_answers(tmp_path: Path) -> None:
     found = measured(Faults(latency_s=LATENCY_S), NUM_ROWS, 32, tmp_path)
     assert found.wall_s <= LATENCY_S * (NUM_ROWS / 32 + 5)

@@ -38,7 +38,7 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / RECORDS).read_bytes().split(b"\n") if line]
 
 
-def test_parquet_has_every_record_with_the_columns_that_it_lacks_empty(
+def test_parquet_has_every_record_and_nulls_for_missing_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -52,7 +52,7 @@ def test_parquet_has_every_record_with_the_columns_that_it_lacks_empty(
     assert parquet.ParquetFile(folder / PARQUET).num_row_groups == 3
 
 
-def test_the_types_of_parquet_do_not_depend_on_what_is_in_it(tmp_path: Path) -> None:
+def test_the_types_of_parquet_do_not_depend_on_its_rows(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     schemas = []
     for name, answer in (("a", LISTED), ("b", "short"), ("c", PLAIN)):
@@ -74,9 +74,7 @@ def test_parquet_is_never_older_than_the_records(
     ]  # fmt: skip
 
 
-def test_the_card_says_where_the_texts_come_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_card_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [{"id": 0, "prompt": "p", "answer": "a"}]
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: rows)

@@ -47,7 +47,7 @@ REJECTED = [
 @pytest.mark.parametrize(
     ("annotated", "reason"), [case[1:] for case in REJECTED], ids=[case[0] for case in REJECTED]
 )
-def test_each_way_to_be_wrong_has_its_code(annotated: str, reason: Reason) -> None:
+def test_each_fault_has_its_code(annotated: str, reason: Reason) -> None:
     verdict = examine(annotated, PLAIN)
     assert isinstance(verdict, Rejection)
     assert verdict.reason is reason
@@ -70,7 +70,7 @@ def test_a_block_may_be_as_long_as_its_bound() -> None:
         assert verdict.reason is Reason.BLOCK_BOUNDS
 
 
-def test_the_difference_is_shown_where_it_begins() -> None:
+def test_the_first_difference_is_shown() -> None:
     verdict = examine(GOOD.replace("violet", "purple"), PLAIN)
     assert isinstance(verdict, Rejection)
     assert "line 3" in verdict.message
@@ -107,7 +107,7 @@ def annotated_answers(path: Path) -> list[tuple[str, str, str]]:
     ("name", "num_answers"),
     [("starter/starter", 1040), ("starter/second_pass", 200), ("annotated/gemma-7b-it", 704)],
 )
-def test_all_annotated_answers_pass_and_altered_by_one_character_none_does(
+def test_annotated_answers_pass_unless_one_character_is_changed(
     name: str, num_answers: int, request: pytest.FixtureRequest
 ) -> None:
     if name.startswith("starter"):

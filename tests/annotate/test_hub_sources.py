@@ -65,9 +65,7 @@ def make_set(folder: Path, rows: list[dict[str, Any]], split: str = "train") -> 
 
 
 @pytest.mark.parametrize("columns", SETS)
-def test_the_columns_of_each_data_set_are_read_as_they_tell_and_as_they_are_told(
-    columns: str, tmp_path: Path
-) -> None:
+def test_columns_are_detected_or_given(columns: str, tmp_path: Path) -> None:
     rows, expected = SETS[columns]
     name = make_set(tmp_path / columns, rows)
     for told in (None, columns):
@@ -78,7 +76,7 @@ def test_the_columns_of_each_data_set_are_read_as_they_tell_and_as_they_are_told
         assert [row.id for row in found] == [row["id"] for row in rows]
 
 
-def test_it_is_asked_for_a_stream_at_the_revision_that_was_named(
+def test_the_hub_is_read_as_a_stream_at_the_given_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[tuple[str, ...], dict[str, Any]]] = []
@@ -96,7 +94,7 @@ def test_it_is_asked_for_a_stream_at_the_revision_that_was_named(
         SourceConfig(file="x.jsonl", revision="1a2b3c")
 
 
-def test_a_wrong_split_and_a_set_without_files_are_named(tmp_path: Path) -> None:
+def test_a_wrong_split_and_a_set_without_files_are_errors(tmp_path: Path) -> None:
     name = make_set(tmp_path / "set", SETS["alpaca"][0])
     with pytest.raises(UsageError, match=r"split validation, revision newest\) cannot be read"):
         list(read_source(SourceConfig(hub=name, split="validation")))
@@ -105,7 +103,7 @@ def test_a_wrong_split_and_a_set_without_files_are_named(tmp_path: Path) -> None
         list(read_source(SourceConfig(hub=str(tmp_path / "empty"))))
 
 
-def test_a_wrong_id_is_the_users_mistake_and_no_network_is_not(
+def test_a_wrong_id_is_a_usage_error_and_a_missing_network_is_a_remote_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(RemoteError, match="no/such-set") as caught:
@@ -121,7 +119,7 @@ def test_a_wrong_id_is_the_users_mistake_and_no_network_is_not(
     assert "source.hub" in str(wrong.value.hint)
 
 
-def test_a_stream_that_breaks_off_is_an_error_behind_the_rows_that_came(
+def test_a_stream_that_breaks_off_is_an_error_after_the_rows_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stream() -> Iterator[dict[str, str]]:

@@ -49,9 +49,7 @@ PAIRS = [
     ],
     ids=str,
 )
-def test_parquet_gives_the_rows_that_json_gives_in_each_type_of_text(
-    text: Any, tmp_path: Path
-) -> None:
+def test_parquet_gives_the_same_rows_as_json(text: Any, tmp_path: Path) -> None:
     schema = pyarrow.schema([("id", pyarrow.int64()), ("prompt", text), ("answer", text)])
     table = pyarrow.Table.from_pylist(PAIRS, schema)
     parquet.write_table(table, tmp_path / "rows.parquet")
@@ -64,7 +62,7 @@ def test_parquet_gives_the_rows_that_json_gives_in_each_type_of_text(
     assert (found[0].id, found[1].answer, found[2].answer) == ("3", UNICODE, LONG)
 
 
-def test_a_column_of_records_is_a_conversation_and_nulls_in_it_are_named(tmp_path: Path) -> None:
+def test_a_column_of_records_is_a_conversation_and_nulls_are_reported(tmp_path: Path) -> None:
     rows = [turns("A?", "B", "C?", "D"), turns("A?"), None, [None], turns("A?", None), []]
     schema = pyarrow.schema([("messages", pyarrow.list_(TURN)), ("n", pyarrow.float64())])
     table = pyarrow.Table.from_pylist([{"messages": row} for row in rows], schema)
@@ -76,12 +74,12 @@ def test_a_column_of_records_is_a_conversation_and_nulls_in_it_are_named(tmp_pat
     ]  # fmt: skip
 
 
-def test_a_file_without_the_columns_gives_rows_that_say_so(tmp_path: Path) -> None:
+def test_a_file_without_the_columns_gives_skipped_rows(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a", "b"]}), tmp_path / "rows.parquet")
     assert [row.skipped for row in read(tmp_path / "rows.parquet")] == ["no_columns"] * 2
 
 
-def test_rows_come_group_by_group_before_what_follows_is_looked_at(tmp_path: Path) -> None:
+def test_parquet_is_read_group_by_group(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     rows = [{"prompt": f"p{n}", "answer": f"answer {n}"} for n in range(3 * ROWS_AT_ONCE)]
     parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=ROWS_AT_ONCE)
@@ -113,7 +111,7 @@ def cut(path: Path) -> None:
     ],
     ids=["absent", "folder", "empty", "json", "cut"],
 )
-def test_what_is_no_parquet_is_named(
+def test_an_invalid_parquet_file_is_an_error(
     spoil: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.parquet"

@@ -89,7 +89,7 @@ def test_with_a_fifth_of_errors_requests_stay_near_the_ideal(
     assert set(server.paid.values()) == {1}
 
 
-def test_a_run_that_is_over_asks_nothing_more(source: Path, clean: Path) -> None:
+def test_a_complete_run_sends_no_request(source: Path, clean: Path) -> None:
     with ScriptedServer(teacher_by_rule()) as server:
         before = files_of(clean)
         done = run(source, clean, server)
@@ -104,7 +104,7 @@ def test_recorded_replies_drive_a_whole_run(source: Path, clean: Path, tmp_path:
     assert files_of(tmp_path) == files_of(clean)
 
 
-def test_killed_at_random_moments_a_run_ends_as_one_that_was_not(
+def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(
     nursery: Nursery, source: Path, clean: Path, tmp_path: Path
 ) -> None:
     faults = Faults(latency_s=0.02, server_error=0.1)
@@ -163,7 +163,7 @@ def test_changed_settings_and_a_changed_source_are_refused(source: Path, tmp_pat
             annotate(config, policy=AT_ONCE)
 
 
-def test_a_cost_limit_is_never_passed_and_a_higher_one_goes_on(
+def test_a_cost_limit_is_never_exceeded_and_a_higher_one_continues(
     source: Path, clean: Path, tmp_path: Path
 ) -> None:
     prices = {"input_price": 10.0, "output_price": 30.0}
@@ -230,7 +230,7 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
     }
 
 
-def test_the_offline_annotator_marks_lists_and_is_named_as_a_heuristic(tmp_path: Path) -> None:
+def test_the_rule_marks_lists_and_the_card_calls_it_a_heuristic(tmp_path: Path) -> None:
     items = f"- one two three four five{' six' * 9}\n" * 3
     text = f"Three:\n\n{items}\nThat is all of it."
     useless = "# A heading of five words\n\n- one two three four five"
@@ -251,7 +251,7 @@ def test_the_offline_annotator_marks_lists_and_is_named_as_a_heuristic(tmp_path:
     assert "| share sequential | 0.500 |" in card
 
 
-def test_a_damaged_journal_is_named_and_left_as_it_is(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_journal_is_reported(source: Path, tmp_path: Path) -> None:
     with ScriptedServer(teacher_by_rule()) as server:
         annotate(recipe(source, tmp_path, server.base_url), limit=3, policy=AT_ONCE)
         journal = tmp_path / "journal.jsonl"
@@ -261,7 +261,7 @@ def test_a_damaged_journal_is_named_and_left_as_it_is(source: Path, tmp_path: Pa
             run(source, tmp_path, server)
 
 
-def test_the_document_that_is_kept_is_the_one_that_was_judged(clean: Path) -> None:
+def test_the_records_can_be_parsed(clean: Path) -> None:
     for line in (clean / "annotated.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
         form = "annotator" if "annotated" in row else "written"

@@ -67,7 +67,7 @@ def test_the_columns_of_each_data_set_make_a_prompt_and_an_answer(
     assert (found.prompt, found.answer, found.skipped) == expected
 
 
-def test_a_row_without_an_id_gets_the_same_one_every_time(tmp_path: Path) -> None:
+def test_a_row_without_an_id_gets_a_stable_one(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [{"prompt": "p", "answer": answer} for answer in ("a", "b", "a")]
     path.write_text("\n".join(map(json.dumps, [*rows, {**rows[0], "id": 0}])))
@@ -77,7 +77,7 @@ def test_a_row_without_an_id_gets_the_same_one_every_time(tmp_path: Path) -> Non
     assert ids[3] == "0"
 
 
-def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "p", "answer": "a"}\n{broken\n[1]\n{"other": 1}\n')
     reasons = [row.skipped for row in read_source(SourceConfig(file=str(path)))]
@@ -96,9 +96,7 @@ def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [{"hub": "some/set"}, {"file": "x.parquet"}])
-def test_what_needs_an_extra_names_it(
-    where: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_named(where: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pasta-lm\[data\]"):
         list(read_source(SourceConfig(**where)))

@@ -23,7 +23,7 @@ SHOWN = {  # blocks, syncs
 
 
 @pytest.mark.parametrize("one", read_prompt().demonstrations, ids=lambda one: one.name)
-def test_each_demonstration_shows_what_its_name_says_and_passes_the_filters(one) -> None:
+def test_each_demonstration_matches_its_name_and_passes_the_filters(one) -> None:
     document = parse(one.annotated, Form.ANNOTATOR)
     kept = examine(one.annotated, document.plain_text)
     assert isinstance(kept, Document)
@@ -33,14 +33,14 @@ def test_each_demonstration_shows_what_its_name_says_and_passes_the_filters(one)
     assert not (one.name.startswith("3") and ("\n" in document.plain_text or has_lines))
 
 
-def test_all_seven_are_shown_before_the_answer_is_asked_for() -> None:
+def test_seven_demonstrations_precede_the_answer() -> None:
     prompt = read_prompt()
     assert [one.name for one in prompt.demonstrations] == list(SHOWN)
     roles = [one["role"] for one in prompt.messages("Why?", ANSWER)]
     assert roles == ["system", *["user", "assistant"] * 7, "user"]
 
 
-def test_an_answer_that_spells_tags_comes_back_as_it_was() -> None:
+def test_an_answer_that_spells_tags_is_unchanged() -> None:
     talk = Conversation("Why?", ANSWER, bounds=Bounds())
     asked = talk.messages[-1]["content"]
     assert "One &lt;sync/> two" in asked
@@ -62,7 +62,7 @@ def test_an_answer_that_spells_tags_comes_back_as_it_was() -> None:
         ("</answer>x<answer>", "</answer>x<answer>"),
     ],
 )
-def test_the_copy_is_what_stands_between_the_marks(reply: str, copy: str) -> None:
+def test_the_copy_is_the_text_between_the_marks(reply: str, copy: str) -> None:
     assert unwrap(reply) == copy
 
 
@@ -76,7 +76,7 @@ def test_the_copy_is_what_stands_between_the_marks(reply: str, copy: str) -> Non
         (ChatReply("<answer>\nOne", finish_reason="length"), "cut_off"),
     ],
 )
-def test_a_copy_goes_back_with_the_diagnostic_twice_and_is_given_up_then(
+def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
     reply: ChatReply, reason: str
 ) -> None:
     talk = Conversation("Why?", ANSWER, bounds=Bounds())
@@ -94,7 +94,7 @@ def test_a_copy_goes_back_with_the_diagnostic_twice_and_is_given_up_then(
     assert talk.outcome.num_replies == 3
 
 
-def test_a_second_copy_that_is_right_is_kept() -> None:
+def test_a_correct_second_copy_is_kept() -> None:
     talk = Conversation("Why?", ANSWER, bounds=Bounds())
     talk.feed(ChatReply("wrong"))
     talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))

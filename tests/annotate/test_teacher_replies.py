@@ -59,13 +59,13 @@ def check_counts(done: Run) -> None:
     assert done.tally.spent.num_replies == sum(row["expected"]["replies"] for row in ROWS)
 
 
-def test_the_file_shows_every_way_to_fail_and_no_answer_twice() -> None:
+def test_the_file_contains_every_reason_and_no_answer_twice() -> None:
     assert {row["expected"].get("reason") for row in ROWS} == {None, *Reason}
     assert len({row["answer"] for row in ROWS}) == len({row["id"] for row in ROWS}) == len(ROWS)
     assert all(row["expected"]["replies"] == len(row["replies"]) for row in ROWS)
 
 
-def test_the_set_has_the_rows_that_ended_well_with_their_blocks_and_syncs(folder: Path) -> None:
+def test_the_records_are_the_accepted_rows_with_their_blocks_and_syncs(folder: Path) -> None:
     kept = [row for row in ROWS if row["expected"]["status"] == "ok"]
     records = read_records(folder / "annotated.jsonl")
     assert [
@@ -77,7 +77,7 @@ def test_the_set_has_the_rows_that_ended_well_with_their_blocks_and_syncs(folder
     ]
 
 
-def test_the_failures_keep_all_that_was_said(folder: Path) -> None:
+def test_the_failures_keep_all_replies(folder: Path) -> None:
     lines = (folder / "failed.jsonl").read_bytes().splitlines()
     found = {row["id"]: row for row in map(json.loads, lines)}
     expected = {row["id"]: row for row in ROWS if row["expected"]["status"] == "failed"}
@@ -89,7 +89,7 @@ def test_the_failures_keep_all_that_was_said(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
-def test_an_answer_is_asked_for_again_only_while_it_has_to_be(folder: Path, row: Any) -> None:
+def test_each_answer_takes_the_expected_number_of_replies(folder: Path, row: Any) -> None:
     journal = (folder / "journal.jsonl").read_bytes().splitlines()
     index = ROWS.index(row)
     ids = [json.loads(line)["id"] for line in journal]

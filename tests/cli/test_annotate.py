@@ -34,7 +34,7 @@ def write_recipe(tmp_path: Path, base_url: str = "http://127.0.0.1:9/v1", more: 
     return str(tmp_path / "recipe.toml")
 
 
-def test_a_run_prints_its_files_and_says_how_its_rows_ended(tmp_path: Path) -> None:
+def test_a_run_prints_its_files_and_a_summary(tmp_path: Path) -> None:
     with ScriptedServer(teacher_by_rule()) as server:
         found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, server.base_url)])
     assert found.exit_code == 0, found.output
@@ -46,7 +46,7 @@ def test_a_run_prints_its_files_and_says_how_its_rows_ended(tmp_path: Path) -> N
     assert "USD" in found.stderr
 
 
-def test_a_dry_run_shows_one_request_and_asks_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_prints_one_request_and_sends_none(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path), "--dry-run"])
     assert found.exit_code == 0, found.output
     assert "Say 0." in found.stdout
@@ -75,7 +75,7 @@ def test_limit_and_cost_limit_bound_a_run(tmp_path: Path) -> None:
         ("[filters]\nleast_words = 'x'", "filters.least_words must be int"),
     ],
 )
-def test_a_wrong_recipe_is_named(tmp_path: Path, more: str, message: str) -> None:
+def test_a_wrong_recipe_is_a_usage_error(tmp_path: Path, more: str, message: str) -> None:
     found = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, more=more)])
     assert isinstance(found.exception, PastaError)
     assert message in str(found.exception)

@@ -60,7 +60,7 @@ def begin(nursery: Nursery, recipe: str, server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_once_it_keeps_what_was_paid_and_says_how_to_go_on(
+def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
     nursery: Nursery, tmp_path: Path, number: signal.Signals
 ) -> None:
     gate = Gate()
@@ -82,9 +82,7 @@ def test_interrupted_once_it_keeps_what_was_paid_and_says_how_to_go_on(
         assert list(server.paid.values()) == [1] * 7
 
 
-def test_interrupted_once_it_sends_nothing_that_failed_again(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_a_first_signal_ends_retries(nursery: Nursery, tmp_path: Path) -> None:
     gate = Gate(Faults(truncated=1.0))
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)
@@ -98,7 +96,7 @@ def test_interrupted_once_it_sends_nothing_that_failed_again(
     assert " rows: 0 ok, 0 failed, " in said
 
 
-def test_interrupted_twice_it_stops_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(nursery: Nursery, tmp_path: Path) -> None:
     gate = Gate()
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)

@@ -9,7 +9,7 @@ from pasta_lm.judging.judge import Comparison, Verdict, Winner, both_orders, smo
 FIRST, SECOND, TIE = Winner.FIRST, Winner.SECOND, Winner.TIE
 
 
-def test_an_opponent_is_met_in_both_orders() -> None:
+def test_an_opponent_is_compared_in_both_orders() -> None:
     assert both_orders("id", "why?", "ours", "theirs") == [
         Comparison("id", "why?", "ours", "theirs"),
         Comparison("id", "why?", "theirs", "ours"),

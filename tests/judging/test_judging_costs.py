@@ -32,9 +32,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("limit_usd", [0.0, 0.02, 0.0301, 0.035])
-def test_a_limit_is_never_passed_and_nothing_that_fits_is_left(
-    tmp_path: Path, limit_usd: float
-) -> None:
+def test_the_cost_limit_holds_and_is_used_up(tmp_path: Path, limit_usd: float) -> None:
     one = judge(
         tmp_path, ScriptedTransport(lambda _: VERDICT), prices=PRICES, cost_limit_usd=limit_usd
     )
@@ -48,7 +46,7 @@ def test_a_limit_is_never_passed_and_nothing_that_fits_is_left(
     assert len(rows(tmp_path)) == len(MANY)
 
 
-def test_a_reply_that_says_no_tokens_is_counted_at_its_dearest(tmp_path: Path) -> None:
+def test_a_reply_without_usage_costs_the_most_that_it_can(tmp_path: Path) -> None:
     silent = {key: value for key, value in VERDICT.items() if key != "usage"}
     one = judge(tmp_path, ScriptedTransport(lambda _: silent), prices=PRICES, cost_limit_usd=0.2)
     with pytest.raises(CostLimitError):
@@ -59,14 +57,14 @@ def test_a_reply_that_says_no_tokens_is_counted_at_its_dearest(tmp_path: Path) -
     assert 0.1 < again.spending().cost_usd == one.spending().cost_usd <= 0.2
 
 
-def test_a_limit_without_prices_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_limit_without_prices_is_refused_before_a_request(tmp_path: Path) -> None:
     transport = ScriptedTransport(lambda _: VERDICT)
     with pytest.raises(UsageError, match="a cost limit needs prices"):
         judge(tmp_path, transport, cost_limit_usd=1.0).ask(MANY)
     assert not transport.asked
 
 
-def test_an_estimate_leaves_out_what_is_stored_and_what_is_equal(tmp_path: Path) -> None:
+def test_an_estimate_excludes_stored_replies_and_equal_answers(tmp_path: Path) -> None:
     one = judge(tmp_path, ScriptedTransport(lambda _: VERDICT), prices=PRICES)
     equal = Comparison("q", "What?", "same", "same")
     found = one.estimate([*MANY, *MANY, equal])
@@ -111,7 +109,7 @@ def test_no_text_has_more_tokens_than_bytes() -> None:
         max_tokens(ChatRequest([]))
 
 
-def test_progress_says_what_was_spent(tmp_path: Path) -> None:
+def test_progress_reports_the_spending(tmp_path: Path) -> None:
     told: list[tuple[int, int, float]] = []
     judge(
         tmp_path,
@@ -123,7 +121,7 @@ def test_progress_says_what_was_spent(tmp_path: Path) -> None:
     assert told == expected
 
 
-def test_a_server_that_is_gone_stops_the_run_and_what_came_is_kept(tmp_path: Path) -> None:
+def test_a_server_that_is_gone_stops_the_run_and_replies_are_kept(tmp_path: Path) -> None:
     left = iter(range(12))
     transport = ScriptedTransport(lambda _: VERDICT if next(left, None) is not None else 503)
     one = judge(tmp_path, transport)
@@ -133,7 +131,7 @@ def test_a_server_that_is_gone_stops_the_run_and_what_came_is_kept(tmp_path: Pat
     assert len(one.failures) >= MAX_FAILURES
 
 
-def test_a_server_that_refuses_every_request_is_not_asked_thousands_of_times(
+def test_a_server_that_refuses_every_request_stops_the_run(
     tmp_path: Path,
 ) -> None:
     transport = ScriptedTransport(lambda _: 400)
@@ -157,7 +155,7 @@ class Slow(ScriptedTransport):
         return await super().post(body)
 
 
-def test_an_interrupt_awaits_what_was_taken_up_and_the_next_run_asks_for_the_rest(
+def test_an_interrupt_awaits_requests_in_flight_and_the_next_run_asks_for_the_rest(
     tmp_path: Path,
 ) -> None:
     left = iter(range(7))
@@ -212,7 +210,7 @@ def test_a_full_disk_corrupts_nothing_and_the_next_run_goes_on(
     assert len(rows(tmp_path)) == 30
 
 
-def test_one_token_costs_one(tmp_path: Path) -> None:
+def test_a_one_token_reply_reserves_one_token(tmp_path: Path) -> None:
     transport = ScriptedTransport(lambda _: one_token(("A", 0.9), ("B", 0.1)))
     one = judge(tmp_path, transport, template="one-token-v1", prices=PRICES, cost_limit_usd=0.05)
     assert max_tokens(one.template.request(MANY[0])).completion == 1

@@ -56,7 +56,7 @@ def test_a_stated_verdict_is_the_last_line_of_its_form(text: str, first_wins: fl
         (stated("", refusal="I would rather not."), Problem.REFUSED),
     ],
 )
-def test_a_reply_that_states_no_verdict_has_its_reason(body: Any, problem: Problem) -> None:
+def test_a_reply_without_a_stated_verdict_has_a_reason(body: Any, problem: Problem) -> None:
     found = read_verdict(Method.STATED, read_reply(body))
     assert (found.first_wins, found.problem) == (None, problem)
 
@@ -88,12 +88,12 @@ def test_one_token_is_weighed_by_its_probabilities(shares: Any, first_wins: floa
         (one_token(("I", 0.9), ("A", 0.05)), Problem.NOT_A_VERDICT),
     ],
 )
-def test_one_token_without_a_verdict_has_its_reason(body: Any, problem: Problem) -> None:
+def test_one_token_without_a_verdict_has_a_reason(body: Any, problem: Problem) -> None:
     assert read_verdict(Method.LOGPROBS, read_reply(body)).problem is problem
 
 
 @given(st.floats(0, 1))
-def test_a_verdict_turns_over_with_the_order(first_wins: float) -> None:
+def test_a_verdict_is_symmetric_in_the_order(first_wins: float) -> None:
     one, other = verdict_of(first_wins), verdict_of(1 - first_wins)
     turned = {Winner.FIRST: Winner.SECOND, Winner.SECOND: Winner.FIRST, Winner.TIE: Winner.TIE}
     assert other.winner is turned[one.winner]
@@ -101,7 +101,7 @@ def test_a_verdict_turns_over_with_the_order(first_wins: float) -> None:
     assert 0.5 <= one.confidence <= 1
 
 
-def test_the_templates_that_come_along_can_be_loaded_and_filled() -> None:
+def test_the_templates_of_the_package_can_be_loaded_and_filled() -> None:
     assert template_names() == ["one-token-v1", "stated-confidence-v1"]
     for name in template_names():
         template = load_template(name)
@@ -114,13 +114,13 @@ def test_the_templates_that_come_along_can_be_loaded_and_filled() -> None:
         assert (asked.top_logprobs is not None) is (template.method is Method.LOGPROBS)
 
 
-def test_an_answer_that_spells_a_place_stays_as_it_is() -> None:
+def test_an_answer_that_spells_a_template_field_is_unchanged() -> None:
     tricky = Comparison("q", "{{answer_b}}", "{{instruction}}", r"\1 {{answer_a}}")
     said = load_template("one-token-v1").request(tricky).messages[-1]["content"]
     assert answers_of(said) == ("{{instruction}}", r"\1 {{answer_a}}")
 
 
-def test_a_page_that_is_no_template_is_refused(tmp_path: Path) -> None:
+def test_a_page_of_another_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no judge's template 'absent'"):
         load_template("absent")
     page = tmp_path / "mine.md"
@@ -132,7 +132,7 @@ def test_a_page_that_is_no_template_is_refused(tmp_path: Path) -> None:
         load_template(str(page))
 
 
-def test_both_orders_are_asked_and_the_same_answer_wins_both(tmp_path: Path) -> None:
+def test_the_same_answer_wins_in_both_orders(tmp_path: Path) -> None:
     transport = ScriptedTransport(longer_wins)
     one: Judge = judge(tmp_path, transport)
     verdicts = one.compare(PAIR)
@@ -143,7 +143,7 @@ def test_both_orders_are_asked_and_the_same_answer_wins_both(tmp_path: Path) -> 
     assert smoothed_ratio(verdicts, 1.0) == pytest.approx(2.6)
 
 
-def test_what_is_stored_is_not_asked_again_and_reads_the_same_offline(tmp_path: Path) -> None:
+def test_stored_replies_are_not_asked_again_and_read_the_same_offline(tmp_path: Path) -> None:
     transport = ScriptedTransport(longer_wins)
     first = judge(tmp_path, transport).ask([*PAIR, *PAIR])
     assert len(transport.asked) == 2
@@ -152,7 +152,7 @@ def test_what_is_stored_is_not_asked_again_and_reads_the_same_offline(tmp_path: 
     assert judge(tmp_path, None).ask(PAIR) == first[:2]
 
 
-def test_equal_answers_are_a_tie_that_nobody_is_asked_about(tmp_path: Path) -> None:
+def test_equal_answers_are_a_tie_without_asking(tmp_path: Path) -> None:
     transport = ScriptedTransport(longer_wins)
     verdicts = judge(tmp_path, transport).compare([PAIR[0], *both_orders("q1", "?", "Po", "Po")])
     assert verdicts == [Verdict(Winner.FIRST, 0.8), *2 * [Verdict(Winner.TIE, 0.5)]]
@@ -169,14 +169,14 @@ def test_every_reply_is_kept_raw_with_judge_and_template(tmp_path: Path) -> None
         assert row["reply"]["choices"][0]["message"]["content"].endswith("confidence: 80")
 
 
-def test_another_judge_or_template_is_asked_anew(tmp_path: Path) -> None:
+def test_another_judge_or_template_does_not_share_replies(tmp_path: Path) -> None:
     judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
     assert judge(tmp_path, None, model="other").ask(PAIR)[0].reading.problem is Problem.NO_REPLY
     other = judge(tmp_path, None, template="one-token-v1")
     assert other.ask(PAIR)[0].reading.problem is Problem.NO_REPLY
 
 
-def test_what_has_no_reply_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path: Path) -> None:
     def fails_once(said: str) -> dict[str, Any] | int:
         return 500 if answers_of(said)[0] == "The Po." else longer_wins(said)
 

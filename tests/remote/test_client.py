@@ -194,7 +194,7 @@ def test_replies_come_over_http_with_their_log_probabilities() -> None:
     assert sum(one.num_requests for one in replies) == server.num_requests > 8
 
 
-def test_a_server_that_hangs_is_left_after_the_time_out() -> None:
+def test_a_server_that_hangs_is_a_time_out() -> None:
     async def run(server: ScriptedServer) -> int:
         where = Endpoint(base_url=server.base_url, model="scripted", timeout_s=0.2)
         policy = RetryPolicy(max_requests=2, first_delay_s=0)
@@ -230,7 +230,7 @@ def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> 
             asyncio.run(run(server.base_url, "scripted"))
 
 
-def test_nothing_of_the_environment_is_sent_or_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
     class Listening(ScriptedServer):
@@ -291,7 +291,7 @@ def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPat
         asyncio.run(post_once(server.base_url))
 
 
-def test_a_smaller_first_delay_makes_all_delays_smaller_and_a_larger_one_none() -> None:
+def test_only_a_smaller_first_delay_changes_the_delays() -> None:
     policy, random = RetryPolicy(first_delay_s=1), Random(0)
     drawn = [policy.delay_s(3, random, first_delay_s=0.1) for _ in range(200)]
     assert 0.35 < max(drawn) <= 0.4
@@ -316,7 +316,7 @@ class AnsweredMeanwhile(Answers):
 
 
 @pytest.mark.parametrize(("number", "is_sooner"), [(500, True), (429, False)])
-def test_an_error_while_others_get_answers_is_tried_again_sooner_unless_it_is_429(
+def test_errors_other_than_429_are_retried_sooner_while_other_requests_succeed(
     number: int, is_sooner: bool
 ) -> None:
     waits: list[float] = []
@@ -336,7 +336,7 @@ def test_an_error_while_others_get_answers_is_tried_again_sooner_unless_it_is_42
 
 
 @pytest.mark.parametrize("failure", [None, status(500)])
-def test_a_client_that_is_drained_awaits_what_is_on_its_way_and_sends_nothing_more(
+def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
     failure: Response | None,
 ) -> None:
     gate = asyncio.Event()

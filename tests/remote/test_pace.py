@@ -22,11 +22,11 @@ def rounds(pace: Pace, era: int, number: int) -> list[float]:
     return limits
 
 
-def test_until_a_first_refusal_each_round_of_good_answers_allows_twice_as_many() -> None:
+def test_before_a_first_refusal_the_bound_doubles_each_round() -> None:
     assert rounds(Pace(max_in_flight=50, first_limit=4), 0, 5) == [8, 16, 32, 50, 50]
 
 
-def test_after_a_refusal_a_round_of_good_answers_allows_one_more() -> None:
+def test_after_a_refusal_the_bound_grows_by_one_each_round() -> None:
     pace = Pace(max_in_flight=64, first_limit=4)
     rounds(pace, 0, 3)
     pace.shrink(0)
@@ -35,7 +35,7 @@ def test_after_a_refusal_a_round_of_good_answers_allows_one_more() -> None:
     assert rounds(pace, 1, 99)[-1] == 64
 
 
-def test_the_bound_comes_back_soon_to_where_a_refusal_was_met_in_small_steps() -> None:
+def test_the_bound_returns_quickly_to_a_known_refusal() -> None:
     pace = Pace(max_in_flight=64, first_limit=4)
     rounds(pace, 0, 3)
     pace.shrink(0)
@@ -47,7 +47,7 @@ def test_the_bound_comes_back_soon_to_where_a_refusal_was_met_in_small_steps() -
     assert third - second == pytest.approx(1, abs=0.2)
 
 
-def test_an_answer_to_what_was_sent_before_a_cut_allows_nothing() -> None:
+def test_answers_to_requests_sent_before_a_cut_do_not_raise_the_bound() -> None:
     pace = Pace(first_limit=32)
     pace.shrink(0)
     for _ in range(31):
@@ -55,7 +55,7 @@ def test_an_answer_to_what_was_sent_before_a_cut_allows_nothing() -> None:
     assert pace.limit == 16
 
 
-def test_a_refusal_halves_once_for_all_that_were_sent_before_it() -> None:
+def test_many_refusals_at_once_halve_the_bound_once() -> None:
     async def run() -> list[float]:
         pace, limits = Pace(max_in_flight=64, first_limit=32), []
         async with pace.slot() as first, pace.slot() as second:
@@ -93,7 +93,7 @@ def test_no_more_are_in_flight_than_the_bound_allows() -> None:
     assert asyncio.run(run()) == 3
 
 
-def test_nobody_begins_during_a_pause() -> None:
+def test_no_request_begins_during_a_pause() -> None:
     async def run() -> list[str]:
         seen: list[str] = []
 

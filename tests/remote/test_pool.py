@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.remote.pool import next_in_thread
 
 
-def test_rows_come_in_order_and_none_behind_the_last() -> None:
+def test_items_come_in_order_and_none_after_the_last() -> None:
     async def run() -> list[int | None]:
         rows = iter([1, 2])
         return [await next_in_thread(rows) for _ in range(4)]
@@ -17,7 +17,7 @@ def test_rows_come_in_order_and_none_behind_the_last() -> None:
     assert asyncio.run(run()) == [1, 2, None, None]
 
 
-def test_an_error_of_the_source_reaches_who_waits() -> None:
+def test_an_error_of_the_source_reaches_the_caller() -> None:
     def rows() -> Iterator[int]:
         yield 1
         raise ValueError("broken")
@@ -31,7 +31,7 @@ def test_an_error_of_the_source_reaches_who_waits() -> None:
         asyncio.run(run())
 
 
-def test_who_waits_for_a_source_that_hangs_can_be_cancelled_and_the_loop_can_end() -> None:
+def test_a_caller_of_a_source_that_hangs_can_be_cancelled() -> None:
     go_on, over = threading.Event(), threading.Event()
 
     def rows() -> Iterator[int]:

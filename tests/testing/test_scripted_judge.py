@@ -20,7 +20,7 @@ from pasta_lm.testing.scripted_server import ScriptedServer, completion
 
 
 @pytest.mark.parametrize("template", ["stated-confidence-v1", "one-token-v1"])
-def test_the_longer_answer_wins_in_both_orders_and_it_is_known_to_be_a_script(
+def test_the_longer_answer_wins_in_both_orders_and_the_judge_is_scripted(
     tmp_path: Path, template: str
 ) -> None:
     with ScriptedServer(prefer_more_words) as server:
@@ -35,13 +35,13 @@ def test_the_longer_answer_wins_in_both_orders_and_it_is_known_to_be_a_script(
     assert judge.is_scripted
 
 
-def test_what_is_no_comparison_is_an_error() -> None:
+def test_a_request_without_two_answers_is_an_error() -> None:
     with pytest.raises(ValueError, match="no two answers"):
         prefer_more_words({"messages": [{"role": "user", "content": "Hello."}]})
 
 
 @pytest.mark.parametrize("name", ["stated-confidence-v1", "one-token-v1"])
-def test_a_mute_one_names_neither_answer(name: str) -> None:
+def test_a_mute_judge_names_neither_answer(name: str) -> None:
     template = load_template(name)
     play = mute_at_times(prefer_more_words, 1.0)
     asked = template.request(Comparison("1", "Say it.", "one two", "three")).body("scripted")
@@ -51,7 +51,7 @@ def test_a_mute_one_names_neither_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("module", [scripted_judge, scripted_teacher])
-def test_a_scripted_server_says_where_it_is_and_how_requests_ended(
+def test_a_scripted_server_prints_its_url_and_the_outcomes(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(server: ScriptedServer) -> None:
