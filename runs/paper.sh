@@ -19,11 +19,11 @@ out=build/paper
 model=gemma-7b-lora
 lambdas=(4 1 2 8 inf)         # the first one samples round one for all
 is_tiny=false
-evaluation=(--max-tokens 2048 --pool-tokens 4096)
+evaluation=(--set max_tokens=2048 --set pool_tokens=4096)
 ROWS=${ROWS:-87000}
 while (($#)); do
     case $1 in
-        --tiny) is_tiny=true out=build/paper-tiny evaluation=(--max-tokens 40 --pool-tokens 2048) ;;
+        --tiny) is_tiny=true out=build/paper-tiny evaluation=(--set max_tokens=40 --set pool_tokens=2048) ;;
         --model) model=${2:?--model needs a name} && shift ;;
         *) echo "runs/paper.sh: unknown flag $1 (known: --model NAME, --tiny)" >&2; exit 2 ;;
     esac
@@ -149,9 +149,9 @@ evaluate() { # folder, name of the system, strategy, model
     serve judge
     say "$2: AlpacaEval"
     mkdir -p "$out/alpaca/$1"
-    $PASTA evaluate alpaca --out "$out/alpaca/$1" --strategies sequential --baseline "$out/baseline/model" \
-        --system "$2=$3:$out/$4" --judge-url "$JUDGE_URL" --judge-model "$JUDGE_MODEL" \
-        ${JUDGE_KEY_ENV:+--judge-key-env "$JUDGE_KEY_ENV"} "${instructions[@]}" "${evaluation[@]}" \
+    $PASTA evaluate alpaca --out "$out/alpaca/$1" --strategies sequential --set baseline="$out/baseline/model" \
+        --system "$2=$3:$out/$4" --set judge.url="$JUDGE_URL" --set judge.model="$JUDGE_MODEL" \
+        ${JUDGE_KEY_ENV:+--set judge.key_env="$JUDGE_KEY_ENV"} "${instructions[@]}" "${evaluation[@]}" \
         | tee "$out/alpaca/$1/table.part"
     mv "$out/alpaca/$1/table.part" "$out/alpaca/$1/table.txt"
     touch "$out/alpaca/$1/done"
@@ -166,7 +166,7 @@ instructions=()
 source_edits=()
 if $is_tiny; then
     is_done inputs/model/config.json || $PYTHON runs/paper_tiny.py "$out/inputs"
-    instructions=(--instructions "$out/inputs/instructions.jsonl")
+    instructions=(--set instructions="$out/inputs/instructions.jsonl")
     source_edits=(-e "s#^hub = .*#file = \"$out/inputs/answers.jsonl\"#" -e 's/^columns = .*/columns = "pairs"/')
 fi
 

@@ -1,7 +1,8 @@
-"""What ``runs/paper.sh --tiny`` begins with: a random Gemma, its tokenizer, answers, instructions.
+"""Write the inputs of ``--tiny`` runs: a random Gemma with a tokenizer, answers, instructions.
 
-The model knows nothing. The rows of the tags and of end-of-text are long, so that it forks and ends
-by chance, as it must for samples to differ and to be learned from.
+The model has random weights. The rows of the tags and of end-of-text are long, so that it forks and
+ends by chance: its samples must differ, and end, to be learned from. The tokenizer is that of the
+built-in model.
 
     python runs/paper_tiny.py FOLDER
 """
@@ -14,16 +15,15 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import AddedToken, GemmaConfig, GemmaForCausalLM
+from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
 from pasta_lm.data.records import Record, read_records
-from pasta_lm.engines.torch.random_model import train_tokenizer
 from pasta_lm.language.tags import PIECES
+from pasta_lm.strategies.model import builtin_folder
 
 STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
 NUM_ANSWERS, NUM_INSTRUCTIONS = 24, 6
-MOST_CHARACTERS = 900
-NUM_PIECES = 600
+MAX_CHARACTERS = 900
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -40,16 +40,16 @@ TAG_SCALE, END_SCALE = 6.0, 6.0
 def main(folder: Path) -> None:
     """Write everything below a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    short = (one for one in read_records(STARTER) if len(one.document.plain_text) < MOST_CHARACTERS)
+    short = (one for one in read_records(STARTER) if len(one.document.plain_text) < MAX_CHARACTERS)
     records = list(islice(short, NUM_ANSWERS + NUM_INSTRUCTIONS))
     answers, asked = records[:NUM_ANSWERS], records[NUM_ANSWERS:]
     write_rows(folder / "answers.jsonl", [answer_row(one) for one in answers])
     write_rows(folder / "instructions.jsonl", [{"instruction": one.prompt} for one in asked])
-    write_model(folder / "model", records)
+    write_model(folder / "model")
 
 
 def answer_row(record: Record) -> dict[str, str]:
-    """Return an answer without its tags: the teacher is to find them."""
+    """Return an answer without its tags, for the teacher to annotate."""
     return {"id": record.id, "prompt": record.prompt, "answer": record.document.plain_text}
 
 
@@ -58,11 +58,9 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_model(folder: Path, records: list[Record]) -> None:
+def write_model(folder: Path) -> None:
     """Write a random Gemma with a byte-level tokenizer that has the tag pieces."""
-    texts = (text for one in records for text in (one.prompt, one.document.plain_text))
-    tokenizer = train_tokenizer(texts, NUM_PIECES)
-    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
+    tokenizer = AutoTokenizer.from_pretrained(builtin_folder("builtin"))
     end = tokenizer.eos_token_id
     torch.manual_seed(0)
     ends = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": None}  # padding has no row

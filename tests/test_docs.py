@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import os
 import re
@@ -115,7 +116,9 @@ def test_a_documented_command_parses(
         scripts = [word for word in arguments if word.endswith(".py")]
         assert all((ROOT / script).is_file() for script in scripts)
     else:
-        assert name in {"pip", "git", "cd", "export", "make"}, "no test can vouch for this command"
+        assert name in {"pip", "git", "cd", "export", "make", "pytest"}, (
+            "no test can vouch for this command"
+        )
 
 
 def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,12 +155,68 @@ def test_links_within_the_project_lead_to_a_file_and_to_a_heading(page: Path) ->
             assert anchor in anchors(linked), target
 
 
+# --- words
+
+HISTORY = {"CHANGELOG.md", "docs/log.md", "docs/hypotheses.md", "docs/glossary.md"}
+
+
+def unused_words() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the words that the glossary rules out, and the phrases in which they are allowed."""
+    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    table = glossary.partition("## Words that we do not use")[2]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
+    rows = [row for row in rows if len(row) == 4][2:]
+    words = "|".join(re.escape(row[0]) for row in rows)
+    allowed = "|".join(re.escape(part) for row in rows for part in row[3].split(", ") if part)
+    return re.compile(rf"\b({words})s?\b", re.I), re.compile(rf"\b({allowed})s?\b", re.I)
+
+
+def prose(text: str) -> str:
+    """Return a text without names in code style, quotations, links and code blocks."""
+    text = FENCE.sub("", text)
+    text = re.sub(r"^ +\w+: ", "", text, flags=re.MULTILINE)  # parameters in docstrings
+    return re.sub(
+        r"``.*?``|`[^`]*`|\"[^\"\n]*\"|\]\([^)]*\)|https?://\S+", "", text, flags=re.DOTALL
+    )
+
+
+def sentences(path: Path) -> str:
+    """Return the docstrings, helps and messages of a module: its strings of several words."""
+    if path.suffix != ".py":
+        return path.read_text("utf-8")
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    strings = [one.value for one in nodes if isinstance(one, ast.Constant)]
+    return "\n".join(one for one in strings if isinstance(one, str) and " " in one.strip())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(page for page in PAGES if name_of(page) not in HISTORY),
+        *sorted((ROOT / "src" / "pasta_lm").rglob("*.py")),
+    ],
+    ids=name_of,
+)
+def test_words_that_the_glossary_rules_out_are_not_used(path: Path) -> None:
+    words, allowed = unused_words()
+    found = words.findall(allowed.sub("", prose(sentences(path))))
+    assert not found
+
+
 def test_what_the_paper_map_calls_done_exists() -> None:
     table = (ROOT / "docs" / "paper-map.md").read_text("utf-8")
     done = [row for row in table.splitlines() if re.search(r"\| (same|differs)\b", row)]
     assert done
     for path in {path for row in done for path in re.findall(r"`([\w./-]+\.\w+)`", row)}:
         assert any((root / path).exists() for root in (ROOT, ROOT / "src" / "pasta_lm")), path
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    text = FENCE.sub("", (ROOT / page).read_text("utf-8"))
+    there = [name_of(path) for path in (*ROOT.glob("*.*"), *ROOT.glob("[cdrst]*/**/*.*"))]
+    for name in set(re.findall(r"`([\w./-]+\.(?:py|toml|sh|md|jsonl))`", text)):
+        assert any(f"/{path}".endswith(f"/{name}") for path in there), name
 
 
 def test_the_source_tree_in_the_architecture_page_is_up_to_date() -> None:

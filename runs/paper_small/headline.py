@@ -1,7 +1,7 @@
-"""The headline over all training seeds: for each rival's point, the best point that we have.
+"""The main comparison over all training seeds: the best PASTA point against each other method.
 
-Differences are paired by prompt, and averaged over the seeds before their interval is drawn. One
-point of ours has to do for all seeds, and a verdict over seeds is the least of theirs.
+Differences are paired by prompt, and averaged over the seeds before their interval is drawn. The
+same PASTA point is compared in all seeds, and a verdict over seeds is the worst of theirs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pasta_lm.evaluate.points import (
     read_points,
 )
 
-RIVALS = ("APAR-BoN", "rule-pasta-BoN", "SoT")
-"""Methods that the headline is against, each in its best form."""
+BASELINES = ("APAR-BoN", "rule-pasta-BoN", "SoT")
+"""Methods that PASTA is compared with, each in its best form."""
 OURS = "Pasta-BoN"
 ORDER = tuple(Verdict)
 
@@ -42,49 +42,49 @@ def answers_of(plan: Plan, page: str) -> Answers:
 
 
 def headline(plan: Plan, seeds: Mapping[int, Answers], flagged: set[str]) -> Iterator[str]:
-    """Yield the section, a row for each rival's point and each sense of speed."""
-    yield "## Headline, from the noisy set: Pasta-BoN against each rival's points"
+    """Yield the section, a row for each point of another method and each kind of speedup."""
+    yield "## Pasta-BoN against the points of the other methods, from the noisy set"
     yield ""
-    yield "Paired by prompt, 95 % intervals, averaged over the seeds that were run; a verdict over"
-    yield "all seeds is the least of theirs, by one point of ours. So many comparisons are not"
-    yield "corrected for one another. `!`: length outside 0.95 to 1.05 of the baseline's."
+    yield "Paired by prompt, 95 % intervals, averaged over the seeds that were run; the verdict"
+    yield "over all seeds is the worst of theirs, by one point of ours. The comparisons are not"
+    yield "corrected for their number. `!`: length outside 0.95 to 1.05 of the baseline's."
     yield ""
     points = [one for one in plan.pages["seed-0"].points if one.get("label") != "gold"]
-    rivals = [one["name"] for one in points if one["method"] in RIVALS]
+    others = [one["name"] for one in points if one["method"] in BASELINES]
     ours = [one["name"] for one in points if one["method"] == OURS]
-    rows = (_row(seeds, ours, rival, kind, flagged) for rival in rivals for kind in Speed)
+    rows = (_row(seeds, ours, other, kind, flagged) for other in others for kind in Speed)
     figures = ("grade less theirs", "speed / theirs")
     each = (f"seed {seed}" for seed in seeds)
-    yield from table(("rival's point", "speed", "by", *each, *figures, "all seeds"), rows)
+    yield from table(("point", "speed", "by", *each, *figures, "all seeds"), rows)
 
 
 def _row(
-    seeds: Mapping[int, Answers], ours: Sequence[str], rival: str, kind: Speed, flagged: set[str]
+    seeds: Mapping[int, Answers], ours: Sequence[str], other: str, kind: Speed, flagged: set[str]
 ) -> Iterator[str]:
-    chance = _best(seeds, ours, rival, kind)
-    yield f"! {rival}" if rival in flagged else rival
+    candidate = _best(seeds, ours, other, kind)
+    yield f"! {other}" if other in flagged else other
     yield kind.value
-    by = chance.name if chance else "-"
+    by = candidate.name if candidate else "-"
     yield f"! {by}" if by in flagged else by
-    found = chance.by_seed if chance else {}
+    found = candidate.by_seed if candidate else {}
     each = [
-        found[seed].verdict.value if seed in found else _lack(answers, ours, rival)
+        found[seed].verdict.value if seed in found else _lack(answers, ours, other)
         for seed, answers in seeds.items()
     ]
     yield from each
-    yield cell(chance and as_dict(chance.whole.quality))
-    yield cell(chance and as_dict(chance.whole.speed))
-    yield least(each)
+    yield cell(candidate and as_dict(candidate.whole.quality))
+    yield cell(candidate and as_dict(candidate.whole.speed))
+    yield worst(each)
 
 
-def _lack(answers: Answers, ours: Sequence[str], rival: str) -> str:
-    is_there = rival in answers and any(name in answers for name in ours)
+def _lack(answers: Answers, ours: Sequence[str], other: str) -> str:
+    is_there = other in answers and any(name in answers for name in ours)
     return "not timed" if is_there else "not run"
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
-    """One point of ours against a rival's: by seed, and over the seeds that have both."""
+class Candidate:
+    """A PASTA point against another: by seed, and over the seeds that have both."""
 
     name: str
     by_seed: Mapping[int, Pairing]
@@ -92,32 +92,32 @@ class Chance:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Return what is smallest for the best: most seeds, best verdict, surest grade."""
-        worst = max(ORDER.index(pairing.verdict) for pairing in self.by_seed.values())
-        return -len(self.by_seed), worst, -self.whole.quality.low
+        """Sort key, smallest for the best: most seeds, best verdict, highest lower bound."""
+        verdict = max(ORDER.index(pairing.verdict) for pairing in self.by_seed.values())
+        return -len(self.by_seed), verdict, -self.whole.quality.low
 
 
 def _best(
-    seeds: Mapping[int, Answers], ours: Sequence[str], rival: str, kind: Speed
-) -> Chance | None:
-    """Return the point of ours with the best verdict over most seeds."""
-    chances = []
+    seeds: Mapping[int, Answers], ours: Sequence[str], other: str, kind: Speed
+) -> Candidate | None:
+    """Return the PASTA point with the best verdict over most seeds."""
+    candidates = []
     for name in ours:
         both = {
-            seed: (answers[name], answers[rival])
+            seed: (answers[name], answers[other])
             for seed, answers in seeds.items()
-            if name in answers and rival in answers
+            if name in answers and other in answers
         }
         by_seed = {seed: found for seed, one in both.items() if (found := pair(*one, kind))}
         if whole := pair_over([both[seed] for seed in by_seed], kind):
-            chances.append(Chance(name, by_seed, whole))
-    return min(chances, key=lambda chance: chance.rank, default=None)
+            candidates.append(Candidate(name, by_seed, whole))
+    return min(candidates, key=lambda candidate: candidate.rank, default=None)
 
 
-def least(verdicts: Sequence[str]) -> str:
-    """Return the least verdict of several seeds, and how many there are if some lack."""
+def worst(verdicts: Sequence[str]) -> str:
+    """Return the worst verdict of several seeds, and how many there are if some lack."""
     words = [verdict.value for verdict in ORDER]
     known = [words.index(one) for one in verdicts if one in words]
     lacks = [one for one in verdicts if one not in words]
-    worst = words[max(known)] if known else lacks[0]
-    return f"{worst} ({len(known)} of {len(verdicts)} seeds)" if lacks else worst
+    verdict = words[max(known)] if known else lacks[0]
+    return f"{verdict} ({len(known)} of {len(verdicts)} seeds)" if lacks else verdict

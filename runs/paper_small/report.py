@@ -1,4 +1,4 @@
-"""Put the pages of the comparison side by side: verdicts by seed, stages, yardsticks, gaps."""
+"""The report over all pages: verdicts by seed, stages, reference points, what was not run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from headline import OURS, Answers, answers_of, headline
-from order import FIRST, SEEDS
-from plan import Plan
+from pages import SETTINGS, TRIALS, trial_name
+from plan import FIRST, SEEDS, Plan
 from rounds import rounds
 from stages import stages
 from table import cell, table
-from trials import PAGE, TRIED, Setting, chosen
 
 from pasta_lm.evaluate.frontier import over_prompts
 from pasta_lm.evaluate.provenance import commit, processor
@@ -27,8 +26,8 @@ from pasta_lm.tasks.registry import training_families
 Figures = dict[str, Any]
 SPEEDS = ("theoretical", "realised")
 OF_PERFECT = tuple(f"of perfect forks, {speed}" for speed in SPEEDS)
-LOWEST_QUALITY, LOWEST_SHARE = -0.02, 0.90
-LOWEST_SPEED, MOST_FORKS = 0.98, 0.02
+MIN_QUALITY, MIN_SHARE = -0.02, 0.90
+MIN_SPEED, MAX_FORKS = 0.98, 0.02
 """Of families that cannot gain."""
 LEFT_OUT = (
     ("positions: oracle", "its lengths are known only once an answer is there"),
@@ -36,27 +35,26 @@ LEFT_OUT = (
     ("length in digits", "the vocabulary spells a length as one piece"),
     ("tuning of beta", "it is BoNBoN's; of alpha, rates and pairs see the trials"),
 )
-"""What no command here runs, and why."""
+"""Ablations of the paper that no step runs, and why."""
 
 
 def write_report(path: Path, plan: Plan) -> None:
     """Write the report as Markdown."""
     pages = {name: _read(plan, name) for name in plan.pages}
-    lines = ["# PASTA and its rivals on one base model", "", f"Base: `{plan.base}`.", ""]
+    lines = ["# PASTA and its baselines on one base model", "", f"Base: `{plan.options.base}`.", ""]
     if plan.options.is_tiny:
         lines += ["A toy: its figures mean nothing.", ""]
     seeds = {seed: pages[f"seed-{seed}"] for seed in _seeds(plan)}
     answers = {seed: answers_of(plan, f"seed-{seed}") for seed in seeds}
     points = {seed: _by_name(page) for seed, page in seeds.items()}
     unusual = {n for by in points.values() for n, one in by.items() if one["is_length_unusual"]}
-    taken = {one.recipe: _setting(one.recipe) for one in TRIED}
     for part in (
         _budget(plan),
-        chosen(_by_name(pages[PAGE]), taken),
+        _trials(plan, _by_name(pages["trials"])),
         headline(plan, answers, unusual),
         stages(points, answers),
         _quality(pages),
-        _yardsticks(seeds),
+        _references(seeds),
         _no_gain(answers),
         _ablations(pages["ablations"]),
         _shapes(pages),
@@ -80,7 +78,7 @@ def _read(plan: Plan, name: str) -> Figures | None:
 
 
 def _budget(plan: Plan) -> Iterator[str]:
-    """Say what every variant had, from the recipes themselves."""
+    """Yield the training budget, as the recipes have it."""
     yield "## Budget, the same for all"
     yield ""
     options = plan.options
@@ -105,14 +103,44 @@ def _toml(recipe: str) -> Figures:
     return tomllib.loads(Path(f"runs/recipes/{recipe}.toml").read_text(encoding="utf-8"))
 
 
-def _setting(recipe: str) -> Setting:
+def _trials(plan: Plan, points: Mapping[str, Figures]) -> Iterator[str]:
+    """Yield the figures of each setting, and which one each recipe has."""
+    yield "## Trials: the setting of stage two"
+    yield ""
+    yield "One round, lambda 4, on development prompts. A recipe has the setting with the highest"
+    yield "grade of those that raise parallelism."
+    yield ""
+    rows = []
+    for recipe, *_ in TRIALS:
+        for setting in ("before", *SETTINGS):
+            name = trial_name(recipe, setting)
+            if name in points:
+                figures = (cell(points[name][key]) for key in ("quality", "parallelism"))
+                keys = _keys_of_trial(plan, name)
+                is_taken = keys and [float(key) for key in keys] == _setting(recipe)
+                taken = "taken" if is_taken else ""
+                row = (recipe, setting.replace("-", " "), *(keys or "---"), *figures, taken)
+                rows.append(row)
+    yield from table(("run", "setting", "alpha", "rate", "pairs", "grade", "parallelism", ""), rows)
+
+
+def _keys_of_trial(plan: Plan, name: str) -> list[str]:
+    """Return alpha, learning rate and pairs of a trial; nothing for a finetuning alone."""
+    step = plan.steps.get(f"trials/{name}")
+    changes = [word.removeprefix("--set=") for word in step.command] if step else []
+    found = dict(change.split("=", 1) for change in changes if "=" in change)
+    keys = ("loss.alpha", "train.learning_rate", "score.pairs")
+    return [f"{float(found[key]):g}" for key in keys] if step else []
+
+
+def _setting(recipe: str) -> list[float]:
     found = _toml(recipe)
     rate = found["train"]["learning_rate"]
-    return Setting(found["loss"]["alpha"], rate, found["score"].get("pairs", 1))
+    return [found["loss"]["alpha"], rate, found["score"].get("pairs", 1)]
 
 
 def _quality(pages: dict[str, Figures | None]) -> Iterator[str]:
-    yield f"## Grade against sequential: is the lower bound above {LOWEST_QUALITY}?"
+    yield f"## Grade against sequential: is the lower bound above {MIN_QUALITY}?"
     yield ""
     header = ("page", "point", "minus the baseline's", "won, tied, lost", "length / baseline's", "")
     answered = {n: page for n, page in pages.items() if n.startswith(("seed-", "hard-"))}
@@ -125,13 +153,13 @@ def _kept(point: Figures) -> Iterator[str]:
     yield cell(point["quality_difference"])
     yield ", ".join(str(point[key]) for key in ("wins", "ties", "losses"))
     yield ("! " if point["is_length_unusual"] else "") + cell(point["length_ratio"])
-    yield "yes" if point["quality_difference"]["low"] > LOWEST_QUALITY else "**no**"
+    yield "yes" if point["quality_difference"]["low"] > MIN_QUALITY else "**no**"
 
 
-def _yardsticks(seeds: Mapping[int, Figures | None]) -> Iterator[str]:
+def _references(seeds: Mapping[int, Figures | None]) -> Iterator[str]:
     yield "## Speed against perfect forks and against the fastest exact sequential way"
     yield ""
-    yield f"Aim: {LOWEST_SHARE} of the speed of perfect forks. On a model this small part of every"
+    yield f"Aim: {MIN_SHARE} of the speed of perfect forks. On a model this small part of every"
     yield "gain is overhead that threads share: what a step of several rows costs, and the same"
     yield "programs at another shape (replayed, random weights), stand on the page of seed 0."
     yield ""
@@ -153,14 +181,14 @@ def _shares(point: Figures, fastest: str) -> Iterator[str]:
     yield fastest
     yield cell(point["over_fastest_sequential"])
     yield from (cell(share[speed]) for speed in SPEEDS)
-    is_reached = share["realised"] and share["realised"]["mean"] >= LOWEST_SHARE
+    is_reached = share["realised"] and share["realised"]["mean"] >= MIN_SHARE
     yield "reached" if is_reached else "**missed**"
 
 
 def _no_gain(seeds: Mapping[int, Answers]) -> Iterator[str]:
     yield "## Families that cannot gain"
     yield ""
-    yield f"Aim: {LOWEST_SPEED}x realised at least, and at most {MOST_FORKS:.0%} of answers forked."
+    yield f"Aim: {MIN_SPEED}x realised at least, and at most {MAX_FORKS:.0%} of answers forked."
     yield ""
     names = [
         name
@@ -189,14 +217,15 @@ def _gained(found: Figures) -> Iterator[str]:
     if speed is None:
         yield "not timed"
     else:
-        is_kept = rate <= MOST_FORKS and speed["mean"] >= LOWEST_SPEED
+        is_kept = rate <= MAX_FORKS and speed["mean"] >= MIN_SPEED
         yield "reached" if is_kept else "**missed**"
 
 
 def _ablations(page: Figures | None) -> Iterator[str]:
     yield f"## Ablations of Pasta-BoN, lambda {FIRST}"
     yield ""
-    yield "Ours less or over theirs, paired by prompt: above 0 and 1 the change has cost something."
+    yield "Difference of grades and ratio of speedups, paired by prompt: above 0 and 1 the"
+    yield "change has cost something."
     yield ""
     found = page["comparisons"] if page else ()
     unusual = {n for n, one in _by_name(page).items() if one["is_length_unusual"]}
@@ -209,7 +238,7 @@ def _ablations(page: Figures | None) -> Iterator[str]:
         for row in found
         if row["speed"] == "theoretical"
     )
-    header = ("change", "grade less theirs", "theoretical speedup / theirs", "verdict")
+    header = ("change", "difference of grades", "ratio of theoretical speedups", "verdict")
     yield from table(header, rows)
     yield ""
     for name, reason in LEFT_OUT:
@@ -217,8 +246,8 @@ def _ablations(page: Figures | None) -> Iterator[str]:
 
 
 def _shapes(pages: Mapping[str, Figures | None]) -> Iterator[str]:
-    """Yield the headline's models on bases of other shapes; what was not run is listed below."""
-    yield "## Shapes from nothing"
+    """Yield the models on bases of other shapes; what was not run is listed below."""
+    yield "## Shapes from random weights"
     yield ""
     keys = ("quality", "quality_difference", "theoretical_speedup", "fork_precision", "fork_recall")
     rows = (

@@ -1,16 +1,16 @@
-"""What further rounds buy: the area that their points cover, over the compute of training."""
+"""Further rounds of stage two: the area that their points cover, over training compute."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
+from pathlib import Path
 from typing import Any
 
-from found import num_steps
 from headline import Answers
-from order import FIRST
 from paired import of_means
-from plan import Plan
+from plan import FIRST, Plan
 from table import cell, table
 
 from pasta_lm.evaluate.intervals import Interval, as_dict
@@ -55,6 +55,12 @@ def area_covered(points: Sequence[PointAnswers]) -> Interval | None:
         speeds = one.log_speed(Speed.THEORETICAL)
         columns += [list(speeds.values()), [one.answers[name].grade for name in speeds]]
     return of_means(columns, lambda *of: hypervolume(zip(map(exp, of[::2]), of[1::2], strict=True)))
+
+
+def num_steps(log: Path) -> int:
+    """Return how many optimiser steps a training has made by its log."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return max((json.loads(line).get("step", 0) for line in lines), default=0)
 
 
 def hypervolume(places: Iterable[tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""What stage two bought: each model on the way held against Pasta-SFT, without gold labels."""
+"""What stage two changed: each model on the way against Pasta-SFT, without gold labels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from headline import Answers
-from order import FIRST
 from paired import ratio_difference
+from plan import FIRST
 from table import cell, table
 
 from pasta_lm.evaluate.intervals import Interval, as_dict
@@ -33,19 +33,19 @@ FIGURES = (
 def stages(
     points: Mapping[int, Mapping[str, Figures]], seeds: Mapping[int, Answers]
 ) -> Iterator[str]:
-    """Yield the section: the figures of each stage, and what they are beside Pasta-SFT's.
+    """Yield the section: the figures of each stage, then their change from Pasta-SFT.
 
     Args:
         points: By seed, what each point's page says of it, by name.
         seeds: By seed, the answers.
     """
-    yield "## What each stage bought, without gold labels"
+    yield "## What each stage changed, without gold labels"
     yield ""
     names = (key.replace("_", " ") for key in FIGURES)
     rows = ((str(seed), *_figures(points[seed], name)) for seed in seeds for name in STAGES)
     yield from table(("seed", "stage", *names), rows)
     yield ""
-    yield "Held against Pasta-SFT, paired by prompt: precision less its, speedup over its."
+    yield "Against Pasta-SFT, paired by prompt: difference of precision, ratio of speedups."
     yield ""
     header = ("seed", "stage", "fork precision", "theoretical", "realised", "both raised")
     later = [name for name in STAGES if name != SFT]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 
 _STAGES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-"""Which key of a tokenizer, when it holds a sequence, lists its parts under which name."""
+"""Which key of a tokenizer, when it is made of several, lists its parts under which name."""
 
 
 class RebuiltModel(NamedTuple):
@@ -103,7 +103,7 @@ def _unigram_without(model: Json, spellings: set[str], ids: set[int]) -> Rebuilt
 
 
 def _flat(stage: Json | None, parts: str) -> Iterator[Json]:
-    """Yield the stages of a possibly nested sequence, one after the other."""
+    """Yield the stages of a possibly nested list, one after the other."""
     if stage is None:
         return
     if stage["type"] != "Sequence":

@@ -1,7 +1,7 @@
 """Turn token ids into text, one at a time, never splitting a character; find stop strings in it.
 
-Every token stands for a fixed run of bytes in the middle of a text; the text of a sequence is
-those bytes read as UTF-8. A tokenizer's decoder changes the first token of a sequence (drops a
+Every token stands for a fixed run of bytes in the middle of a text; the text of tokens is
+those bytes read as UTF-8. A tokenizer's decoder changes the first token of a text (drops a
 space); that does not happen here. Knows the spelling of bytes in the two families of tokenizers and
 nothing of tags; the tokenizer itself comes in as functions.
 """

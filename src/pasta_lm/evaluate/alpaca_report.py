@@ -240,7 +240,7 @@ def _dataset(run: AlpacaRun, timed: Systems, system: str, judged: Judged, datase
 def write_outputs(run: AlpacaRun, report: Figures) -> None:
     """Write the report, its page and files for AlpacaEval into the run's folder.
 
-    ``alpaca_eval/SYSTEM.json`` is what AlpacaEval's own program reads as a model's outputs,
+    ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
     ``judgements.jsonl`` what ``pasta evaluate lc-winrate`` reads; a scripted judge has none.
 
     Raises:

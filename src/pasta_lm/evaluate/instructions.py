@@ -96,7 +96,7 @@ def read_reference(source: str) -> Reference:
 def alpaca_eval_rows(
     instructions: Sequence[Instruction], outputs: Sequence[str], generator: str
 ) -> list[dict[str, str]]:
-    """Return answers in the form that AlpacaEval's own program reads."""
+    """Return answers in the form that AlpacaEval reads."""
     return [
         {
             "dataset": one.dataset,

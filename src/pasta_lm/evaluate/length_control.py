@@ -4,7 +4,7 @@ A logistic regression explains each verdict by the difference of lengths, the in
 difficulty and the model itself; the win rate is its mean prediction without the first. Soft
 labels, no intercept, an L1 penalty whose weight is chosen by five-fold cross-validation.
 
-Source: Dubois et al., "Length-Controlled AlpacaEval" (arXiv 2404.04475); AlpacaEval 2's program.
+Source: Dubois et al., "Length-Controlled AlpacaEval" (arXiv 2404.04475); AlpacaEval 2's code.
 """
 
 from __future__ import annotations

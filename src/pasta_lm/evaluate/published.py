@@ -37,7 +37,7 @@ class Published(NamedTuple):
 _BON = f"{PAPER}; two rounds of preference optimisation with this weight of quality"
 
 PUBLISHED = (
-    Published("baseline", "sequential", 50.0, 1.00, 1.00, None, f"{PAPER}; the yardstick itself"),
+    Published("baseline", "sequential", 50.0, 1.00, 1.00, None, f"{PAPER}; the baseline itself"),
     Published("Pasta-SFT", "PASTA", 32.7, 1.31, 1.90, 0.69),
     Published("Pasta-BoN, quality alone", "PASTA", 52.3, 1.21, 1.40, 0.86, _BON),
     Published("Pasta-BoN, 8", "PASTA", 48.7, 1.46, 1.78, 0.82, _BON),

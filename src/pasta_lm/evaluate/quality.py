@@ -86,7 +86,7 @@ def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Str
     """Return in how many minimal pairs both structures are exact, and in how many nearer.
 
     Sides are told apart where the structure of each answer is nearer to its own true one than to
-    its twin's, whatever else is wrong in it. Deciding the same way on both sides never is.
+    its pair partner's, whatever else is wrong in it. Deciding the same way on both sides never is.
     """
     sides: Mapping[str, list[tuple[Structure, Structure]]] = defaultdict(list)
     for task, one in zip(tasks, zip(found, true, strict=True), strict=True):

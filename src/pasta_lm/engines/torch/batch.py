@@ -1,6 +1,6 @@
 """One forward pass as data: tokens, positions, slots, visibility, and the rows of its logits.
 
-Prefill, decode, forced tags, a chunk of a long prompt, ten samples of one prompt, recomputing a
+Prefill, decode, forced tags, a part of a long prompt, ten samples of one prompt, recomputing a
 preempted request: all the same case.
 """
 

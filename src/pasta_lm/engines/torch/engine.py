@@ -64,7 +64,7 @@ class TorchEngine:
         Args:
             loaded: The model.
             pool_tokens: Cache entries for all requests together.
-            max_batch_tokens: Tokens of one pass beyond which prompts are cut into chunks.
+            max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
             overcommit: See ``Scheduler``.
             captures: Run the model as a flat list of operations if its logits are the same; False
                 runs its modules, which starts at least a second sooner and decodes slower.
