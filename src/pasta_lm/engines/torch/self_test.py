@@ -1,6 +1,6 @@
 """Measure whether a model is exact when its input is flattened, without trusting its flags.
 
-Two random sequences longer than the smallest window go through one flattened pass and, each alone,
+Two random inputs longer than the smallest window go through one flattened pass and, each alone,
 through the model's own eager attention. Architectures that carry state from token to token, make
 positions of their own or ignore the mask fail here, whatever they claim to support.
 """
@@ -29,7 +29,7 @@ MAX_TESTED_PARAMETERS = 300_000_000  # larger models are tested at tiny width in
 
 
 class SegmentsPass:
-    """Several sequences in one flattened pass; each token sees its own sequence's past."""
+    """Several inputs in one flattened pass; each token sees the past of its own."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         parts = [torch.arange(length, device=device) for length in lengths]
@@ -41,7 +41,7 @@ class SegmentsPass:
         self._visible_NN = past & (of_N[:, None] == of_N)
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
-        """Attend inside each sequence, under the layer's window."""
+        """Attend inside each input, under the layer's window."""
         visible = self._visible_NN
         if call.window is not None:
             visible = visible & in_window(self.positions_N, self.positions_N, call.window)
@@ -189,7 +189,7 @@ _TINY: dict[str, int] = {
 def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32.
 
-    The same configuration gives the same twin.
+    The same configuration gives the same tiny model.
 
     Raises:
         UnsupportedModelError: the configuration cannot be made small.
@@ -256,7 +256,7 @@ def devices() -> list[str]:
 
 
 def run_self_test() -> SelfTest:
-    """Run two sequences of a tiny random Llama in one pass, against its own attention."""
+    """Run two inputs through a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()
     difference = flattened_difference(tiny_twin(AutoConfig.for_model("llama")))
     return SelfTest(difference, time.perf_counter() - began_s)
