@@ -26,7 +26,7 @@ def instructions(tmp_path: Path) -> Path:
     return file
 
 
-def test_it_ends_in_a_report_and_a_scripted_judge_in_no_win_rate(
+def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     pasta: Pasta, taught_folder: Path, untaught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -97,7 +97,7 @@ def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
     assert {*rows[0]} == {"dataset", "instruction", "output", "generator"}
 
 
-def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(
+def test_a_cost_limit_is_not_exceeded_and_paid_replies_are_kept(
     pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
     def spent(server: ScriptedServer) -> float:
@@ -129,10 +129,10 @@ def test_a_cost_limit_is_never_passed_and_what_was_paid_is_kept(
         assert f"{spent(server):.4f} USD" in result.err
 
 
-def test_without_a_judge_speed_alone_is_reported(
+def test_without_a_judge_only_speed_is_reported(
     pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
-    named = f"twin=pasta:{taught_folder}"
+    named = f"other=pasta:{taught_folder}"
     flags = ("--model", taught_folder, "--set", f"instructions={instructions}", "--limit", 2)
     result = pasta(
         "evaluate",
@@ -150,7 +150,7 @@ def test_without_a_judge_speed_alone_is_reported(
     assert [line.split()[0] for line in result.out.splitlines()[1:4]] == [
         "sequential",
         "pasta",
-        "twin",
+        "other",
     ]
 
 
@@ -166,7 +166,7 @@ def test_without_a_judge_speed_alone_is_reported(
         (("--offline",), 3, "is not the folder of an alpaca run"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_decoded(
+def test_wrong_settings_are_refused_before_decoding(
     pasta: Pasta, tmp_path: Path, flags: tuple[str, ...], code: int, says: str
 ) -> None:
     result = pasta("evaluate", "alpaca", "--out", tmp_path / "run", "--model", "./no", *flags)

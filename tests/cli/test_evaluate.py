@@ -76,7 +76,7 @@ def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
     assert lines[-1].startswith(setting)
 
 
-def test_the_flags_say_what_is_asked(pasta: Pasta, taught_folder: Path) -> None:
+def test_flags_are_passed_on(pasta: Pasta, taught_folder: Path) -> None:
     flags = (
         *FEW,
         "--split",
@@ -115,7 +115,7 @@ def test_a_baseline_answers_sequentially_for_the_model(
         assert (row["text"], row["program"]) == (answer["text"], answer["program"])
 
 
-def test_the_baseline_s_answers_can_be_those_of_an_earlier_run(
+def test_the_baseline_s_answers_can_be_reused(
     pasta: Pasta, taught_folder: Path, untaught_folder: Path, tmp_path: Path
 ) -> None:
     earlier, now = tmp_path / "earlier.jsonl", tmp_path / "now.jsonl"
@@ -133,9 +133,7 @@ def test_the_baseline_s_answers_can_be_those_of_an_earlier_run(
     assert now.read_text("utf-8") == earlier.read_text("utf-8")
 
 
-def test_every_way_to_answer_can_be_measured_beside_the_bounds(
-    pasta: Pasta, taught_folder: Path
-) -> None:
+def test_all_strategies_and_bounds_are_measured(pasta: Pasta, taught_folder: Path) -> None:
     names = "pasta,apar,sot,prompt-lookup,draft-model"
     flags = ("--model", taught_folder, "--strategies", names, "--set", f"draft={taught_folder}")
     few = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6", "--set", "bounds=true")
@@ -155,16 +153,14 @@ def test_every_way_to_answer_can_be_measured_beside_the_bounds(
     assert {found[name]["kind"] for name in bounds} == {"replayed"}
 
 
-def test_a_record_file_that_cannot_be_written_is_named_before_anything_is_decoded(
-    pasta: Pasta, tmp_path: Path
-) -> None:
+def test_an_unwritable_record_file_is_refused_before_decoding(pasta: Pasta, tmp_path: Path) -> None:
     flags = ("--model", "./nowhere", "--records", tmp_path / "absent" / "records.jsonl")
     result = pasta("evaluate", "tasks", *flags)
     assert (result.code, result.out) == (3, "")
     assert "records.jsonl cannot be written" in result.err
 
 
-def test_interrupted_it_reports_nothing(
+def test_an_interrupted_evaluation_reports_nothing(
     pasta: Pasta, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -193,7 +189,7 @@ def test_interrupted_it_reports_nothing(
         (("--prompts", "3"), "--num-prompts"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_would_be_right(
+def test_a_wrong_setting_is_refused_with_a_hint(
     pasta: Pasta, flags: tuple[str, ...], shown: str
 ) -> None:
     result = pasta("evaluate", "tasks", *flags)
@@ -202,9 +198,7 @@ def test_a_wrong_setting_is_refused_with_what_would_be_right(
     assert len(result.err.splitlines()) <= 4
 
 
-def test_a_recipe_says_what_flags_say_and_flags_win(
-    pasta: Pasta, taught_folder: Path, tmp_path: Path
-) -> None:
+def test_flags_override_the_recipe(pasta: Pasta, taught_folder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f'model = "{taught_folder}"\nnum_prompts = 1\nnum_timed = 0\nmax_tokens = 6\nseed = 3\n'
@@ -238,7 +232,7 @@ def test_old_flags_are_settings_with_a_hint(pasta: Pasta, taught_folder: Path) -
     assert len([line for line in shown.splitlines() if line.strip().startswith("--")]) <= 10 + 1
 
 
-def test_the_environment_sets_dtype_and_a_setting_wins(pasta: Pasta, taught_folder: Path) -> None:
+def test_a_setting_overrides_the_environment(pasta: Pasta, taught_folder: Path) -> None:
     flags = ("--model", taught_folder, *FEW, "--json")
     found = pasta("evaluate", "tasks", *flags, PASTA_DTYPE="bfloat16").json
     assert found["dtype"] == "bfloat16"

@@ -30,7 +30,9 @@ def comparison(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_point_has_a_row_and_every_rival_a_verdict(pasta: Pasta, comparison: Path) -> None:
+def test_every_point_has_a_row_and_every_other_point_a_verdict(
+    pasta: Pasta, comparison: Path
+) -> None:
     result = pasta("evaluate", "frontier", comparison)
     assert (result.code, result.err) == (0, "")
     rows = {line.split()[0]: line for line in result.out.splitlines() if line[:1].isalpha()}
@@ -43,9 +45,7 @@ def test_every_point_has_a_row_and_every_rival_a_verdict(pasta: Pasta, compariso
     assert "simulated: 9 prompts of split test" in result.out
 
 
-def test_the_figures_of_the_paper_stand_below_and_can_be_left_out(
-    pasta: Pasta, comparison: Path
-) -> None:
+def test_published_figures_can_be_left_out(pasta: Pasta, comparison: Path) -> None:
     whole = pasta("evaluate", "frontier", comparison)
     alone = pasta("evaluate", "frontier", comparison, "--no-published")
     ours, label, theirs = whole.out.partition("\npublished, Gemma 7B, AlpacaEval, not comparable")
@@ -58,13 +58,13 @@ def test_the_figures_of_the_paper_stand_below_and_can_be_left_out(
     assert found == left
 
 
-def test_as_json_it_is_one_object(pasta: Pasta, comparison: Path) -> None:
+def test_json_is_one_object(pasta: Pasta, comparison: Path) -> None:
     found = pasta("evaluate", "frontier", comparison, "--json").json
     assert [one["name"] for one in found["points"]] == ["ours", "theirs"]
     assert {row["verdict"] for row in found["comparisons"]} <= {"better", "not separated"}
 
 
-def test_the_command_of_what_was_not_run_can_be_typed(pasta: Pasta, comparison: Path) -> None:
+def test_the_command_of_a_missing_point_parses(pasta: Pasta, comparison: Path) -> None:
     (missing,) = pasta("evaluate", "frontier", comparison, "--json").json["not_run"]
     name, *arguments = shlex.split(missing["command"])
     assert name == "pasta"
@@ -81,7 +81,7 @@ def test_page_and_plot_are_written(pasta: Pasta, comparison: Path, tmp_path: Pat
     assert (tmp_path / "old.md").read_bytes() == (tmp_path / "page.md").read_bytes()
 
 
-def test_a_comparison_that_is_wrong_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:
+def test_a_missing_comparison_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:
     result = pasta("evaluate", "frontier", tmp_path / "absent.toml")
     assert (result.code, result.out) == (2, "")
     assert "absent.toml cannot be read" in result.err

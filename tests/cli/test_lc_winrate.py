@@ -53,7 +53,7 @@ def test_json_has_the_documented_figures_of_each_model(
     assert result.json["worse"]["win_rate"] == 0
 
 
-def test_the_table_has_the_best_first_and_says_what_it_may_be_held_against(
+def test_the_table_is_sorted_and_says_with_what_it_is_comparable(
     pasta: Pasta, tables: dict[str, Path]
 ) -> None:
     file = tables["annotations"]
@@ -76,7 +76,7 @@ def test_rows_of_a_scripted_judge_have_no_win_rate(pasta: Pasta, tables: dict[st
     assert "win_rate" not in found.out
 
 
-def test_a_missing_verdict_refuses_the_headline_unless_allowed(
+def test_a_missing_verdict_refuses_the_win_rate_unless_allowed(
     pasta: Pasta, tables: dict[str, Path]
 ) -> None:
     file = tables["annotations"]
@@ -91,7 +91,7 @@ def test_a_missing_verdict_refuses_the_headline_unless_allowed(
     assert good["win_rate_missing_lost"] < good["win_rate"]
 
 
-def test_a_file_that_is_not_there_is_named(pasta: Pasta, tables: dict[str, Path]) -> None:
+def test_a_missing_file_is_an_error(pasta: Pasta, tables: dict[str, Path]) -> None:
     tables["gamed"].unlink()
     result = pasta("evaluate", "lc-winrate", *flags(tables))
     assert (result.code, result.out) == (3, "")

@@ -29,7 +29,7 @@ def records(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_table_and_json_say_the_same(pasta: Pasta, records: Path) -> None:
+def test_table_and_json_have_the_same_figures(pasta: Pasta, records: Path) -> None:
     table = pasta("evaluate", "speed", records)
     assert (table.code, table.err) == (0, "")
     assert "2.00 [2.00, 2.00]" in table.out.splitlines()[2]
@@ -40,7 +40,7 @@ def test_the_table_and_json_say_the_same(pasta: Pasta, records: Path) -> None:
     assert "published, Gemma 7B, AlpacaEval, not comparable with ours" in table.out
 
 
-def test_figures_are_written_and_figure_4_is_missed_aloud(
+def test_figures_are_written_and_a_missing_figure_4_is_explained(
     pasta: Pasta, records: Path, tmp_path: Path
 ) -> None:
     rates = tmp_path / "rates.json"
@@ -59,7 +59,7 @@ def test_figures_are_written_and_figure_4_is_missed_aloud(
     assert "not comparable" not in (out / "figure-4.svg").read_text()
 
 
-def test_what_cannot_be_used_is_named(pasta: Pasta, records: Path, tmp_path: Path) -> None:
+def test_unusable_inputs_are_refused(pasta: Pasta, records: Path, tmp_path: Path) -> None:
     for flags, code, says in (
         ((tmp_path / "absent.jsonl",), 3, "no such file"),
         ((records, "--baseline", "sot"), 2, "no answers of the baseline 'sot'"),

@@ -1,4 +1,4 @@
-"""Record files of models that do what an annotator does: real structures, steps and no clock."""
+"""Record files of scripted models that answer as an annotator marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks and graded answers made by hand, so that every figure can be worked out on paper."""
+"""Small hand-made tasks and graded answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An evaluation on instructions, from stored records: judged, timed, reported, computed again."""
+"""An alpaca run from stored answers: judgements, speeds, the report and its page."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_win_rate_is_the_mean_over_both_orders_and_equal_answers_draw(tmp_path
     assert low <= figures["pasta"]["length_controlled_winrate"] <= high
 
 
-def test_a_judge_that_loves_the_first_place_is_told_from_one_that_judges(tmp_path: Path) -> None:
+def test_order_figures_reveal_a_judge_that_favours_the_first_answer(tmp_path: Path) -> None:
     for name, script, agreement, share in (
         ("fair", good_wins, 1.0, 0.5),
         ("biased", lambda _: stated("Verdict: A, confidence: 90"), 0.0, 0.9),
@@ -137,7 +137,7 @@ def test_a_judge_that_loves_the_first_place_is_told_from_one_that_judges(tmp_pat
         assert (figures["order_agreement"], figures["first_place_share"]) == (agreement, share)
 
 
-def test_speed_and_lengths_stand_beside_quality(tmp_path: Path) -> None:
+def test_the_report_has_speeds(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     figures = alpaca_report(run)["systems"]["pasta"]
@@ -146,7 +146,7 @@ def test_speed_and_lengths_stand_beside_quality(tmp_path: Path) -> None:
     assert figures["theoretical_speedup_arithmetic"]["mean"] == pytest.approx(23 / 12, abs=1e-5)
 
 
-def test_every_source_data_set_has_its_own_figures(tmp_path: Path) -> None:
+def test_every_data_set_has_its_own_figures(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     report = alpaca_report(run)["systems"]["pasta"]
@@ -158,7 +158,9 @@ def test_every_source_data_set_has_its_own_figures(tmp_path: Path) -> None:
     assert [one["num_prompts"] for one in report["datasets"].values()] == [6, 6]
 
 
-def test_missing_and_unreadable_verdicts_are_named_and_refuse_the_headline(tmp_path: Path) -> None:
+def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_named(
+    tmp_path: Path,
+) -> None:
     def fails(said: str) -> dict[str, Any] | int:
         if "Say 3." in said:
             return 503
@@ -195,7 +197,7 @@ def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
         assert "| win rate" not in text
 
 
-def test_our_judge_is_never_comparable_and_says_why(tmp_path: Path) -> None:
+def test_another_judge_is_not_comparable_and_the_reasons_are_named(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     report = alpaca_report(run)
@@ -204,7 +206,7 @@ def test_our_judge_is_never_comparable_and_says_why(tmp_path: Path) -> None:
         assert part in report["comparability"]
 
 
-def test_everything_is_computed_again_from_the_folder_alone(tmp_path: Path) -> None:
+def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     before = alpaca_report(run)
@@ -214,7 +216,7 @@ def test_everything_is_computed_again_from_the_folder_alone(tmp_path: Path) -> N
     assert alpaca_report(open_run(moved)) == before
 
 
-def test_the_page_gives_every_number_its_n_interval_and_origin(tmp_path: Path) -> None:
+def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     write_outputs(run, alpaca_report(run))
@@ -236,7 +238,7 @@ def test_the_page_gives_every_number_its_n_interval_and_origin(tmp_path: Path) -
     assert "://" not in page.replace("http://judge.invalid/v1", "")
 
 
-def test_an_answer_to_a_prompt_that_is_too_long_is_a_loss_without_a_question(
+def test_a_failed_answer_is_a_loss_and_is_not_judged(
     tmp_path: Path,
 ) -> None:
     run = answered(tmp_path)
@@ -251,7 +253,7 @@ def test_an_answer_to_a_prompt_that_is_too_long_is_a_loss_without_a_question(
     assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
 
 
-def test_the_outputs_are_those_that_alpaca_eval_reads(tmp_path: Path) -> None:
+def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
     run = answered(tmp_path)
     judged(run)
     write_outputs(run, alpaca_report(run))
@@ -271,7 +273,7 @@ def test_the_outputs_are_those_that_alpaca_eval_reads(tmp_path: Path) -> None:
     assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
 
 
-def test_a_reference_from_a_file_is_the_yardstick_of_quality_alone(tmp_path: Path) -> None:
+def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: Path) -> None:
     file = tmp_path / "outputs_strong.jsonl"
     rows = [{"instruction": f"Say {n}.", "output": f"good {n}?"} for n in range(NUM)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -288,14 +290,14 @@ def test_a_reference_from_a_file_is_the_yardstick_of_quality_alone(tmp_path: Pat
     )
 
 
-def test_a_folder_takes_one_run(tmp_path: Path) -> None:
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     answered(tmp_path)
     assert begin_run(tmp_path / "run", settings(tmp_path)).answers.rows
     with pytest.raises(UsageError, match="begun with max_tokens = 2048, not 5"):
         begin_run(tmp_path / "run", settings(tmp_path, max_tokens=5))
 
 
-def test_answers_that_are_not_there_yet_are_asked_for(tmp_path: Path) -> None:
+def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run", settings(tmp_path))
     with pytest.raises(InputError, match="no answers of sequential yet"):
         alpaca_report(run)
@@ -312,14 +314,14 @@ def test_answers_that_are_not_there_yet_are_asked_for(tmp_path: Path) -> None:
         ({"judge_url": None}, "judge.model and judge.url go together"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(
+def test_inconsistent_settings_are_refused(
     tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
         settings(tmp_path, **changes)
 
 
-def test_instructions_are_read_from_lines_and_arrays(tmp_path: Path) -> None:
+def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -> None:
     rows = [{"instruction": "One?", "dataset": "koala"}, {"instruction": "Two?", "id": "x"}]
     (tmp_path / "a.json").write_text(json.dumps(rows))
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -332,7 +334,7 @@ def test_instructions_are_read_from_lines_and_arrays(tmp_path: Path) -> None:
         assert len(read_instructions(str(tmp_path / name), 1)) == 1
 
 
-def test_annotated_data_can_be_asked_for_its_prompts(tmp_path: Path) -> None:
+def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
     turn = {"role": "user", "content": "One?"}
     rows = [
         {"id": "a", "messages": [turn], "response": "1", "source": "ours"},
@@ -358,7 +360,7 @@ def test_annotated_data_can_be_asked_for_its_prompts(tmp_path: Path) -> None:
         ("[", "not JSON"),
     ],
 )
-def test_instructions_that_are_none_are_named(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_instructions_are_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(text)
     with pytest.raises(InputError, match=says):
@@ -375,7 +377,7 @@ def test_instructions_that_are_none_are_named(tmp_path: Path, text: str, says: s
         ("absent", None),
     ],
 )
-def test_the_hub_is_asked_for_its_names_alone(
+def test_only_hub_names_are_downloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, asked: tuple[str, str] | None
 ) -> None:
     found = []
@@ -403,6 +405,6 @@ def test_a_reference_has_one_generator(tmp_path: Path) -> None:
     assert read_reference(str(tmp_path / "a.json")).name == "a"
 
 
-def test_the_template_of_a_run_is_kept_with_it(tmp_path: Path) -> None:
+def test_the_template_is_copied_into_the_folder(tmp_path: Path) -> None:
     run = answered(tmp_path, template="one-token-v1")
     assert reader(run).template == load_template("one-token-v1")

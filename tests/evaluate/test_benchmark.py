@@ -79,7 +79,7 @@ def test_failed_answers_have_no_speed(evaluation: Evaluation, benchmark: RegexBe
     assert found == pytest.approx((slow[0] * slow[1] * slow[2]) ** (1 / 3), abs=1e-5)
 
 
-def test_a_stopped_evaluation_goes_on_with_its_journal(
+def test_a_stopped_evaluation_continues_from_its_journal(
     benchmark: RegexBenchmark, evaluation: Evaluation, tmp_path: Path
 ) -> None:
     stop_after = 3

@@ -1,4 +1,4 @@
-"""Points are paired by prompt, what chance explains is not separated, what was not run says so."""
+"""Comparisons: figures of points, pairing by prompt, the frontier, refused recipes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def figures(found: dict[str, Any], name: str) -> dict[str, Any]:
 # --- records
 
 
-def test_answers_that_were_written_are_read_again(folder: Path, tmp_path: Path) -> None:
+def test_records_survive_a_round_trip(folder: Path, tmp_path: Path) -> None:
     rows = read_answers(folder / "perfect.jsonl")
     write_answers(tmp_path / "again.jsonl", rows)
     assert read_answers(tmp_path / "again.jsonl") == rows
@@ -72,14 +72,16 @@ def test_answers_that_were_written_are_read_again(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"structure": {}}', '{"structure": 1}', ""])
-def test_what_is_no_record_is_named_with_its_line(folder: Path, tmp_path: Path, line: str) -> None:
+def test_an_invalid_record_is_an_error_with_its_line(
+    folder: Path, tmp_path: Path, line: str
+) -> None:
     first = (folder / "perfect.jsonl").read_text("utf-8").split("\n")[0]
     (tmp_path / "bad.jsonl").write_text(f"{first}\n{line}\n", "utf-8")
     with pytest.raises(InputError, match=r"bad.jsonl:2: no graded answer"):
         read_answers(tmp_path / "bad.jsonl")
 
 
-def test_records_of_an_older_version_do_not_say_their_kind(folder: Path, tmp_path: Path) -> None:
+def test_records_without_a_kind_are_read(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "plain.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     for row in rows:
@@ -134,7 +136,7 @@ def test_a_point_whose_answers_are_shorter_is_flagged(folder: Path, tmp_path: Pa
     assert [one["is_length_unusual"] for one in found["points"]] == [True, False]
 
 
-def test_what_was_not_run_is_there_with_the_command_that_runs_it(
+def test_missing_points_are_reported_with_their_command(
     comparison: Comparison, found: dict[str, Any], folder: Path
 ) -> None:
     (missing,) = found["not_run"]
@@ -148,7 +150,7 @@ def test_what_was_not_run_is_there_with_the_command_that_runs_it(
     assert comparison.command(own) == "runs/it.sh"
 
 
-def test_nothing_run_is_a_report_too(tmp_path: Path) -> None:
+def test_a_comparison_without_records_has_a_report(tmp_path: Path) -> None:
     empty = Comparison(points=(point(tmp_path, "none"),), ours="PASTA", baseline="b")
     found = report(empty, read_points(empty))
     assert (found["points"], found["comparisons"], found["num_prompts"]) == ([], [], 0)
@@ -190,7 +192,7 @@ ends = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3).map(sorted)
 
 
 @given(ends, ends)
-def test_seen_from_the_other_side_better_is_worse(quality: list[float], speed: list[float]) -> None:
+def test_swapping_the_points_reverses_the_verdict(quality: list[float], speed: list[float]) -> None:
     def pairing(q: list[float], s: list[float]) -> Pairing:
         return Pairing(Interval(q[1], q[0], q[2]), Interval(exp(s[1]), exp(s[0]), exp(s[2])))
 
@@ -202,7 +204,7 @@ def test_seen_from_the_other_side_better_is_worse(quality: list[float], speed: l
     assert pairing(other(quality), other(speed)).verdict is reverse.get(ours, ours)
 
 
-def test_two_points_are_compared_by_what_differs_on_each_prompt(comparison: Comparison) -> None:
+def test_points_are_paired_by_prompt(comparison: Comparison) -> None:
     perfect, syncless, _ = read_points(comparison)
     found = pair(perfect, syncless, Speed.THEORETICAL)
     assert found is not None
@@ -214,7 +216,7 @@ def test_two_points_are_compared_by_what_differs_on_each_prompt(comparison: Comp
     assert back.speed.mean == pytest.approx(1 / found.speed.mean)
 
 
-def test_each_rival_gets_the_best_that_we_have_and_clocks_only_where_there_are_some(
+def test_each_other_point_is_paired_with_our_best_and_realised_only_if_timed(
     found: dict[str, Any],
 ) -> None:
     rows = {(row["rival"], row["speed"]): row for row in found["comparisons"]}
@@ -226,7 +228,7 @@ def test_each_rival_gets_the_best_that_we_have_and_clocks_only_where_there_are_s
     assert plain["speed_ratio"]["low"] > 1
 
 
-def test_of_several_that_are_better_the_surest_one_is_named(folder: Path, tmp_path: Path) -> None:
+def test_of_several_better_points_the_surest_is_reported(folder: Path, tmp_path: Path) -> None:
     graded = {"worse": 0.9, "rival": 0.5}
     for name, grade in graded.items():
         rows = read_answers(folder / "perfect.jsonl")
@@ -256,7 +258,7 @@ places = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, m
 
 
 @given(places)
-def test_on_the_frontier_is_what_nothing_beats(drawn: list[tuple[int, int]]) -> None:
+def test_the_frontier_has_the_points_that_no_other_beats(drawn: list[tuple[int, int]]) -> None:
     points = [
         {"name": str(i), "theoretical_speedup": {"mean": fast}, "quality": {"mean": good}}
         for i, (fast, good) in enumerate(drawn)
@@ -270,7 +272,7 @@ def test_on_the_frontier_is_what_nothing_beats(drawn: list[tuple[int, int]]) -> 
         assert is_beaten is (str(index) not in kept)
 
 
-def test_a_point_that_was_not_timed_is_on_no_frontier_of_clocks(found: dict[str, Any]) -> None:
+def test_an_untimed_point_is_not_on_the_realised_frontier(found: dict[str, Any]) -> None:
     assert figures(found, "plain")["on_frontier"]["realised"] is False
     assert figures(found, "perfect")["on_frontier"]["realised"] in (True, False)
     assert any(one["on_frontier"]["realised"] for one in found["points"])
@@ -312,7 +314,7 @@ records = "r.jsonl"
 """
 
 
-def test_a_comparison_is_read_whole(tmp_path: Path) -> None:
+def test_a_comparison_is_read_with_all_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"num_timed = 3\n{GOOD}", "utf-8")
     assert read_comparison(path) == Comparison(
@@ -323,7 +325,7 @@ def test_a_comparison_is_read_whole(tmp_path: Path) -> None:
     )
 
 
-def test_the_comparison_that_we_ship_is_of_models_that_recipes_make() -> None:
+def test_the_shipped_comparison_names_models_of_recipes() -> None:
     found = read_comparison(ROOT / "runs" / "comparisons" / "stages.toml")
     recipes = {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
     models = {Path(one.model).parts[2] for one in found.points}

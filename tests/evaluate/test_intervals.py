@@ -1,4 +1,4 @@
-"""An estimate is the plain one, its bounds those of any other bootstrap of the same answers."""
+"""Bootstrap intervals of means, geometric means and ratios."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_ratio_is_that_of_the_sums(
     assert found(ratio(parts, wholes)).mean == pytest.approx(expected)
 
 
-def test_of_nothing_there_is_no_estimate() -> None:
+def test_empty_samples_have_no_interval() -> None:
     assert mean([]) is None
     assert geometric_mean([]) is None
     assert ratio([], []) is None
@@ -101,14 +101,14 @@ def test_of_nothing_there_is_no_estimate() -> None:
 
 
 @pytest.mark.parametrize("interval", [mean([0.25]), geometric_mean([0.25]), ratio([1, 0], [4, 0])])
-def test_one_prompt_has_no_width(interval: Interval | None) -> None:
+def test_a_single_prompt_has_an_interval_of_width_0(interval: Interval | None) -> None:
     one = found(interval)
     assert (one.mean, one.low, one.high) == pytest.approx((0.25, 0.25, 0.25))
 
 
 @pytest.mark.parametrize("num", [2, 3, 100])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1.0, 3.7])
-def test_values_that_are_all_the_same_have_no_width(num: int, value: float) -> None:
+def test_equal_values_have_an_interval_of_width_0(num: int, value: float) -> None:
     intervals = [mean([value] * num)]
     if value:
         intervals += [geometric_mean([value] * num), ratio([value] * num, [1.0] * num)]
@@ -116,7 +116,7 @@ def test_values_that_are_all_the_same_have_no_width(num: int, value: float) -> N
         assert (one.mean, one.low, one.high) == pytest.approx((value, value, value))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         ratio([1, 2], [1])
     with pytest.raises(ValueError, match="positive|domain"):
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused() -> None:
 # --- its bounds
 
 
-def test_the_bounds_are_those_of_all_draws_that_there_are() -> None:
+def test_bounds_equal_those_of_all_possible_draws() -> None:
     """Four prompts can be drawn in 256 ways; 95 % of them lie between these bounds."""
     values = [0.0, 0.1, 0.4, 1.0]
     every = [fmean(draw) for draw in itertools.product(values, repeat=len(values))]
@@ -144,7 +144,7 @@ def drawn(num: int, seed: int) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("num", [10, 150])
-def test_another_bootstrap_finds_the_same_bounds(num: int) -> None:
+def test_bounds_equal_those_of_a_plain_bootstrap(num: int) -> None:
     random = Random(num)
     values = [(random.betavariate(0.5, 0.2), 0.0) for _ in range(num)]
     speedups = [(random.lognormvariate(0.5, 0.4), 0.0) for _ in range(num)]
@@ -161,7 +161,7 @@ def test_another_bootstrap_finds_the_same_bounds(num: int) -> None:
         assert one.low < one.mean < one.high
 
 
-def test_the_bounds_of_many_grades_are_those_of_the_normal_distribution() -> None:
+def test_bounds_of_many_grades_are_close_to_the_normal_distribution() -> None:
     grades = [1.0] * 300 + [0.0] * 100
     one = found(mean(grades))
     deviation = sqrt(0.75 * 0.25 / 400)
@@ -169,13 +169,13 @@ def test_the_bounds_of_many_grades_are_those_of_the_normal_distribution() -> Non
     assert one.high == pytest.approx(0.75 + 1.96 * deviation, abs=0.15 * deviation)
 
 
-def test_what_is_paired_is_drawn_together() -> None:
+def test_paired_samples_are_drawn_together() -> None:
     wholes = [1.0, 2, 3, 50, 4, 5, 6, 1]
     one = found(ratio([whole / 2 for whole in wholes], wholes))
     assert (one.low, one.high) == pytest.approx((0.5, 0.5))  # drawn apart, 50 would meet 1
 
 
-def test_prompts_that_hold_nothing_change_nothing() -> None:
+def test_prompts_with_an_empty_whole_do_not_count() -> None:
     pairs = [(1.0, 2.0), (0.0, 1.0), (3.0, 3.0)]
     with_nothing = [(0.0, 0.0), *pairs, (0.0, 0.0)]
     assert ratio(*zip(*with_nothing, strict=True)) == ratio(*zip(*pairs, strict=True))
@@ -187,13 +187,13 @@ def test_the_same_values_give_the_same_interval(values: list[float]) -> None:
 
 
 @given(grades)
-def test_no_bound_is_beyond_the_values(values: list[float]) -> None:
+def test_bounds_lie_within_the_values(values: list[float]) -> None:
     one = found(mean(values))
     assert min(values) - 1e-9 <= one.low <= one.high <= max(values) + 1e-9
 
 
 @given(counts)
-def test_a_share_is_no_less_than_nothing_and_no_more_than_all(pairs: list[tuple[int, int]]) -> None:
+def test_shares_lie_between_0_and_1(pairs: list[tuple[int, int]]) -> None:
     one = ratio([part for part, _ in pairs], [whole for _, whole in pairs])
     if any(whole for _, whole in pairs):
         assert 0 <= found(one).low <= found(one).high <= 1
@@ -202,7 +202,7 @@ def test_a_share_is_no_less_than_nothing_and_no_more_than_all(pairs: list[tuple[
 
 
 @given(grades, st.floats(0.5, 4), st.floats(-2, 2))
-def test_an_interval_grows_and_moves_as_its_values_do(
+def test_intervals_scale_and_shift_with_the_values(
     values: list[float], scale: float, shift: float
 ) -> None:
     one, other = found(mean(values)), found(mean([scale * value + shift for value in values]))
@@ -210,6 +210,6 @@ def test_an_interval_grows_and_moves_as_its_values_do(
     assert (other.low, other.high) == pytest.approx(expected, abs=1e-9)
 
 
-def test_json_has_five_digits() -> None:
+def test_intervals_are_rounded_to_five_digits_in_json() -> None:
     told = Interval(1 / 3, 0.123456789, 2.0).to_dict()
     assert told == {"mean": 0.33333, "low": 0.12346, "high": 2.0}

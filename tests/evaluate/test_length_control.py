@@ -85,7 +85,7 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
 
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(CHOICES[2:8]))
-def test_no_weights_near_the_fitted_ones_cost_less(seed: int, inverse_penalty: float) -> None:
+def test_the_fit_is_a_minimum(seed: int, inverse_penalty: float) -> None:
     problem = design(seed)
 
     def cost(weights: Sequence[float]) -> float:
@@ -101,18 +101,18 @@ def test_no_weights_near_the_fitted_ones_cost_less(seed: int, inverse_penalty: f
             assert cost(other) >= least - 1e-9 * max(1, abs(least))
 
 
-def test_a_penalty_that_outweighs_all_rows_leaves_no_weight() -> None:
+def test_a_large_penalty_gives_zero_weights() -> None:
     assert fit(design(0), 1e-4).tolist() == [0, 0, 0]
 
 
-def test_one_weight_without_a_penalty_to_speak_of_is_the_log_odds() -> None:
+def test_a_single_weight_without_penalty_is_the_log_odds() -> None:
     """The model's only feature is a constant, so its prediction is the mean of the targets."""
     ones, targets = np.ones((8, 1)), np.array([1.0] * 6 + [0.0] * 2)
     found = fit(Design(ones, targets, np.ones(8)), 1e6)
     assert found[0] == pytest.approx(np.log(6 / 2), abs=1e-4)
 
 
-def test_the_penalty_is_that_with_the_least_cost_on_rows_left_out() -> None:
+def test_cross_validation_chooses_the_penalty() -> None:
     """Targets that no feature explains want a strong penalty, those that one explains a weak."""
     problem = design(3, num_rows=200)
     explained = problem._replace(targets=(problem.features[:, 0] > 0).astype(float))
@@ -136,7 +136,7 @@ def test_answers_of_equal_length_have_the_plain_win_rate() -> None:
     assert found.win_rate == pytest.approx(75, abs=1e-2)
 
 
-def test_swapping_the_sides_turns_the_win_rate_over() -> None:
+def test_swapping_the_sides_mirrors_the_win_rate() -> None:
     cells = [(500 + 7 * n % 90, 500, (n * 37 % 100) / 99) for n in range(60)]
     ours = length_controlled(rows(*cells), None, (), inverse_penalty=10.0)
     swapped = rows(*((len_2, len_1, 1 - p) for len_1, len_2, p in cells))
@@ -146,7 +146,7 @@ def test_swapping_the_sides_turns_the_win_rate_over() -> None:
     assert ours.win_rate + theirs.win_rate == pytest.approx(100, abs=1e-4)
 
 
-def test_gamed_rows_hold_length_and_difficulty_and_not_the_model() -> None:
+def test_gamed_rows_do_not_constrain_the_weight_of_the_model() -> None:
     """A gamed row has no model feature, so a thousand of them leave the log odds alone."""
     judged = rows(*((500, 500, 0.8) for _ in range(40)))
     gamed = [GamedRow(float(n % 2), (-1.0) ** n, 0.0) for n in range(1000)]

@@ -1,4 +1,4 @@
-"""The paper's figures stand beside ours under their label, and enter nothing of ours."""
+"""The paper's figures as reference points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLE = {"ours": NO_CLOCK | {"realised_speedup": {"mean": 2.0, "low": 1.9, "high
 RATES = {"ours": {"win_rate": 45.0, "standard_error": 1.0}}
 
 
-def test_the_figures_are_those_of_the_paper() -> None:
+def test_the_published_figures_are_those_of_the_paper() -> None:
     found = {
         one.name: (one.win_rate, one.realised_speedup, one.theoretical_speedup) for one in PUBLISHED
     }
@@ -34,17 +34,17 @@ def test_the_figures_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     "one", [one for one in PUBLISHED if one.efficiency], ids=lambda one: one.name
 )
-def test_what_the_paper_calls_their_ratio_is_their_ratio(one: Published) -> None:
+def test_published_efficiency_is_the_ratio_of_the_speedups(one: Published) -> None:
     assert one.efficiency == pytest.approx(one.realised_speedup / one.theoretical_speedup, abs=0.01)
 
 
-def test_every_figure_names_its_source_and_all_carry_the_label() -> None:
+def test_every_published_figure_has_a_source_and_the_label() -> None:
     found = published()
     assert all("2502.11517" in one["source"] for one in found["points"])
     assert "Gemma 7B, AlpacaEval, not comparable with ours unless judge" in found["label"]
 
 
-def test_in_figure_4_they_are_hollow_and_labelled_and_can_be_left_out() -> None:
+def test_figure_4_shows_published_points_only_on_request() -> None:
     whole, alone = (
         speed_figures(TABLE, RATES, with_published=shown)["figure-4"] for shown in (True, False)
     )
@@ -58,5 +58,5 @@ def test_in_figure_4_they_are_hollow_and_labelled_and_can_be_left_out() -> None:
         assert f"{one.name} ({one.realised_speedup:.2f}, {one.win_rate:.1f})" in whole
 
 
-def test_where_nothing_was_judged_there_is_no_figure_4_of_quotations_alone() -> None:
+def test_without_win_rates_there_is_no_figure_4() -> None:
     assert "figure-4" not in speed_figures({"ours": NO_CLOCK}, {}, with_published=True)

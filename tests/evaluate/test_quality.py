@@ -1,4 +1,4 @@
-"""Grades, wins, forks and syncs of answers made by hand come out as worked out on paper."""
+"""Quality figures and fork decisions of small hand-made answers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def means(figures: dict[str, Any], *names: str) -> list[float | None]:
 # --- grades
 
 
-def test_grades_are_averaged_and_held_against_the_baseline_s() -> None:
+def test_quality_is_the_mean_grade_and_its_difference_to_the_baseline() -> None:
     found = quality(graded(1.0, 0.5, 0.25, 0.0), graded(0.5, 0.5, 0.75, 0.0))
     assert means(found, "quality", "quality_difference", "win_rate") == [0.4375, 0.0, 0.5]
     assert [found[name] for name in ("wins", "ties", "losses")] == [1, 2, 1]
 
 
-def test_what_so_many_prompts_would_show_is_2_8_standard_errors() -> None:
+def test_the_smallest_difference_is_2_8_standard_errors() -> None:
     ours, theirs = graded(1.0, 0.5, 0.5, 1.0) * 25, graded(0.5, 0.5, 1.0, 1.0) * 25
     spread = (50 * 0.25 / 99) ** 0.5  # half a grade either way in half of a hundred prompts
     found = smallest_difference(ours, theirs)
@@ -69,7 +69,7 @@ def test_a_tie_is_half_a_win(
 
 
 @given(pairs_of_grades)
-def test_whoever_wins_the_other_loses(pairs: list[tuple[float, float]]) -> None:
+def test_wins_of_one_side_are_losses_of_the_other(pairs: list[tuple[float, float]]) -> None:
     ours, theirs = (graded(*side) for side in zip(*pairs, strict=True))
     one, other = quality(ours, theirs), quality(theirs, ours)
     assert one["wins"] + one["ties"] + one["losses"] == len(pairs)
@@ -86,7 +86,7 @@ def test_a_model_ties_with_itself(ours: list[float]) -> None:
     assert found["quality_difference"] == {"mean": 0, "low": 0, "high": 0}
 
 
-def test_an_answer_that_was_cut_or_broken_counts_with_its_grade() -> None:
+def test_cut_and_malformed_answers_count_with_their_grade() -> None:
     ours = [
         answered(1.0),
         answered(0.5, finish_reason="length"),
@@ -174,12 +174,12 @@ def side(pair: str | None, *, is_exact: bool) -> tuple[Task, GradedAnswer]:
         ([("a", True), ("a", True)], 1.0, 1),
         ([("a", True), ("a", False)], 0.0, 1),
         ([("a", False), ("a", False)], 0.0, 1),
-        # Half a pair counts neither as right nor as wrong, and a task without a twin does not.
+        # Half a pair counts neither as right nor as wrong, and a task without a pair partner does not.
         ([("a", True), ("b", False), (None, True), ("a", True), (None, False)], 1.0, 1),
         ([("a", True), ("b", True), ("b", True), ("a", False), ("c", True)], 0.5, 2),
     ],
 )
-def test_a_minimal_pair_is_right_when_both_sides_are(
+def test_a_minimal_pair_is_exact_if_both_sides_are(
     sides: list[tuple[str | None, bool]], accuracy: float | None, num_pairs: int
 ) -> None:
     pairs = [side(pair, is_exact=is_exact) for pair, is_exact in sides]
@@ -208,7 +208,7 @@ BOUND = task(*(unit(name, fork=False) for name in ("Ada", "Bob", "Cid")), pair="
         (marked(forked=[0, 1, 2]), marked(forked=[0, 1]), 0.0),
     ],
 )
-def test_a_pair_is_told_apart_when_each_side_is_nearer_to_its_own(
+def test_a_pair_is_told_apart_if_each_side_is_nearer_to_its_own_structure(
     free: GradedAnswer, bound: GradedAnswer, is_apart: float
 ) -> None:
     assert means(decided((FREE, free), (BOUND, bound)), "pairs_told_apart") == [is_apart]
@@ -222,7 +222,7 @@ def test_a_sync_alone_can_tell_a_pair_apart() -> None:
     assert means(right, "pairs_told_apart") + means(wrong, "pairs_told_apart") == [1.0, 0.0]
 
 
-def test_answers_and_tasks_must_be_as_many() -> None:
+def test_as_many_answers_as_tasks_are_required() -> None:
     with pytest.raises(ValueError, match="longer"):
         decisions([FORKS, CHAIN], [marked()])
 
@@ -233,7 +233,7 @@ def test_answers_and_tasks_must_be_as_many() -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"), [([], None), ([True], 1), ([True, False, False], 0.33333), ([False], 0)]
 )
-def test_a_share_is_that_of_what_is_true(flags: list[bool], expected: float | None) -> None:
+def test_a_share_counts_true_flags(flags: list[bool], expected: float | None) -> None:
     assert share(flags) == expected
 
 

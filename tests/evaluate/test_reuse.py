@@ -1,4 +1,4 @@
-"""The baseline's answers are taken from records only if they are the baseline's, and all there."""
+"""Reusing the baseline's answers from records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def records(tmp_path: Path, answers: list[GradedAnswer]) -> Path:
     return path
 
 
-def test_they_are_those_that_would_be_decoded(records: Path, answers: list[GradedAnswer]) -> None:
+def test_reused_answers_equal_decoded_answers(records: Path, answers: list[GradedAnswer]) -> None:
     assert reused_answers(records) == answers
 
 
@@ -71,7 +71,7 @@ def test_only_the_first_prompts_are_decoded_again(records: Path) -> None:
     assert told == [("sequential", NUM_CHECKED, NUM_CHECKED)]
 
 
-def test_they_are_found_by_prompt_whatever_stands_beside_them(
+def test_answers_are_found_by_prompt_among_other_records(
     records: Path, answers: list[GradedAnswer]
 ) -> None:
     clocks = [replace(one, wall_s=1.0, text="alone") for one in answers]
@@ -81,12 +81,12 @@ def test_they_are_found_by_prompt_whatever_stands_beside_them(
     assert reused_answers(records, fewer) == answers[5:-5]
 
 
-def test_they_are_graded_anew(records: Path, answers: list[GradedAnswer]) -> None:
+def test_reused_answers_are_graded_again(records: Path, answers: list[GradedAnswer]) -> None:
     write_answers(records, [replace(one, grade=0.75) for one in answers])
     assert reused_answers(records) == answers
 
 
-def test_a_prompt_without_an_answer_is_named(records: Path, answers: list[GradedAnswer]) -> None:
+def test_a_prompt_without_an_answer_is_refused(records: Path, answers: list[GradedAnswer]) -> None:
     write_answers(records, answers[:-2])
     named = f"no sequential answer to 2 of {len(TASKS)} prompts, {TASKS[-2].id} first"
     with pytest.raises(InputError, match=named):
@@ -98,9 +98,7 @@ def test_the_answers_of_another_model_are_refused(records: Path) -> None:
         reused_answers(records, model=OTHER)
 
 
-def test_rounding_may_change_one_answer_and_no_more(
-    records: Path, answers: list[GradedAnswer]
-) -> None:
+def test_one_different_answer_is_tolerated(records: Path, answers: list[GradedAnswer]) -> None:
     one = replace(answers[0], text="rounded")
     write_answers(records, [one, *answers[1:]])
     assert reused_answers(records)[0].text == "rounded"
@@ -109,7 +107,7 @@ def test_rounding_may_change_one_answer_and_no_more(
         reused_answers(records)
 
 
-def test_an_evaluation_with_them_has_the_same_answers(records: Path) -> None:
+def test_an_evaluation_with_reused_answers_is_the_same(records: Path) -> None:
     settings = TaskSettings(num_prompts=len(TASKS) // 2, num_timed=0, max_tokens=8)
     usual = evaluate_tasks(settings, MODEL, BASELINE, lambda *_: None)
     assert {task.id for task in usual.tasks} <= {task.id for task in TASKS}

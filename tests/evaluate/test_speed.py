@@ -1,4 +1,4 @@
-"""Speedups, parallelism and lengths of answers made by hand come out as worked out on paper."""
+"""Speedups, parallelism and lengths of small hand-made answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clocks(*walls: float | None) -> list[GradedAnswer]:
         ((3,), (0,), 0.33333),
     ],
 )
-def test_theoretical_speedup_is_the_baseline_s_path_over_ours(
+def test_theoretical_speedup_is_the_ratio_of_critical_paths(
     ours: tuple[int, ...], theirs: tuple[int, ...], expected: float
 ) -> None:
     assert speed(paths(*ours), paths(*theirs))["theoretical_speedup"]["mean"] == expected
@@ -63,7 +63,7 @@ def test_lengths_are_compared_in_characters(
 
 
 @given(lengths)
-def test_speedup_is_parallelism_without_the_baseline_s_length(pairs: list[tuple[int, int]]) -> None:
+def test_speedup_equals_parallelism_for_equal_content(pairs: list[tuple[int, int]]) -> None:
     """Where the baseline decodes the very same content one after another, the two are the same."""
     ours = [answered(num_content_tokens=n, critical_path=path) for n, path in pairs]
     base = [answered(num_content_tokens=n, critical_path=n) for n, _ in pairs]
@@ -72,7 +72,7 @@ def test_speedup_is_parallelism_without_the_baseline_s_length(pairs: list[tuple[
 
 
 @given(lengths)
-def test_nobody_is_faster_than_himself(pairs: list[tuple[int, int]]) -> None:
+def test_the_speedup_over_itself_is_1(pairs: list[tuple[int, int]]) -> None:
     ours = [answered(num_content_tokens=n, critical_path=path) for n, path in pairs]
     found = speed(ours, ours)
     one = {"mean": 1.0, "low": 1.0, "high": 1.0}
@@ -90,7 +90,7 @@ def test_nobody_is_faster_than_himself(pairs: list[tuple[int, int]]) -> None:
         ((None,), (None,), None, 0),
     ],
 )
-def test_realised_speedup_is_that_of_clocks(
+def test_realised_speedup_is_the_ratio_of_clocks(
     ours: tuple[float | None, ...],
     theirs: tuple[float | None, ...],
     speedup: float | None,

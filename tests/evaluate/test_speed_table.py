@@ -1,4 +1,4 @@
-"""The paper's table from records and traces, worked out on paper; the figures that show it."""
+"""Tables of speed from records and traces, and their figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def records(tmp_path: Path) -> Path:
     )
 
 
-def test_both_means_and_both_speedups_stand_side_by_side(records: Path) -> None:
+def test_the_table_has_both_means_and_both_speedups(records: Path) -> None:
     table = speed_table(read_systems([records]), "sequential")
     assert [*table] == ["sequential", "pasta"]
     figures = table["pasta"]
@@ -74,7 +74,7 @@ def test_both_means_and_both_speedups_stand_side_by_side(records: Path) -> None:
     assert [figures[key] for key in counts] == [2, 2, 1, ["generated"], 10]
 
 
-def test_each_run_is_held_against_its_own_baseline(tmp_path: Path) -> None:
+def test_each_run_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
     # The machine was twice as slow in the second run, for the baseline too.
     runs = []
     for name, slowness in (("pasta", 1.0), ("apar", 2.0)):
@@ -86,7 +86,7 @@ def test_each_run_is_held_against_its_own_baseline(tmp_path: Path) -> None:
     assert [table[name]["realised_speedup"]["mean"] for name in table] == [1.0, 2.0, 2.0]
 
 
-def test_runs_that_share_a_baseline_or_a_system_are_one(tmp_path: Path) -> None:
+def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) -> None:
     runs = []
     for prompt in "12":
         (tmp_path / prompt).mkdir()
@@ -101,19 +101,19 @@ def test_runs_that_share_a_baseline_or_a_system_are_one(tmp_path: Path) -> None:
         speed_tables([alone], "sequential")
 
 
-def test_of_two_records_of_one_answer_the_one_with_a_clock_counts(tmp_path: Path) -> None:
+def test_the_record_with_a_clock_is_taken(tmp_path: Path) -> None:
     rows = [record("pasta", "1", 10, wall) for wall in (None, 3.0, None)]
     (timing,) = read_systems([stored(tmp_path, *rows)])["pasta"].values()
     assert timing.wall_s == 3.0
 
 
-def test_records_of_tasks_are_read_too(tmp_path: Path) -> None:
+def test_records_of_tasks_are_read(tmp_path: Path) -> None:
     row = record("", "", 10) | {"task_id": "takings-test-0", "strategy": "pasta"}
     row = {key: value for key, value in row.items() if key not in ("system", "instruction_id")}
     assert [*read_systems([stored(tmp_path, row)])["pasta"]] == ["takings-test-0"]
 
 
-def test_a_folder_of_traces_has_a_system_a_folder_and_a_prompt_a_file(tmp_path: Path) -> None:
+def test_folders_of_traces_are_read(tmp_path: Path) -> None:
     document = parse(WRITTEN)
     plain = parse(document.plain_text)
     counts: list[tuple[int, int]] = []
@@ -140,13 +140,13 @@ def test_a_folder_of_traces_has_a_system_a_folder_and_a_prompt_a_file(tmp_path: 
         (record("pasta", "1", 1, num_content_tokens=True), "'num_content_tokens' is True"),
     ],
 )
-def test_a_row_that_is_no_record_is_named(tmp_path: Path, row: Any, says: str) -> None:
+def test_an_invalid_row_is_an_error_with_its_line(tmp_path: Path, row: Any, says: str) -> None:
     with pytest.raises(InputError) as raised:
         read_systems([stored(tmp_path, row)])
     assert says in str(raised.value)
 
 
-def test_nothing_to_read_and_a_baseline_that_is_not_there_are_named(records: Path) -> None:
+def test_empty_sources_and_an_unknown_baseline_are_refused(records: Path) -> None:
     with pytest.raises(InputError, match="no answers in"):
         read_systems([records.parent])
     with pytest.raises(UsageError, match="no answers of the baseline 'sot'"):

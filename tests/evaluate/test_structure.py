@@ -1,4 +1,4 @@
-"""What an answer forked and where it synced is read off its text, and counted as by hand."""
+"""Forks and syncs that are read from an answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_true_structure_is_that_of_the_reference(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_annotation_is_read_as_it_was_made(family: str) -> None:
+def test_structures_are_read_from_every_annotation(family: str) -> None:
     for task, name in itertools.product(tasks_of(family), ANNOTATORS):
         document = annotate(task, name, 3)
         blocks, syncs = marked(task, document, ONE_TOPIC.get(name))
@@ -49,7 +49,7 @@ def test_every_annotation_is_read_as_it_was_made(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_annotations_are_counted_as_by_hand(family: str) -> None:
+def test_forks_and_syncs_are_counted(family: str) -> None:
     for task, name in itertools.product(tasks_of(family), ANNOTATORS):
         document = annotate(task, name, 3)
         found, true = structure(task, document), true_structure(task)
@@ -64,7 +64,7 @@ def test_annotations_are_counted_as_by_hand(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_annotators_that_break_a_rule_lose_what_that_rule_is_worth(family: str) -> None:
+def test_annotators_that_break_a_rule_have_lower_figures(family: str) -> None:
     for task in tasks_of(family):
         true = true_structure(task)
         num_forks, num_syncs = len(true.forked), len(true.syncs)
@@ -112,7 +112,7 @@ def test_annotators_that_break_a_rule_lose_what_that_rule_is_worth(family: str) 
         ),
     ],
 )
-def test_what_a_model_may_write_is_read(text: str, expected: object) -> None:
+def test_odd_answers_of_models_have_a_structure(text: str, expected: object) -> None:
     assert structure(FORKS, annotated(text)) == expected
 
 
@@ -121,12 +121,12 @@ def test_two_syncs_in_front_of_one_unit_are_one() -> None:
     assert structure(FORKS, annotated(text)) == marks([0], [1], num_stray=1)
 
 
-def test_a_stray_block_was_given_and_is_not_right() -> None:
+def test_a_stray_block_lowers_precision() -> None:
     found = structure(FORKS, annotated('<async topic="a">Ada.</async><async topic="b">x</async>'))
     assert fork_counts(found, true_structure(FORKS)) == Counts(1, 2, 3)
 
 
-def test_a_sync_at_the_end_or_at_the_wrong_unit_is_not_right() -> None:
+def test_a_misplaced_sync_is_not_right() -> None:
     for end in ("<sync/>", "Bob.<sync/>", "<sync/>Bob."):
         found = structure(SYNCS, annotated(f'<async topic="a">Ada.</async>{end}'))
         assert sync_counts(found, true_structure(SYNCS)) == Counts(0, 1, 1)
@@ -134,13 +134,13 @@ def test_a_sync_at_the_end_or_at_the_wrong_unit_is_not_right() -> None:
     assert sync_counts(found, true_structure(SYNCS)) == Counts(1, 1, 1)
 
 
-def test_where_nothing_can_be_gained_nothing_is_wanted() -> None:
+def test_a_chain_wants_no_forks() -> None:
     assert true_structure(CHAIN) == marks()
     found = structure(CHAIN, annotated('<async topic="a">Ada.</async> Bob.'))
     assert fork_counts(found, true_structure(CHAIN)) == Counts(0, 1, 0)
     assert sync_counts(found, true_structure(CHAIN)) == Counts(0, 0, 0)
 
 
-def test_the_first_of_two_mentions_is_where_a_unit_begins() -> None:
+def test_a_unit_begins_at_its_first_mention() -> None:
     found = structure(FORKS, annotated('Ada and Bob. <async topic="b">Bob is here.</async>'))
     assert found == marks(num_stray=1)

@@ -1,4 +1,4 @@
-"""A whole evaluation: which tasks, who answers them, and that every figure is of those answers."""
+"""Evaluations of tasks: the choice of tasks, the rounds, the report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seed_of(task: Task) -> int:
 
 
 @pytest.mark.parametrize("num", [1, 4, 20, 21, 22, 30, 41, 42, 100])
-def test_there_are_as_many_prompts_as_were_asked_for_and_families_are_uniform(num: int) -> None:
+def test_the_number_of_prompts_is_exact_and_families_are_uniform(num: int) -> None:
     tasks, _ = choose_tasks(TaskSettings(num_prompts=num, num_timed=0))
     counts = by_family(tasks)
     trained = [counts[family] for family in TRAINED]
@@ -63,7 +63,7 @@ def test_there_are_as_many_prompts_as_were_asked_for_and_families_are_uniform(nu
 
 @given(st.integers(1, 70), st.integers(0, 5))
 @hypothesis_settings(max_examples=20)
-def test_what_is_timed_are_the_first_prompts_of_every_family(num: int, num_timed: int) -> None:
+def test_the_first_prompts_of_every_family_are_timed(num: int, num_timed: int) -> None:
     tasks, count = choose_tasks(TaskSettings(num_prompts=num, num_timed=num_timed))
     timed = tasks[:count]
     for family in (*TRAINED, *HELD_OUT):
@@ -72,28 +72,28 @@ def test_what_is_timed_are_the_first_prompts_of_every_family(num: int, num_timed
         assert [seed_of(task) for task in timed if task.family == family] == seeds[:num_timed]
 
 
-def test_more_prompts_are_the_same_and_others() -> None:
+def test_more_prompts_contain_fewer_prompts() -> None:
     few, _ = choose_tasks(TaskSettings(num_prompts=30))
     many, _ = choose_tasks(TaskSettings(num_prompts=60))
     assert {task.id for task in few} < {task.id for task in many}
     assert choose_tasks(TaskSettings(num_prompts=30))[0] == few
 
 
-def test_the_prompts_are_those_of_the_fixed_set() -> None:
+def test_prompts_equal_those_of_the_fixed_set() -> None:
     fixed = {task.id: task for task in task_set("test", 3)}
     tasks, _ = choose_tasks(TaskSettings(num_prompts=3 * len(TRAINED)))
     assert {task.id: task for task in tasks} == fixed
 
 
 @pytest.mark.parametrize("first", [0, 7, 90_000])
-def test_a_seed_says_which_prompts_come_first(first: int) -> None:
+def test_the_seed_is_that_of_the_first_prompts(first: int) -> None:
     tasks, count = choose_tasks(TaskSettings(num_prompts=42, num_timed=1, seed=first))
     timed = tasks[:count]
     assert {seed_of(task) for task in tasks} == {first, first + 1}
     assert {seed_of(task) for task in timed} == {first}
 
 
-def test_split_and_wordings_are_those_that_were_asked_for() -> None:
+def test_split_and_wordings_are_passed_on() -> None:
     settings = TaskSettings(num_prompts=21, split="hard", wordings="train")
     tasks, _ = choose_tasks(settings)
     assert tasks == [make(family, "hard", 0, wordings="train") for family in (*TRAINED, *HELD_OUT)]
@@ -137,7 +137,7 @@ def same(one: GradedAnswer, other: Any) -> bool:
     return (one.text, one.program) == (other.text, other.document.written())
 
 
-def test_company_does_not_change_an_answer(answers: TaskEvaluation) -> None:
+def test_batching_does_not_change_an_answer(answers: TaskEvaluation) -> None:
     params = SamplingParams(max_tokens=MAX_TOKENS)
     who = [("pasta", MODEL), ("sequential", BASELINE)]
     for name, model in who:
@@ -146,7 +146,7 @@ def test_company_does_not_change_an_answer(answers: TaskEvaluation) -> None:
             assert same(answers.scored[name][place], alone)
 
 
-def test_the_random_model_gives_answers_of_every_kind(answers: TaskEvaluation) -> None:
+def test_the_random_model_answers_in_every_way(answers: TaskEvaluation) -> None:
     """Or these tests would prove little."""
     ours = answers.scored["pasta"]
     assert {row.finish_reason for row in ours} == {"stop", "length"}
@@ -154,7 +154,7 @@ def test_the_random_model_gives_answers_of_every_kind(answers: TaskEvaluation) -
     assert [row.text for row in ours] != [row.text for row in answers.scored["sequential"]]
 
 
-def test_every_task_has_an_answer_in_order_whatever_became_of_it(answers: TaskEvaluation) -> None:
+def test_every_task_has_an_answer_in_order(answers: TaskEvaluation) -> None:
     ids = [task.id for task in answers.tasks]
     for name in ("sequential", "pasta"):
         rows = answers.scored[name]
@@ -167,7 +167,7 @@ def test_every_task_has_an_answer_in_order_whatever_became_of_it(answers: TaskEv
         assert figures["held_out"]["num_prompts"] == 4
 
 
-def test_the_report_has_what_is_documented(answers: TaskEvaluation, timed: TaskEvaluation) -> None:
+def test_the_report_has_the_documented_keys(answers: TaskEvaluation, timed: TaskEvaluation) -> None:
     for settings, given_ones in ((ALL, answers), (TIMED, timed)):
         found = report(settings, given_ones, MODEL, BASELINE)
         assert found.keys() >= DOCUMENTED
@@ -186,7 +186,7 @@ def test_the_report_has_what_is_documented(answers: TaskEvaluation, timed: TaskE
         assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_headlines_are_of_the_families_that_training_sees(answers: TaskEvaluation) -> None:
+def test_headlines_exclude_held_out_families(answers: TaskEvaluation) -> None:
     found = strategies_of(ALL, answers)["pasta"]
     for names, figures in (
         (TRAINED, found),
@@ -211,7 +211,7 @@ def test_without_clocks_there_is_no_realised_speedup(answers: TaskEvaluation) ->
     assert found["pasta"]["well_formed_unmasked"] is None
 
 
-def test_what_is_decoded_alone_is_what_was_decoded_among_others(timed: TaskEvaluation) -> None:
+def test_timed_answers_equal_batched_answers(timed: TaskEvaluation) -> None:
     assert timed.num_timed == len(timed.tasks)
     for name in ("sequential", "pasta"):
         for alone, among in zip(timed.timed[name], timed.scored[name], strict=True):
@@ -221,7 +221,7 @@ def test_what_is_decoded_alone_is_what_was_decoded_among_others(timed: TaskEvalu
             assert among.wall_s is None
 
 
-def test_the_clocks_are_those_of_the_report(timed: TaskEvaluation) -> None:
+def test_the_report_uses_the_clocks(timed: TaskEvaluation) -> None:
     found = strategies_of(TIMED, timed)
     assert [*found] == ["sequential", "pasta", PERFECT]
     for name in found:
@@ -241,7 +241,7 @@ def test_perfect_forks_are_the_references_with_their_true_structure(timed: TaskE
     assert "quality" not in figures  # it would be no answer of the model's
 
 
-def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
+def test_bounds_fork_everywhere_and_at_the_model_s_rate() -> None:
     settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
     answers, _ = run(settings)
     rows = {name: answers.timed[name] for name in BOUNDS}
@@ -266,7 +266,7 @@ def test_bounds_fork_everywhere_and_as_often_as_the_model_by_chance() -> None:
         assert "quality" not in one
 
 
-def test_the_mask_is_off_where_it_is_said_to_be(timed: TaskEvaluation) -> None:
+def test_unmasked_answers_are_decoded_without_the_mask(timed: TaskEvaluation) -> None:
     free = timed.unmasked[UNMASKED["pasta"]]
     params = SamplingParams(max_tokens=MAX_TOKENS, mask=False)
     for task, row in zip(timed.tasks, free, strict=True):
@@ -277,7 +277,7 @@ def test_the_mask_is_off_where_it_is_said_to_be(timed: TaskEvaluation) -> None:
     assert strategies_of(TIMED, timed)["pasta"]["well_formed_unmasked"] == well_formed
 
 
-def test_the_records_tell_every_answer_and_how_it_came_about(timed: TaskEvaluation) -> None:
+def test_records_have_the_answers_of_every_round(timed: TaskEvaluation) -> None:
     rows = timed.records()
     num = len(timed.tasks)
     assert len(rows) == 6 * num
@@ -286,7 +286,7 @@ def test_the_records_tell_every_answer_and_how_it_came_about(timed: TaskEvaluati
     assert kinds == {key: num for key in [*names, (PERFECT, True), (UNMASKED["pasta"], False)]}
 
 
-def test_progress_is_told_from_the_beginning_to_the_end(
+def test_progress_reaches_the_end_of_every_round(
     timed_run: tuple[TaskEvaluation, list[tuple[str, int, int]]],
 ) -> None:
     _, told = timed_run
@@ -295,14 +295,14 @@ def test_progress_is_told_from_the_beginning_to_the_end(
         assert [row for row in told if row[0] == name][-1] == (name, num, num)
 
 
-def test_a_strategy_that_was_not_asked_for_is_the_yardstick_and_no_more() -> None:
+def test_an_unrequested_baseline_is_answered_and_not_reported() -> None:
     settings = TaskSettings(strategies=("pasta",), num_prompts=1, num_timed=0, max_tokens=4)
     found = run(settings)[0]
     assert [*found.scored] == ["sequential", "pasta"]
     assert [*strategies_of(settings, found)] == ["pasta"]
 
 
-def test_a_model_that_was_not_taught_has_no_forks_to_be_judged(
+def test_a_model_without_tag_pieces_has_no_fork_precision(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     untaught = tiny("untaught", has_tag_pieces=False)

@@ -1,4 +1,4 @@
-"""Win rates of small tables, what is missing from them, and rows that are no judgements."""
+"""Win rates of small tables, missing verdicts, invalid rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
     assert "refused" not in found
 
 
-def test_a_missing_verdict_is_named_and_there_is_no_headline() -> None:
+def test_a_missing_verdict_is_named_and_there_is_no_win_rate() -> None:
     found = win_rate_figures(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
     assert (found["n_total"], found["n_missing"], found["missing_rows"]) == (6, 2, [1, 3])
     assert [found[key] for key in HEADLINES] == [None] * 4
@@ -69,18 +69,18 @@ def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
     assert "refused" not in figures
 
 
-def test_many_missing_verdicts_are_all_counted_and_ten_are_named() -> None:
+def test_all_missing_verdicts_are_counted_and_ten_are_named() -> None:
     found = win_rate_figures(made(1, *[None] * 30), Calibration())
     assert found["refused"].endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
     assert len(found["missing_rows"]) == 30
 
 
-def test_nothing_but_missing_verdicts_has_no_rate_even_if_allowed() -> None:
+def test_without_any_verdict_there_is_no_win_rate() -> None:
     found = win_rate_figures(made(None, None), Calibration(), allow_missing=True)
     assert (found["win_rate"], found["length_controlled_winrate"]) == (None, None)
 
 
-def test_a_row_beyond_the_difficulty_table_is_named() -> None:
+def test_a_row_without_difficulty_is_refused() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
         win_rate_figures(made(1, 1), Calibration([0.5]))
 
@@ -136,7 +136,7 @@ def test_a_stored_preference_is_read(tmp_path: Path, stored: Any, preference: An
         (json.dumps({k: v for k, v in ROW.items() if k != "preference"}), "no 'preference'"),
     ],
 )
-def test_a_row_that_is_no_judgement_is_named_by_its_line(
+def test_an_invalid_judgement_is_an_error_with_its_line(
     tmp_path: Path, line: str, says: str
 ) -> None:
     file = tmp_path / "rows.jsonl"
@@ -146,7 +146,7 @@ def test_a_row_that_is_no_judgement_is_named_by_its_line(
     assert says in str(raised.value)
 
 
-def test_tables_that_are_not_what_they_should_be_are_named(tmp_path: Path) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     for text, says in (
         ("index\n0\n", "no column instruction_difficulty"),

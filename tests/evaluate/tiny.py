@@ -1,4 +1,4 @@
-"""Models that know nothing, small enough to answer many tasks in a test, and to fork at random."""
+"""Tiny random models that fork at random."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is asked: AlpacaEval's instructions or others, from a file or from the hub.
-
-Also whose answers came with them: AlpacaEval keeps a reference's outputs in the same form.
-"""
+"""Read instructions and reference answers, from a file or from the hub."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from pasta_lm.errors import InputError, MissingExtraError
 from pasta_lm.evaluate.judgements import json_lines
 
 SOURCES = ("dataset", "domain", "source")
-"""Where a row says what it comes from, the first that it has."""
+"""Keys that name a row's data set; the first one counts."""
 HUB_FILE = "alpaca_eval.json"
-"""The file of a hub data set that is read where none is named."""
+"""The file of a hub data set that is read if none is named."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.json)(?<!\.jsonl)(?<!\.gz)(:.+)?")
 
 
@@ -25,20 +22,20 @@ class Instruction(NamedTuple):
     """One instruction."""
 
     id: str
-    """Stable: the file's, or the row."""
+    """The file's, or the row."""
     row: int
-    """Its place in the whole file, from 0: where its difficulty is looked up."""
+    """Its place in the whole file, from 0, as in the table of difficulty."""
     dataset: str
-    """Where it comes from, such as ``koala``; empty: not said."""
+    """For example ``koala``; empty: not known."""
     text: str
 
 
 class Reference(NamedTuple):
-    """Answers that were there before, by instruction."""
+    """Answers from a file that others are compared with."""
 
     name: str
     outputs: dict[str, str]
-    """By the text of the instruction: files agree in that, and not in their ids."""
+    """By the text of the instruction; files do not agree in their ids."""
 
 
 def read_instructions(source: str, limit: int | None = None) -> list[Instruction]:
@@ -46,9 +43,8 @@ def read_instructions(source: str, limit: int | None = None) -> list[Instruction
 
     Args:
         source: A file of JSON lines (gzipped if named ``.gz``) or of one JSON array, its rows with
-            ``instruction``, or annotated data with ``messages`` that are one turn of the user's,
-            and perhaps ``id`` and ``dataset``; or a data set of the hub, ``owner/name`` or
-            ``owner/name:file.json``.
+            ``instruction`` or with ``messages`` of one user turn, and optionally ``id`` and
+            ``dataset``; or a data set of the hub, ``owner/name`` or ``owner/name:file.json``.
         limit: The first so many; None: all.
 
     Raises:
@@ -73,9 +69,9 @@ def read_instructions(source: str, limit: int | None = None) -> list[Instruction
 
 
 def read_reference(source: str) -> Reference:
-    """Read answers that are to be the reference, in AlpacaEval's form.
+    """Read reference answers in AlpacaEval's form.
 
-    The name is the rows' ``generator``, or the file's where they have none.
+    Their name is the rows' ``generator``, or else the file's name.
 
     Raises:
         InputError: nothing can be read there, or a row lacks ``instruction`` or ``output``.
@@ -98,18 +94,12 @@ def alpaca_eval_rows(
 ) -> list[dict[str, str]]:
     """Return answers in the form that AlpacaEval reads."""
     return [
-        {
-            "dataset": one.dataset,
-            "instruction": one.text,
-            "output": output,
-            "generator": generator,
-        }
-        for one, output in zip(instructions, outputs, strict=True)
+        {"dataset": one.dataset, "instruction": one.text, "output": text, "generator": generator}
+        for one, text in zip(instructions, outputs, strict=True)
     ]
 
 
 def _only_turn(messages: Any) -> Any:
-    """Return what the user says, where that is the whole conversation."""
     if not isinstance(messages, list) or len(messages) != 1 or not isinstance(messages[0], dict):
         return None
     return messages[0].get("content") if messages[0].get("role") == "user" else None
@@ -123,7 +113,7 @@ def _stem(source: str) -> str:
 
 
 def _rows(source: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows of a file, each with its place for messages."""
+    """Return the rows of a file, each with its place for error messages."""
     path = Path(source)
     if not path.exists() and _HUB_NAME.fullmatch(source):
         path = _from_hub(source)
@@ -145,7 +135,6 @@ def _array(path: Path) -> list[dict[str, Any]]:
 
 
 def _from_hub(source: str) -> Path:
-    """Download one file of a data set, or take it from the cache."""
     try:
         from huggingface_hub import hf_hub_download
     except ModuleNotFoundError as exc:

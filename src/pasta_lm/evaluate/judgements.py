@@ -1,6 +1,6 @@
-"""Stored judgements of AlpacaEval: which of two answers a judge preferred, and how long they are.
+"""Read stored judgements of AlpacaEval: preferences between two answers, and their lengths.
 
-A row is one instruction, answered by a reference and by a model; nothing is asked of anybody.
+A row is one instruction, answered by a reference and by a model.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +18,11 @@ _KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
 
 
 class Judgement(NamedTuple):
-    """One verdict on a model's answer, held against the reference's."""
+    """One verdict on a model's answer, compared with the reference's."""
 
     model: str
     row: int
-    """Of the instruction: where its difficulty is looked up."""
+    """Of the instruction, in the table of difficulty."""
     preference: float | None
     """From 0, the reference wins, to 1, the model wins; a draw is 0.5. None: no verdict."""
     len_1: int
@@ -30,33 +30,29 @@ class Judgement(NamedTuple):
     len_2: int
     """Characters of the model's answer."""
     judge: str | None = None
-    """Its name, where the row says it."""
     baseline: str | None = None
-    """Whose answers were the reference, where the row says it."""
+    """The name of the reference; None: not recorded."""
 
 
 class GamedRow(NamedTuple):
-    """One verdict on the reference told to be brief, or verbose: it holds the fit to the truth."""
+    """A verdict on the reference told to be brief or verbose, which steadies the fit."""
 
     preference: float
     """From 0 to 1, as above."""
     length: float
-    """The difference of lengths in its standard deviations, reference less model."""
+    """The difference of lengths in its standard deviations, reference minus model."""
     difficulty: float
 
 
 def read_judgements(path: Path) -> dict[str, list[Judgement]]:
-    """Read judgements of one or more models, a JSON object a line, gzipped if named ``.gz``.
+    """Read judgements by model, one JSON object a line, gzipped if named ``.gz``.
 
-    A row has ``model, row, preference, len_1, len_2``, and may name ``judge`` and ``baseline``;
+    A row has ``model, row, preference, len_1, len_2`` and may have ``judge`` and ``baseline``.
     ``preference`` is from 1, the reference wins, to 2, the model wins; 0 and 1.5 are draws, null is
-    a verdict that is missing.
-
-    Returns:
-        By model, in the order of the file.
+    a missing verdict.
 
     Raises:
-        InputError: the file cannot be read, or a row is no judgement: the first is named.
+        InputError: the file cannot be read, or a row is no judgement; the first is named.
     """
     models: dict[str, list[Judgement]] = {}
     seen: set[tuple[str, int]] = set()
@@ -75,7 +71,7 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, each with its line.
+    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, with line numbers.
 
     Raises:
         InputError: the file cannot be read, or a line is no JSON object.
@@ -96,7 +92,7 @@ def judgement(row: dict[str, Any]) -> Judgement:
     """Return a judgement from its JSON object.
 
     Raises:
-        InputError: a key is missing, or has a value that means nothing.
+        InputError: a key is missing or has a wrong value.
     """
     for key, kind in _KEYS.items():
         value = row.get(key)
@@ -106,22 +102,12 @@ def judgement(row: dict[str, Any]) -> Judgement:
             raise InputError(f"{key!r} is {value}, below 0")
     if "preference" not in row:
         raise InputError("no 'preference'; a missing verdict is null")
-    return Judgement(
-        row["model"],
-        row["row"],
-        _preference(row["preference"]),
-        row["len_1"],
-        row["len_2"],
-        row.get("judge"),
-        row.get("baseline"),
-    )
+    known = {key: row[key] for key in Judgement._fields if key in row}
+    return Judgement(**known | {"preference": _preference(row["preference"])})
 
 
 def named(judgements: Iterable[Judgement]) -> tuple[str | None, str | None]:
-    """Return who judged and whose answers were the reference, as far as the rows say.
-
-    Several are named together: such rows are of no one judge.
-    """
+    """Return the judge and the reference, as far as the rows name them; several are all named."""
     rows = list(judgements)
     judges = dict.fromkeys(one.judge for one in rows if one.judge)
     baselines = dict.fromkeys(one.baseline for one in rows if one.baseline)
@@ -129,15 +115,13 @@ def named(judgements: Iterable[Judgement]) -> tuple[str | None, str | None]:
 
 
 def _preference(value: Any) -> float | None:
-    if value is None or value != value:  # as a table of numbers has it, missing is not-a-number
+    if value is None or value != value:  # tables of numbers write a missing value as NaN
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"'preference' is {value!r}, not a number")
-    if value == 0:
-        return 0.5
-    if not 1 <= value <= 2:
+    if value and not 1 <= value <= 2:
         raise InputError(f"'preference' is {value}, but must be 0 or from 1 to 2")
-    return float(value) - 1
+    return float(value) - 1 if value else 0.5
 
 
 def read_difficulty(path: Path) -> list[float]:
@@ -146,22 +130,20 @@ def read_difficulty(path: Path) -> list[float]:
     Raises:
         InputError: the file cannot be read, or its rows are not 0, 1, 2 and so on.
     """
-    rows = list(_table(path, ("index", "instruction_difficulty")))
+    rows = list(_table(path, "index", "instruction_difficulty"))
     if [index for index, _ in rows] != list(range(len(rows))):
         raise InputError(f"{path}: 'index' must count its rows from 0")
     return [difficulty for _, difficulty in rows]
 
 
 def read_gamed(path: Path) -> list[GamedRow]:
-    """Read verdicts on the reference told to be brief or verbose.
-
-    Columns ``preference`` (0 to 1), ``std_delta_len`` and ``instruction_difficulty``.
+    """Read gamed rows: ``preference`` (0 to 1), ``std_delta_len``, ``instruction_difficulty``.
 
     Raises:
         InputError: the file cannot be read, or a cell is no number.
     """
-    columns = ("preference", "std_delta_len", "instruction_difficulty")
-    rows = [GamedRow(*cells) for cells in _table(path, columns)]
+    cells = _table(path, "preference", "std_delta_len", "instruction_difficulty")
+    rows = [GamedRow(*row) for row in cells]
     if not all(0 <= row.preference <= 1 for row in rows):
         raise InputError(f"{path}: a 'preference' is not from 0 to 1")
     return rows
@@ -178,8 +160,8 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} cannot be read: {exc}") from exc
 
 
-def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[float, ...]]:
-    """Yield the named columns of a CSV file as numbers, a row each."""
+def _table(path: Path, *columns: str) -> Iterator[tuple[float, ...]]:
+    """Yield the named columns of a CSV file as numbers."""
     reader = csv.DictReader(_lines(path))
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:

@@ -1,8 +1,8 @@
-"""The length-controlled win rate: what a model would win if its answers were of the usual length.
+"""The length-controlled win rate: the win rate predicted for answers of equal length.
 
 A logistic regression explains each verdict by the difference of lengths, the instruction's
-difficulty and the model itself; the win rate is its mean prediction without the first. Soft
-labels, no intercept, an L1 penalty whose weight is chosen by five-fold cross-validation.
+difficulty and the model; the win rate is its mean prediction without the difference of lengths.
+Soft labels, no intercept, an L1 penalty whose weight is chosen by five-fold cross-validation.
 
 Source: Dubois et al., "Length-Controlled AlpacaEval" (arXiv 2404.04475); AlpacaEval 2's code.
 """
@@ -24,42 +24,33 @@ from pasta_lm.evaluate.judgements import GamedRow, Judgement
 Array = NDArray[np.float64]
 
 GAMED_WEIGHT = 0.1
-"""What a gamed row counts for; AlpacaEval's regularisation of 0.2, over two gamed models."""
+"""The weight of a gamed row: AlpacaEval's regularisation of 0.2, over two gamed models."""
 CHOICES = tuple(float(choice) for choice in np.logspace(-4, 4, 10))
-"""Inverse penalties to choose from, called C by solvers."""
+"""Inverse penalties to choose from (C in the names of scikit-learn)."""
 NUM_FOLDS = 5
 NUM_DRAWS, SEED = 200, 0
 
 
 class Design(NamedTuple):
-    """What is fitted."""
+    """The rows that are fitted."""
 
-    features: Array
-    """[N, F]."""
-    targets: Array
-    """[N], from 0 to 1."""
-    weights: Array
-    """[N]: what each row counts for."""
+    features: Array  # [N, F]
+    targets: Array  # [N], from 0 to 1
+    weights: Array  # [N]
 
 
 @dataclass(frozen=True, slots=True)
 class LengthControlled:
-    """A fit and what follows from it.
-
-    Attributes:
-        win_rate: In percent.
-        standard_error: Of the mean prediction over instructions, in percentage points, as
-            AlpacaEval has it: the fit itself is taken as known. None of a single row.
-        weights: Of each feature, by name.
-        inverse_penalty: C.
-        predictions: By row, in percent; of some rows the mean is their own win rate.
-    """
+    """A fit; rates are in percent."""
 
     win_rate: float
     standard_error: float | None
+    """Of the mean prediction, as AlpacaEval has it: the fit itself is taken as known."""
     weights: dict[str, float]
+    """By feature."""
     inverse_penalty: float
     predictions: tuple[float, ...]
+    """By row; their mean over some rows is the win rate of these."""
 
 
 def length_controlled(
@@ -69,13 +60,13 @@ def length_controlled(
     *,
     inverse_penalty: float | None = None,
 ) -> LengthControlled | None:
-    """Return the length-controlled win rate of one model; None of fewer rows than folds.
+    """Return the length-controlled win rate of one model; None if there are fewer rows than folds.
 
     Args:
-        judgements: Of one model; a row without a verdict is predicted and teaches nothing.
-        difficulty: By row; None: not known, and then the fit has no such feature.
-        gamed: The gamed models' rows; none where the difficulty is not known.
-        inverse_penalty: C; None: chosen by cross-validation.
+        judgements: Of one model; a row without a verdict is predicted and not fitted.
+        difficulty: By row; None: not known, and the fit has no such feature.
+        gamed: The gamed models' rows; empty if the difficulty is not known.
+        inverse_penalty: None: chosen by cross-validation.
 
     Raises:
         IndexError: a row has no difficulty.
@@ -104,8 +95,7 @@ def interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval of a length-controlled win rate, in percent.
 
-    Percentile bootstrap over instructions; each draw is fitted again, with the same penalty, so
-    the interval holds what the standard error leaves out.
+    Percentile bootstrap over instructions; each draw is fitted again with the same penalty.
     """
     draw = np.random.default_rng(SEED)
     rates = []
@@ -149,10 +139,8 @@ def _design(
 
 
 def fit(design: Design, inverse_penalty: float) -> Array:
-    """Return the weights [F] that minimise ``sum |w| + C * weighted cross entropy``, exactly.
-
-    Each weight is the difference of two that are not negative, which makes the penalty smooth.
-    """
+    """Return the weights [F] that minimise ``sum |w| + C * weighted cross entropy``, exactly."""
+    # A weight is the difference of two that are not negative, which makes the penalty smooth.
     num_features = design.features.shape[1]
     scale = 1 / (inverse_penalty * max(float(design.weights.sum()), 1.0))
 
@@ -161,10 +149,8 @@ def fit(design: Design, inverse_penalty: float) -> Array:
         slopes = design.weights * (expit(logits) - design.targets)
         gradient = scale * inverse_penalty * (design.features.T @ slopes)
         value = scale * (inverse_penalty * float(cross_entropy(design, logits).sum()))
-        return (
-            value + scale * float(halves.sum()),
-            np.concatenate([gradient, -gradient]) + scale,
-        )
+        penalised = value + scale * float(halves.sum())
+        return penalised, np.concatenate([gradient, -gradient]) + scale
 
     found: Any = minimize(
         loss,
@@ -179,17 +165,15 @@ def fit(design: Design, inverse_penalty: float) -> Array:
 
 
 def cross_entropy(design: Design, logits: Array) -> Array:
-    """Return what each row costs, [N], weighted."""
+    """Return the weighted cross entropy of each row, [N]."""
     wins, losses = log_expit(logits), log_expit(-logits)
     costs: Array = -design.weights * (design.targets * wins + (1 - design.targets) * losses)
     return costs
 
 
 def choose_penalty(design: Design) -> float:
-    """Return the inverse penalty with the least cross entropy on rows left out.
-
-    Rows are dealt to folds in turn, so that the rows of one instruction are left out together.
-    """
+    """Return the inverse penalty with the smallest cross entropy on the rows left out."""
+    # In turn, so that the rows of one instruction are in one fold.
     folds = np.arange(len(design.targets)) % NUM_FOLDS
     costs = [
         np.mean([_left_out(design, folds == fold, choice) for fold in range(NUM_FOLDS)])
@@ -199,7 +183,6 @@ def choose_penalty(design: Design) -> float:
 
 
 def _left_out(design: Design, is_left_out: NDArray[np.bool_], inverse_penalty: float) -> float:
-    """Return the mean cost of some rows under the weights of all others."""
     weights = fit(Design(*(part[~is_left_out] for part in design)), inverse_penalty)
     rest = Design(*(part[is_left_out] for part in design))
     return float(cross_entropy(rest, rest.features @ weights).mean())

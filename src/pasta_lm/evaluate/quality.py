@@ -1,4 +1,4 @@
-"""How good the answers are, and whether what was forked may be forked; intervals by prompt."""
+"""Quality of answers, and of their decisions to fork and to sync; intervals over prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pasta_lm.tasks.task import Task
 Figures = dict[str, Any]
 TIE = 1e-9
 """Grades that differ by less are the same."""
-SHOWN = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+NUM_STANDARD_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors that a difference must have to be found four times of five."""
 
 
@@ -46,16 +46,16 @@ def quality(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -
 def smallest_difference(
     answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]
 ) -> float | None:
-    """Return the difference in mean grade that so many prompts would show with a power of 0.8.
+    """Return the difference in mean grade that these prompts would show with a power of 0.8.
 
-    Two-sided at 0.05, from the spread of the paired differences themselves; None of one prompt.
+    Two-sided at 0.05, from the spread of the paired differences; None for a single prompt.
 
     Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, chapter 2.
     """
     differences = [a.grade - b.grade for a, b in zip(answers, baseline, strict=True)]
     if len(differences) < 2:
         return None
-    return round(SHOWN * stdev(differences) / sqrt(len(differences)), 5)
+    return round(NUM_STANDARD_ERRORS * stdev(differences) / sqrt(len(differences)), 5)
 
 
 def _score(ours: float, theirs: float) -> float:
@@ -83,10 +83,10 @@ def _ratio(counts: Sequence[Counts], whole: Callable[[Counts], int]) -> Interval
 
 
 def _pairs(tasks: Sequence[Task], found: Sequence[Structure], true: Sequence[Structure]) -> Figures:
-    """Return in how many minimal pairs both structures are exact, and in how many nearer.
+    """Return the shares of minimal pairs whose structures are exact, and are told apart.
 
-    Sides are told apart where the structure of each answer is nearer to its own true one than to
-    its pair partner's, whatever else is wrong in it. Deciding the same way on both sides never is.
+    A pair is told apart if the structure of each answer is nearer to its own true one than to that
+    of its pair partner. The same structure on both sides never is.
     """
     sides: Mapping[str, list[tuple[Structure, Structure]]] = defaultdict(list)
     for task, one in zip(tasks, zip(found, true, strict=True), strict=True):

@@ -1,8 +1,7 @@
-"""What an answer forks and where it syncs, held against what its dependencies allow.
+"""Forks and syncs of an answer, compared with the dependencies of its task.
 
-A unit of a task counts as forked if a block begins with it. Blocks that hold no unit are stray;
-of a block that holds several, the first is the forked one. A sync is named by the unit in front of
-which it stands.
+A unit of a task counts as forked if a block begins with it. A block without a unit is stray; of a
+block with several units, the first is forked. A sync is named by the unit that follows it.
 """
 
 from __future__ import annotations
@@ -19,25 +18,19 @@ from pasta_lm.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The forks and syncs of one answer.
-
-    Attributes:
-        forked: Units that are blocks.
-        num_stray: Blocks that begin with no unit.
-        syncs: Units in front of which a sync stands; the number of units stands for the end.
-    """
+    """The forks and syncs of one answer."""
 
     forked: frozenset[int] = frozenset()
+    """Units that are blocks."""
     num_stray: int = 0
+    """Blocks that begin with no unit."""
     syncs: frozenset[int] = frozenset()
+    """Units that follow a sync; the number of units stands for the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How two structures of one task agree: what was right, given and wanted.
-
-    Precision is right / given, recall right / wanted, over all prompts together.
-    """
+    """Agreement with the true structure: precision is right / given, recall right / wanted."""
 
     right: int
     given: int
@@ -54,10 +47,10 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
     """Return what an answer forked, unit by unit.
 
     Args:
-        task: What was asked.
+        task: The task.
         document: The answer.
-        by_details: Blocks hold what stands behind a unit's first words, as APAR forks: a block
-            that begins with no unit forks the one that it stands in.
+        by_details: Blocks hold what follows a unit's first words, as APAR forks: a block that
+            begins with no unit forks the unit that it is in.
     """
     found = unit_starts(task, document.plain_text)
     starts = sorted((start, index) for index, start in enumerate(found) if start is not None)

@@ -1,7 +1,7 @@
-"""Win rates from stored judgements: plain and length-controlled, and what is missing from them.
+"""Win rates from stored judgements: plain, length-controlled, and comparable with the leaderboard.
 
-A row without a verdict is counted and named. While one is missing there is no headline, unless it
-is asked for; then the rate with the missing rows lost stands beside it.
+Rows without a verdict are counted and named. While one is missing there is no win rate unless
+that is allowed; then the rate with the missing rows lost stands beside it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 BASELINE = "gpt4_1106_preview"
 NUM_INSTRUCTIONS = 805
 NUM_NAMED = 10
-"""Missing rows that a message names; the figures name all."""
+"""Missing rows that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the length-controlled fit knows of the instructions.
-
-    Attributes:
-        difficulty: By row; None: not known.
-        gamed: The gamed models' rows; none without difficulty.
-    """
+    """What the length-controlled fit knows of the instructions."""
 
     difficulty: Sequence[float] | None = None
+    """By row; None: not known."""
     gamed: Sequence[GamedRow] = ()
+    """Empty without difficulty."""
 
 
 def win_rate_figures(
@@ -71,7 +68,7 @@ def win_rate_figures(
 
 
 def plain_figures(judgements: Sequence[Judgement]) -> Figures:
-    """Return what needs no fit, over the rows that have a verdict."""
+    """Return the figures that need no fit, over the rows that have a verdict."""
     given = np.array([one.preference for one in judgements if one.preference is not None])
     missing = [one.row for one in judgements if one.preference is None]
     return {
@@ -89,14 +86,14 @@ def plain_figures(judgements: Sequence[Judgement]) -> Figures:
 
 
 def fitted_of(judgements: Sequence[Judgement], calibration: Calibration) -> LengthControlled | None:
-    """Return the length-controlled fit; None where there is too little to fit."""
+    """Return the length-controlled fit; None if there is too little to fit."""
     if all(one.preference is None for one in judgements):
         return None
     return length_controlled(judgements, calibration.difficulty, calibration.gamed)
 
 
 def refusal(num_rows: int, missing: Sequence[int | str]) -> str:
-    """Return why there is no headline."""
+    """Return why there is no win rate."""
     named = ", ".join(map(str, missing[:NUM_NAMED]))
     more = f" and {len(missing) - NUM_NAMED} more" if len(missing) > NUM_NAMED else ""
     return f"no win rate: {len(missing)} of {num_rows} rows have no verdict ({named}{more})"

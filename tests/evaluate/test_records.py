@@ -1,4 +1,4 @@
-"""A graded answer keeps what was answered, and can be read again from its record."""
+"""Graded answers and their record files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(document: Document, finish_reason: str = "stop", num_illegal: int = 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_reference_has_the_best_grade_and_the_true_structure(family: str) -> None:
+def test_the_reference_has_grade_1_and_the_true_structure(family: str) -> None:
     task = make(family, "test", 3)
     document = gold(task).with_lengths(len)
     row = graded_answer(task, answer(document), "pasta")
@@ -55,7 +55,7 @@ def test_content_is_counted_without_tags_and_topics() -> None:
     assert answered(critical_path=0).parallelism == 10
 
 
-def test_a_clock_is_kept_where_it_means_something() -> None:
+def test_only_timed_answers_have_a_clock() -> None:
     task = make("legs", "test", 0)
     assert graded_answer(task, answer(Document()), "pasta").wall_s is None
     assert graded_answer(task, answer(Document()), "pasta", is_timed=True).wall_s == 0.5
@@ -65,14 +65,14 @@ def test_a_clock_is_kept_where_it_means_something() -> None:
     ("finish_reason", "num_illegal", "is_well_formed"),
     [("stop", 0, True), ("stop", 1, False), ("length", 0, False), ("abort", 0, False)],
 )
-def test_well_formed_is_what_ends_by_itself_and_has_no_tag_out_of_place(
+def test_well_formed_answers_stop_and_have_no_illegal_tag(
     finish_reason: str, num_illegal: int, is_well_formed: bool
 ) -> None:
     row = answered(finish_reason=finish_reason, num_illegal=num_illegal)
     assert row.is_well_formed is is_well_formed
 
 
-def test_a_record_has_all_that_an_answer_has(tmp_path: Path) -> None:
+def test_a_record_has_all_fields_of_an_answer(tmp_path: Path) -> None:
     rows = [
         answered(0.5, structure=marks([2, 0], [1], 3), text="\u00e9\n\u2028x", wall_s=0.25),
         answered(1.0),
@@ -88,6 +88,6 @@ def test_a_record_has_all_that_an_answer_has(tmp_path: Path) -> None:
         assert GradedAnswer(**{**told, "structure": row.structure}) == row
 
 
-def test_a_record_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_record_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         write_answers(tmp_path / "absent" / "records.jsonl", [answered()])

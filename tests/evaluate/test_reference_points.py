@@ -1,4 +1,4 @@
-"""What speeds are held against: perfect forks, the fastest sequential way, other shapes."""
+"""Reference points for speedups: gold forks, speculative decoding, other model shapes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_bound_has_a_speed_over_the_timed_prompts_and_no_quality(found: dict[s
     assert found["num_prompts"] == 3 * len(FAMILIES)
 
 
-def test_a_share_of_perfect_forks_is_of_the_same_prompts(
+def test_the_fraction_of_perfect_forks_is_over_the_same_prompts(
     comparison: Comparison, found: dict[str, Any]
 ) -> None:
     share = figures(found, "ours")["of_perfect_forks"]
@@ -109,7 +109,7 @@ def test_a_share_of_perfect_forks_is_of_the_same_prompts(
     assert figures(found, "perfect forks")["of_perfect_forks"] is None
 
 
-def test_speed_is_also_held_against_the_fastest_sequential_way(found: dict[str, Any]) -> None:
+def test_speed_is_also_given_over_the_fastest_sequential_decoding(found: dict[str, Any]) -> None:
     assert found["fastest_sequential"] == "lookup"
     over = {one["name"]: one["over_fastest_sequential"]["mean"] for one in found["points"]}
     assert over["lookup"] == 1
@@ -118,7 +118,7 @@ def test_speed_is_also_held_against_the_fastest_sequential_way(found: dict[str, 
     assert over["ours"] == pytest.approx(realised / 1.5, abs=1e-4)
 
 
-def test_without_clocks_no_way_is_the_fastest(tmp_path: Path) -> None:
+def test_without_clocks_there_is_no_fastest_sequential_decoding(tmp_path: Path) -> None:
     write_records(tmp_path / "a.jsonl", num_timed=0)
     points = (point(tmp_path, "ours"), point(tmp_path, "plain", strategy="sequential"))
     asked = Comparison(points=points, ours="PASTA", baseline="b")
@@ -127,7 +127,7 @@ def test_without_clocks_no_way_is_the_fastest(tmp_path: Path) -> None:
     assert {one["over_fastest_sequential"] for one in found["points"]} == {None}
 
 
-def test_guesses_have_a_clock_and_no_theory(comparison: Comparison) -> None:
+def test_speculative_strategies_have_no_theoretical_speedup(comparison: Comparison) -> None:
     """A pass checks several guesses and a draft's passes are not counted: paths say nothing."""
     found = report(comparison, read_points(comparison))
     lookup = next(one for one in found["points"] if one["name"] == "lookup")
@@ -141,7 +141,7 @@ def test_guesses_have_a_clock_and_no_theory(comparison: Comparison) -> None:
     }
 
 
-def test_the_page_shows_bounds_step_costs_and_what_was_not_replayed(found: dict[str, Any]) -> None:
+def test_the_page_shows_bounds_step_costs_and_missing_replays(found: dict[str, Any]) -> None:
     text = frontier_page(found)
     assert "| perfect forks | replayed | - |" in text
     assert "tiny: replayed, random-weights, float32 on cpu: 1: 1.00, 2: 1.25\n" in text
@@ -152,14 +152,14 @@ def test_the_page_shows_bounds_step_costs_and_what_was_not_replayed(found: dict[
     assert ">perfect forks<" in drawn
 
 
-def test_a_measurement_that_is_no_json_is_refused(comparison: Comparison, folder: Path) -> None:
+def test_an_invalid_side_measurement_is_refused(comparison: Comparison, folder: Path) -> None:
     (folder / "broken.json").write_text("{", "utf-8")
     broken = SideMeasurement(name="tiny", file=str(folder / "broken.json"), command="")
     with pytest.raises(InputError, match=r"broken\.json is no JSON"):
         report(replace(comparison, replays=(broken,)), [])
 
 
-def test_measurements_beside_the_points_are_read_with_them(tmp_path: Path) -> None:
+def test_side_measurements_are_read_from_the_recipe(tmp_path: Path) -> None:
     head = 'ours = "P"\nbaseline = "b"\n'
     table = '[[points]]\nname = "p"\nmethod = "P"\nmodel = "m"\nrecords = "r"\n'
     path = tmp_path / "c.toml"
@@ -175,7 +175,7 @@ def test_measurements_beside_the_points_are_read_with_them(tmp_path: Path) -> No
             read_comparison(path)
 
 
-def test_programs_of_timed_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
+def test_exported_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "programs.jsonl"
     assert export_answers(folder / "a.jsonl", "pasta", out) == 2 * len(FAMILIES)
     read = read_annotated(out, needs_prompt=True)

@@ -54,7 +54,7 @@ def found(comparison: Comparison) -> dict[str, Any]:
     return report(comparison, read_points(comparison))
 
 
-def test_the_page_needs_nothing_beside_it(found: dict[str, Any]) -> None:
+def test_the_page_is_valid_markdown_without_links(found: dict[str, Any]) -> None:
     page = frontier_page(found)
     assert "<script" not in page
     assert "://" not in page
@@ -64,14 +64,14 @@ def test_the_page_needs_nothing_beside_it(found: dict[str, Any]) -> None:
         assert len(counts) <= 1
 
 
-def test_a_name_is_no_markup_of_the_page(found: dict[str, Any]) -> None:
+def test_names_are_escaped(found: dict[str, Any]) -> None:
     evil = found | {"points": [point | {"name": EVIL} for point in found["points"]]}
     page = frontier_page(evil | {"comparisons": []})
     assert EVIL not in page
     assert "&lt;script>alert(1)\\|" in page
 
 
-def test_the_page_has_every_figure_with_its_kind_and_what_was_not_run(
+def test_the_page_has_kinds_figures_and_missing_points(
     found: dict[str, Any],
 ) -> None:
     page = frontier_page(found)
@@ -82,7 +82,7 @@ def test_the_page_has_every_figure_with_its_kind_and_what_was_not_run(
     assert page.count("\n| takings |") == 2  # a row for each point of every family
 
 
-def test_what_the_paper_reports_is_labelled_and_enters_no_figure_of_ours(
+def test_published_figures_are_labelled_and_change_no_other_figure(
     found: dict[str, Any],
 ) -> None:
     page = frontier_page(found)
