@@ -174,7 +174,7 @@ def side(pair: str | None, *, is_exact: bool) -> tuple[Task, GradedAnswer]:
         ([("a", True), ("a", True)], 1.0, 1),
         ([("a", True), ("a", False)], 0.0, 1),
         ([("a", False), ("a", False)], 0.0, 1),
-        # Half a pair counts neither as right nor as wrong, and a task without a pair partner does not.
+        # Half a pair and a task without a pair partner are not counted.
         ([("a", True), ("b", False), (None, True), ("a", True), (None, False)], 1.0, 1),
         ([("a", True), ("b", True), ("b", True), ("a", False), ("c", True)], 0.5, 2),
     ],
