@@ -1,7 +1,7 @@
-"""Rows on disk that outlive a kill: each is there whole, or was never written.
+"""A journal of JSON lines that survives a kill: every row is complete, or was never written.
 
-A line of JSON is a row. What stands behind the last line break was being written when the process
-ended; it is cut off when the file is opened again.
+An incomplete last line was being written when the process ended; it is cut off when the file is
+opened again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ Row = dict[str, Any]
 
 
 class Journal:
-    """A file of rows to which rows are added; each has an ``id``, and no two the same."""
+    """A file to which rows are appended; each has a unique ``id``."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file, or begin one; its folder is made.
-
-        Args:
-            path: The file. A torn last line is cut off.
+        """Open a journal or begin one; an incomplete last line is cut off.
 
         Raises:
-            InputError: a line before the last is no row, or an id occurs twice.
+            InputError: a line before the last is not a row, or an id occurs twice.
         """
         self.path = path
         self._is_torn = False
@@ -37,25 +34,21 @@ class Journal:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """Return what is on disk, by id, in the order in which it was written."""
+        """Return the rows on disk by id, in the order in which they were written."""
         return self._rows
 
     def read_again(self) -> None:
-        """Take up what others have added; a torn last line is cut off.
-
-        Raises:
-            InputError: see the beginning.
-        """
+        """Read the rows that other processes have appended; raises the same error."""
         _cut_torn_line(self.path)
         self._rows = {row["id"]: row for row in read_rows(self.path)} if self.path.exists() else {}
         self._is_torn = False
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows; when this returns they are on the disk, not in a buffer.
+        """Append rows; on return they are on disk, not in a buffer.
 
         Raises:
-            ValueError: an id is there already.
-            PastaError: the disk does not take them; nothing of them counts.
+            ValueError: an id exists already.
+            PastaError: the disk cannot be written; none of the rows counts.
         """
         for row in rows:
             if row["id"] in self._rows:
@@ -65,7 +58,7 @@ class Journal:
         try:
             self._write(b"".join(map(line_of, rows)))
         except OSError as exc:
-            self._is_torn = True  # nothing may stand behind it; opening it again cuts it off
+            self._is_torn = True  # nothing may follow it; opening the file again cuts it off
             raise PastaError(
                 f"{self.path} cannot be written: {exc.strerror}",
                 hint="what was counted is safe; make room and run the same command again",
@@ -84,22 +77,9 @@ class Journal:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold a file for this process alone while the context lasts; it is made if it is not there.
+    """Lock a file for this process; the file is made if it does not exist.
 
-    The system gives it back, whatever ends the process.
-
-    Raises:
-        UsageError: another process holds it.
-    """
-    handle = hold(path)
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
-def hold(path: Path) -> int:
-    """Hold a file for this process alone; return the handle whose closing gives it back.
+    The system releases the lock however the process ends.
 
     Raises:
         UsageError: another process holds it.
@@ -108,20 +88,22 @@ def hold(path: Path) -> int:
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise UsageError(
+                f"another process is writing {path.parent}", hint="wait for it, or end it"
+            ) from exc
+        yield
+    finally:
         os.close(handle)
-        raise UsageError(
-            f"another process is writing {path.parent}", hint="wait for it, or end it"
-        ) from exc
-    return handle
 
 
 def read_rows(path: Path) -> list[Row]:
     """Read a file of rows.
 
     Raises:
-        InputError: it cannot be read, a line is no row with an ``id``, or an id occurs twice.
+        InputError: it cannot be read, a line is not a row with an ``id``, or an id occurs twice.
     """
     rows: list[Row] = []
     seen: set[str] = set()
@@ -143,7 +125,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a file at once: a reader finds all rows or no file."""
+    """Write a file atomically: a reader finds all rows or no file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
@@ -155,7 +137,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def line_of(row: Row) -> bytes:
-    """Return a row as it stands in a file, its line break included."""
+    """Return a row as a line of a file."""
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
@@ -168,7 +150,6 @@ def _row_of(line: bytes) -> Row | None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut off what stands behind the last line break."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -180,7 +161,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put a new name on the disk too, where the system can."""
+    """Write a new file name to disk, where the system supports it."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -34,9 +34,7 @@ class RowLog:
 
     row: SourceRow
     replies: list[Mapping[str, Any]] = field(default_factory=list)
-    """The raw replies."""
     status: str = PENDING
-    """``ok``, ``failed``, ``skipped`` or ``pending``."""
     reason: str = ""
     """Why it failed or was skipped."""
     message: str = ""
@@ -74,12 +72,7 @@ class Tally:
 
 
 class AnnotationLog:
-    """The journal of one output folder.
-
-    Attributes:
-        rows: By their index in the source.
-        tally: The sums.
-    """
+    """The journal of one output folder, its rows by their index in the source, and its sums."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object], prices: Prices) -> None:
         """Read or begin a journal; see ``open_log``."""

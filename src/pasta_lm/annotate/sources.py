@@ -107,7 +107,7 @@ def _source_row(row: Any, columns: str | None) -> SourceRow:
     id = _digest(content) if own in (None, "") else str(own)
     if found is None:
         return SourceRow(id, "", "", NO_COLUMNS)
-    if not _is_unicode(id + prompt + answer):
+    if any("\ud800" <= one <= "\udfff" for one in id + prompt + answer):  # half a surrogate pair
         return SourceRow(_digest(content), "", "", NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
     return SourceRow(id, prompt, answer, missing)
@@ -226,11 +226,6 @@ def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether text can be encoded: JSON can contain half of a surrogate pair."""
-    return not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _digest(text: str) -> str:
