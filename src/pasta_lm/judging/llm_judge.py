@@ -123,7 +123,7 @@ class LLMJudge:
             raise MissingVerdictsError(
                 f"{self.name} gave no verdict on {num_missing} of {len(outcomes)} comparisons: "
                 f"{describe_missing(missing)}",
-                hint="run again to ask for what has no reply; one that says nothing stays as it is",
+                hint="run again to ask for missing replies; stored ones are final",
             )
         for problem, some in missing.items():
             self.missing.setdefault(problem, []).extend(some)
@@ -207,7 +207,7 @@ class LLMJudge:
                 raise CostLimitError(
                     f"the cost limit of {self.cost_limit_usd:g} USD leaves {num_left} comparisons "
                     f"without a reply; spent in all: {spent}",
-                    hint="raise it and go on: what was paid for is kept",
+                    hint="raise it and run again: paid replies are kept",
                 )
 
 

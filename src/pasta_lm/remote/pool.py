@@ -119,7 +119,7 @@ class Pool:
         if isinstance(error, RemoteError):
             raise RemoteError(
                 f"{error.message} ({self._num_failed_in_a_row} {self._what} in a row)",
-                hint="what was paid is kept: run the same command again when the server is back",
+                hint="paid replies are kept: run the same command again when the server is back",
             ) from error
         if not self._num_answered:
             raise EndpointError(

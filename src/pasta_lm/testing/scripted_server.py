@@ -268,7 +268,7 @@ def serve(play: Play, flags: Namespace) -> None:
 
 
 def _logprob(one: TokenLogprob) -> dict[str, Any]:
-    top = [{"token": token, "logprob": logprob} for token, logprob in one.top]
+    top = [candidate._asdict() for candidate in one.top]
     return {"token": one.token, "logprob": one.logprob, "top_logprobs": top}
 
 
