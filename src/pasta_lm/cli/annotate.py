@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pasta_lm.annotate.recipe import AnnotateConfig
 
 INTERRUPTED = 130
+WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
 """Rows of a data set of the hub that an estimate reads; the run reads them again."""
 SECONDS_BETWEEN_LINES = 60.0
-"""Of progress, if standard error is not a terminal."""
 
 
 def annotate(
@@ -64,9 +64,7 @@ def annotate(
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=_reporter(show_bar, num_rows),
-                notice=lambda num: _say(
-                    f"waiting for {num} requests in flight; Ctrl-C again stops at once"
-                ),
+                notice=lambda num: _say(WAITING.format(num)),
             )
     except KeyboardInterrupt:
         _say(f"stopped at once; what was paid is kept. {to_continue}")
@@ -105,20 +103,16 @@ def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
     from pasta_lm.annotate.run import source_rows
     from pasta_lm.annotate.teacher import Conversation
 
-    for row in source_rows(recipe, limit) if recipe.teacher else ():
-        if row.skipped is None:
-            talk = Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
-            for message in talk.messages:
-                typer.echo(f"--- {message['role']}\n{message['content']}")
-            return
+    rows = (row for row in source_rows(recipe, limit) if row.skipped is None)
+    for row in islice(rows, 1) if recipe.teacher else ():
+        talk = Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
+        for message in talk.messages:
+            typer.echo(f"--- {message['role']}\n{message['content']}")
 
 
 def _summary(tally: Tally) -> str:
-    rows = tally.num_rows
-    return (
-        f"{tally.num_ended} rows: {rows['ok']} ok, {rows['failed']} failed, "
-        f"{rows['skipped']} skipped; {tally.spent}"
-    )
+    rows = ", ".join(f"{tally.num_rows[name]} {name}" for name in ("ok", "failed", "skipped"))
+    return f"{tally.num_ended} rows: {rows}; {tally.spent}"
 
 
 def _reporter(show_bar: Progress, num_rows: int | None) -> Callable[[Tally], None]:
