@@ -87,11 +87,11 @@ def _budget(plan: Plan) -> Iterator[str]:
         one, two = sft["train"], bon["train"]
         sampled = options.num_sampled or bon["data"]["tasks"]["num_prompts"]
         yield f"- Finetuning of the base: {one['steps']} steps of at most"
-        yield f"  {sft['data']['max_tokens']} tokens, {one['optimizer']} at"
+        yield f"  {sft['data']['max_tokens']} tokens, AdamW at"
         yield f"  {one['learning_rate']:g}."
         yield f"- Stage two: {two['rounds']} rounds of {sampled} prompts with"
         yield f"  {bon['rollouts']['samples']} samples each, {two['epochs']} epoch,"
-        yield f"  {two['optimizer']} as trials chose, as many for every method; round one's"
+        yield "  AdamW as trials chose, as many for every method; round one's"
         yield "  samples are shared by all weights of a method."
     yield f"- {options.num_prompts} test prompts, {options.num_timed} of each family timed; what is"
     yield "  `generated` and what `replayed` stands on each page."
