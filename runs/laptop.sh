@@ -21,7 +21,7 @@ is_tiny=false
 is_gpu=false
 for flag in "$@"; do
     case $flag in
-        --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 workers=1 limits=(--max-tokens 48) ;;
+        --tiny) is_tiny=true out=build/tiny prompts=84 timed=0 workers=1 limits=(--set max_tokens=48) ;;
         --gpu) is_gpu=true out=build/gpu ;;
         --audit) variants+=(audit-always-fork audit-never-sync) ;;
         *) echo "runs/laptop.sh: unknown flag $flag (known: --tiny, --gpu, --audit)" >&2; exit 2 ;;
@@ -78,7 +78,7 @@ measure() { # name, model, flags...
     fi
     say "results/$name.json: measuring"
     $PASTA evaluate tasks --model "$model" --baseline "$out/baseline/model" \
-        --records "$out/results/$name.jsonl" --json --workers "$workers" \
+        --records "$out/results/$name.jsonl" --json --set "workers=$workers" \
         "${limits[@]}" "$@" >"$out/results/$name.part"
     mv "$out/results/$name.part" "$out/results/$name.json"
 }
@@ -93,11 +93,11 @@ for variant in "${variants[@]}"; do
     if [[ $variant == audit-* ]]; then
         measure "$variant-dev" "$out/$variant/model" --split dev --num-prompts 840 --num-timed 0
     elif [[ $variant != baseline ]]; then
-        flags=(--num-prompts "$prompts" --num-timed "$timed" --threads 1)
+        flags=(--num-prompts "$prompts" --num-timed "$timed" --set threads=1)
         measure "$variant-test" "$out/$variant/model" --split test "${flags[@]}"
         flags=(--num-prompts "$((prompts / 4))" --num-timed 0)
         measure "$variant-hard" "$out/$variant/model" --split hard "${flags[@]}"
-        measure "$variant-seen-wordings" "$out/$variant/model" --wordings train "${flags[@]}"
+        measure "$variant-seen-wordings" "$out/$variant/model" --set wordings=train "${flags[@]}"
     fi
 done
 for variant in "${variants[@]}"; do

@@ -80,10 +80,11 @@ def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
     (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
     serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
     assert serve[:3] == ["python", "-m", "pasta_lm.testing.scripted_judge"]
-    assert f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
+    assert f"judge.url=http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
     changed = {"build/rehearsal": str(tmp_path / "run")}
     with ScriptedServer(mute_at_times(prefer_more_words, 0.5)) as server:
-        words = [server.base_url if "://" in word else changed.get(word, word) for word in ask]
+        changed |= {word: f"judge.url={server.base_url}" for word in ask if "://" in word}
+        words = [changed.get(word, word) for word in ask]
         result = pasta(*words[1:], "--set", "max_tokens=8", "--set", "num_timed=2")
     assert result.code == 0
     told = [int(n) for n in re.findall(r"pipeline check, n = (\d+)", result.out)]

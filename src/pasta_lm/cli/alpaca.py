@@ -79,23 +79,24 @@ def alpaca(
             "systems": system or None,
         }
         found = read_settings(AlpacaRecipe, recipe, flags, changes)
-        try:
-            run, is_stopped = _run(out, found, cost_limit)
-        except KeyboardInterrupt:
-            typer.echo("pasta: interrupted; the same command continues the run", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        run, is_stopped = _run(out, found, cost_limit)
     report = alpaca_report(run, allow_missing=allow_missing)
     write_outputs(run, report)
     if as_json:
         print_json(report)
     else:
         _print(report, out)
+    if _print_refusals(report) or is_stopped:
+        raise typer.Exit(FAILED)
+
+
+def _print_refusals(report: Mapping[str, Any]) -> bool:
+    """Say which systems have no win rate, and why; return whether there are any."""
     refused = {name: one["refused"] for name, one in report["systems"].items() if "refused" in one}
     for name, reason in refused.items():
         hint = "run again, or --allow-missing gives both rates"
         typer.echo(f"pasta: {name}: {reason}; {hint}", err=True)
-    if refused or is_stopped:
-        raise typer.Exit(FAILED)
+    return bool(refused)
 
 
 def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[AlpacaRun, bool]:
@@ -106,8 +107,12 @@ def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[Alp
     prices = Prices(recipe.judge.input_price, recipe.judge.output_price)
     require_prices(prices, cost_limit)
     run = begin_run(out, recipe.settings())
-    _answer(run, recipe)
-    return run, _judge(run, recipe.judge.key_env, prices, cost_limit)
+    try:
+        _answer(run, recipe)
+        return run, _judge(run, recipe.judge.key_env, prices, cost_limit)
+    except KeyboardInterrupt:
+        typer.echo("pasta: interrupted; the same command continues the run", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:

@@ -212,7 +212,7 @@ def export(
 
     The timed answers in the families that training sees, with their prompts.
     """
-    from pasta_lm.evaluate.export import export_answers
+    from pasta_lm.evaluate.records import export_answers
 
     typer.echo(f"{out}: {export_answers(records, strategy, out)} answers")
 

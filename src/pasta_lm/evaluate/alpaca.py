@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,36 @@ class JudgeRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaRecipe:
-    """The recipe of ``pasta evaluate alpaca``."""
+class AlpacaInputs:
+    """The settings that a recipe and a stored run share."""
 
     instructions: str = "tatsu-lab/alpaca_eval"
     """A file with 'instruction', or owner/name or owner/name:file of the hub."""
     limit: int | None = None
+    """The first so many instructions; None: all."""
+    reference: str | None = None
+    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
+    difficulty: str | None = None
+    """AlpacaEval's table of the instructions' difficulty; None: not known."""
+    gamed: str | None = None
+    """AlpacaEval's verdicts on the gamed reference."""
+    num_timed: int | None = None
+    """The first so many instructions are decoded one at a time; None: all."""
+    max_tokens: int = 2048
+    """Of an answer, all threads together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlpacaRecipe(AlpacaInputs):
+    """The recipe of ``pasta evaluate alpaca``."""
+
     model: str | None = None
     baseline: str | None = None
     """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
     strategies: tuple[str, ...] = ("sequential", "pasta")
     systems: tuple[str, ...] = ()
     """More systems, each NAME=STRATEGY:MODEL."""
-    reference: str | None = None
-    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
     judge: JudgeRecipe = JudgeRecipe()
-    difficulty: str | None = None
-    gamed: str | None = None
-    num_timed: int | None = None
-    """The first so many instructions are decoded one at a time; None: all."""
-    max_tokens: int = 2048
     pool_tokens: int = 65_536
     """Cache entries of each model's engine."""
     dtype: str | None = None
@@ -113,9 +123,8 @@ class AlpacaRecipe:
             systems.append(System(name, strategy, model))
         for one in systems:
             check_choice("strategies", one.strategy, STRATEGIES)
-        shared = ("instructions", "limit", "reference", "difficulty", "gamed", "num_timed")
         return AlpacaSettings(
-            **{key: getattr(self, key) for key in (*shared, "max_tokens")},
+            **{field.name: getattr(self, field.name) for field in fields(AlpacaInputs)},
             systems=tuple(systems),
             judge_model=judge.model,
             judge_url=judge.url,
@@ -124,22 +133,16 @@ class AlpacaRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaSettings:
-    """The settings that a run's answers and judgements depend on; see ``AlpacaRecipe``."""
+class AlpacaSettings(AlpacaInputs):
+    """The settings that a run's answers and judgements depend on; they are stored with it."""
 
-    instructions: str
-    limit: int | None = None
     systems: tuple[System, ...]
     baseline: str = sequential.NAME
     """A system: the baseline of speed, and of quality if there is no reference."""
-    reference: str | None = None
     judge_model: str | None = None
+    """The judge, as its endpoint knows it; None: nothing is judged."""
     judge_url: str | None = None
     template: str = "stated-confidence-v1"
-    difficulty: str | None = None
-    gamed: str | None = None
-    num_timed: int | None = None
-    max_tokens: int = 2048
 
     def __post_init__(self) -> None:
         """Validate combinations of keys.

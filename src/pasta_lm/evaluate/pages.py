@@ -10,32 +10,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pasta_lm.tasks.registry import training_families
 
 Figures = Mapping[str, Any]
-ALPACA_NUMBERS = (
-    (
-        "length-controlled win rate",
-        "length_controlled_winrate",
-        "length_controlled_interval",
-        "n_total",
-        " %",
-    ),
-    ("win rate", "win_rate", "win_rate_interval", "n_total", " %"),
-    (
-        "win rate, missing verdicts lost",
-        "win_rate_missing_lost",
-        "no interval",
-        "num_prompts",
-        " %",
-    ),
-    ("theoretical speedup", "theoretical_speedup", None, "num_prompts", "x"),
-    ("realised speedup", "realised_speedup", None, "num_timed", "x"),
-    ("realised / theoretical", "efficiency", None, "num_timed", ""),
-    ("parallelism", "parallelism", None, "num_prompts", ""),
-    ("length ratio, characters", "length_ratio", None, "num_prompts", ""),
-    ("theoretical, arithmetic mean", "theoretical_speedup_arithmetic", None, "num_prompts", "x"),
-    ("realised, arithmetic mean", "realised_speedup_arithmetic", None, "num_timed", "x"),
-    ("failed prompts", "num_failed", "no interval", "num_prompts", ""),
-)
-"""Title, key, the key of the interval (None: the figure has it), the key of n, unit."""
 
 
 def frontier_page(found: Figures) -> str:
@@ -46,7 +20,7 @@ def frontier_page(found: Figures) -> str:
 
 def alpaca_page(report: Figures) -> str:
     """Return the report of an ``alpaca`` run as Markdown."""
-    return _templates().get_template("alpaca.md.j2").render(report=report, numbers=ALPACA_NUMBERS)
+    return _templates().get_template("alpaca.md.j2").render(report=report)
 
 
 def _templates() -> Environment:

@@ -11,8 +11,10 @@ from typing import Any
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.structure import Structure
+from pasta_lm.journal import Row, write_rows
+from pasta_lm.language.document import parse_program
 from pasta_lm.strategies import apar, pasta
-from pasta_lm.tasks.registry import make
+from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
 
 PERFECT, ALWAYS, RANDOM = "perfect forks", "always fork", "random fork"
@@ -105,3 +107,44 @@ def task_of(task_id: str, family: str, wordings: str | None) -> Task:
     """Return the task of a record; its id names the split and the seed."""
     split, seed = task_id.removeprefix(f"{family}-").rsplit("-", 1)
     return make(family, split, int(seed), wordings=wordings)
+
+
+def export_answers(records: Path, strategy: str, out: Path, *, wordings: str | None = None) -> int:
+    """Write the timed answers of one strategy as annotated data; return how many there are.
+
+    Only answers with text, in the families that training sees.
+
+    Args:
+        records: What ``pasta evaluate tasks --records`` wrote.
+        strategy: Whose answers.
+        out: The file; it is written as a whole or not at all.
+        wordings: The split of the wordings, if it is another than that of the prompts.
+
+    Raises:
+        InputError: the records cannot be read, or have no timed answer by this strategy.
+    """
+    trained = set(training_families())
+    timed = [
+        one
+        for one in read_answers(records)
+        if one.strategy == strategy and one.wall_s is not None and one.family in trained
+    ]
+    if not timed:
+        raise InputError(
+            f"{records} has no timed answer by {strategy}",
+            hint="write it with `pasta evaluate tasks --num-timed`",
+        )
+    rows = [_row(one, wordings) for one in timed if one.text.strip()]
+    write_rows(out, rows)
+    return len(rows)
+
+
+def _row(one: GradedAnswer, wordings: str | None) -> Row:
+    has_lengths = all(block.units is not None for block in parse_program(one.program).blocks)
+    prompt = task_of(one.task_id, one.family, wordings).prompt
+    return {
+        "id": one.task_id,
+        "messages": [{"role": "user", "content": prompt}],
+        "response" if has_lengths else "annotated": one.program,
+        "source": one.strategy,
+    }

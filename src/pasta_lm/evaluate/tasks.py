@@ -213,9 +213,8 @@ def evaluate_tasks(
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
         for name in dict.fromkeys((sequential.NAME, *settings.strategies))
     ]
-    known: list[tuple[System, Prompt, Decoded]] = []
-    if settings.baseline_records is not None:
-        known = reused(Path(settings.baseline_records), benchmark.prompts, systems[0], answerer)
+    path = settings.baseline_records
+    known = reused(Path(path), benchmark.prompts, systems[0], answerer) if path else []
     rates: list[float] = []
 
     def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
