@@ -21,14 +21,14 @@ import torch
 from machine import describe_machine
 from transformers import PreTrainedModel
 
+from pasta_lm.engines.annotated import Record, read_annotated
 from pasta_lm.engines.torch.loading import DTYPES, LoadedModel
 from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, replay
 
 
-def stratified(answers: list[AnnotatedAnswer], number: int, seed: int) -> list[AnnotatedAnswer]:
+def stratified(answers: list[Record], number: int, seed: int) -> list[Record]:
     """Return answers spread evenly over the order of their numbers of blocks, shuffled."""
     rng = random.Random(seed)
     ordered = sorted(answers, key=lambda a: (len(a.document.blocks), rng.random()))
@@ -52,7 +52,7 @@ def generate_s(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> fl
 class Benchmark:
     """One shape and dtype over some answers; saves as it goes."""
 
-    def __init__(self, loaded: LoadedModel, answers: list[AnnotatedAnswer], out: Path) -> None:
+    def __init__(self, loaded: LoadedModel, answers: list[Record], out: Path) -> None:
         """Keep a second copy of the model, with transformers' own attention."""
         import copy
 
@@ -79,7 +79,7 @@ class Benchmark:
                 self._compare(report.pairs[0], part)
             self._save(report)
 
-    def _compare(self, pair: Pair, part: list[AnnotatedAnswer]) -> None:
+    def _compare(self, pair: Pair, part: list[Record]) -> None:
         answer = next(a for a in part if a.id == pair.id)
         vocabulary = self._loaded.vocabulary
         prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    answers = read_annotated(args.answers).answers
+    answers = read_annotated(args.answers).records
     tokenizer = train_tokenizer(answer.document.plain_text for answer in answers)
     chosen = stratified(answers, args.number or len(answers), args.seed)
     loaded = random_model(

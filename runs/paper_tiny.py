@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
-from pasta_lm.data.records import Record, read_records
+from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.language.tags import PIECES
 from pasta_lm.strategies.model import builtin_folder
 

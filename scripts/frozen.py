@@ -176,7 +176,7 @@ def encoded() -> dict[str, Any]:
     """Return the encoded form of starter rows under every position strategy that trains."""
     try:
         from pasta_lm.data.encode import encode_example
-        from pasta_lm.data.records import read_records
+        from pasta_lm.engines.annotated import read_records
     except ImportError as error:
         raise SystemExit(f"the encoder has moved: {error}") from error
     from pasta_lm.engines.vocabulary import Vocabulary

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sklearn.metrics import cohen_kappa_score
 
-from pasta_lm.data.records import Record, read_records
+from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.engines.scripted import words
 from pasta_lm.evaluate.intervals import as_dict, ratio
 from pasta_lm.evaluate.intervals import mean as interval_of_mean

@@ -8,6 +8,7 @@
     │   ├── ModelNotFoundError         no model at that place, or none named
     │   └── EndpointError              a remote server refuses the key, the model or the address
     ├── InputError                 exit code 3: a file, a line or a prompt is invalid
+    │   ├── MissingFileError           there is no file at a path
     │   ├── PastaSyntaxError           text that breaks the grammar of PASTA-LANG
     │   └── RequestError               a request that can never be served (too long, too large)
     ├── ModelError                 exit code 1: a model cannot be used as it is
@@ -67,6 +68,15 @@ class InputError(PastaError):
     """Report that a file, a line or a prompt is invalid."""
 
     exit_code = 3
+
+
+class MissingFileError(InputError):
+    """Report that there is no file at a path."""
+
+    def __init__(self, path: object) -> None:
+        """Name the path."""
+        hint = "check the path; a relative path starts at the current folder"
+        super().__init__(f"no such file: {path}", hint=hint)
 
 
 class PastaSyntaxError(InputError):

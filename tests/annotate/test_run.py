@@ -13,7 +13,7 @@ import pytest
 from pasta_lm.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
 from pasta_lm.annotate.run import Run, annotate
 from pasta_lm.annotate.sources import SourceConfig
-from pasta_lm.data.records import read_records
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.remote.pool import COST_LIMIT

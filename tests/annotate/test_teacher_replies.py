@@ -17,7 +17,7 @@ import pytest
 from pasta_lm.annotate.filters import Reason
 from pasta_lm.annotate.run import Run, annotate
 from pasta_lm.annotate.teacher import asked_answer
-from pasta_lm.data.records import read_records
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.annotate.runs import AT_ONCE, recipe
 

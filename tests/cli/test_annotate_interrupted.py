@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.annotate.log import JOURNAL
-from pasta_lm.data.records import read_records
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.remote.pace import FIRST_LIMIT
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.testing.scripted_teacher import teacher_by_rule

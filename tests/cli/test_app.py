@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import subprocess
 import sys
 from typing import Any
@@ -124,30 +123,17 @@ def test_only_debug_shows_a_traceback(pasta: Pasta, arguments: tuple[str, ...]) 
         pasta("view", "no", PASTA_DEBUG="1")
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_loads_no_heavy_module() -> None:
+    heavy = {"torch", "transformers", "tokenizers", "pydantic", "openai", "sklearn", "scipy"}
+    heavy |= {"matplotlib", "numpy", "rich", "pasta_lm.interpreter"}
     code = (
         "import sys; sys.argv = ['pasta', '--help']\n"
         "from pasta_lm.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'rich', 'pasta_lm.interpreter'}\n"
-        "sys.exit(' '.join(heavy & {*sys.modules}) or 0)"
+        f"sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_help_takes_less_than_a_third_of_a_second() -> None:
-    def cpu_s() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    times = []
-    for _ in range(3):
-        before_s = cpu_s()
-        command = [sys.executable, "-m", "pasta_lm", "--help"]
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(cpu_s() - before_s)
-    assert min(times) < 0.3
 
 
 @pytest.mark.parametrize("verb", [("train", "sft"), ("train", "preference"), ("annotate",)])

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import strategies as st
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse

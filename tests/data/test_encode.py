@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, UsageError, VocabularyError

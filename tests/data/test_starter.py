@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.records import read_records
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.engines.scripted import words
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document

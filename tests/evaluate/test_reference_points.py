@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.annotated import read_annotated
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate.comparison import Comparison, Point, SideMeasurement, read_comparison
 from pasta_lm.evaluate.figures import frontier_plot
@@ -18,7 +19,6 @@ from pasta_lm.evaluate.frontier import report
 from pasta_lm.evaluate.pages import frontier_page
 from pasta_lm.evaluate.points import Speed, read_points
 from pasta_lm.evaluate.records import PERFECT, export_answers, read_answers, write_answers
-from pasta_lm.strategies.annotated import read_annotated
 from tests.evaluate.records import FAMILIES, answers, tasks, write_records
 
 STEPS = {
@@ -185,7 +185,7 @@ def test_exported_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
         if one.strategy == "pasta" and one.wall_s is not None
     }
     prompts = {task.id: task.prompt for task in tasks(2)}
-    for one in read.answers:
+    for one in read.records:
         assert one.document.plain_text == rows[one.id].text
         assert (one.prompt, one.source) == (prompts[one.id], "pasta")
     with pytest.raises(InputError, match="no timed answer by apar"):

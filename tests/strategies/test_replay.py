@@ -10,6 +10,7 @@ from statistics import geometric_mean
 
 import pytest
 
+from pasta_lm.engines.annotated import Record, read_annotated
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
@@ -18,7 +19,6 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.annotated import AnnotatedAnswer, read_annotated
 from pasta_lm.strategies.replay import Figures, Pair, ReplayReport, replay
 from tests.models import build, load, loaded
 
@@ -29,8 +29,8 @@ TWO = (
 ONE = "Nothing to share here."
 
 
-def answer(annotated: str, name: str = "a") -> AnnotatedAnswer:
-    return AnnotatedAnswer(name, "A question?", parse(annotated, "annotator"))
+def answer(annotated: str, name: str = "a") -> Record:
+    return Record(name, "A question?", parse(annotated, "annotator"))
 
 
 def test_both_runs_decode_exactly_the_text() -> None:
@@ -186,9 +186,9 @@ def test_rows_are_read_in_either_form(tmp_path: Path, is_zipped: bool) -> None:
     path = tmp_path / ("a.jsonl.gz" if is_zipped else "a.jsonl")
     path.write_bytes(gzip.compress(data) if is_zipped else data)
     found = read_annotated(path)
-    assert [(a.id, a.prompt) for a in found.answers] == [("w", "Q"), ("7", "I"), ("3", "P")]
+    assert [(a.id, a.prompt) for a in found.records] == [("w", "Q"), ("7", "I"), ("3", "P")]
     assert found.problems == []
-    assert len(read_annotated(path, limit=2).answers) == 2
+    assert len(read_annotated(path, limit=2).records) == 2
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_broken_line_is_reported_by_number_and_the_others_are_read(
     path = tmp_path / "a.jsonl"
     path.write_text(f"{json.dumps(ROWS[0])}\n\n{line}\n{json.dumps(ROWS[1])}\n")
     found = read_annotated(path)
-    assert len(found.answers) == 2
+    assert len(found.records) == 2
     assert [problem.line for problem in found.problems] == [3]
     assert reason in found.problems[0].reason
 

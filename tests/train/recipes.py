@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.tasks import mixture
 from pasta_lm.train.config import (

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from pasta_lm.data.records import write_records
+from pasta_lm.engines.annotated import write_records
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.train import sft as training

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pasta_lm.data.encode import EncodedExample, encode_example
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document

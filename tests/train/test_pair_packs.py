@@ -11,7 +11,7 @@ import torch
 
 from pasta_lm.data.encode import encode_example
 from pasta_lm.data.pairs import PreferencePair
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.journal import line_of, read_rows

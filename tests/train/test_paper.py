@@ -14,7 +14,7 @@ from time import sleep
 
 import pytest
 
-from pasta_lm.data.records import read_records
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.train.config import SftConfig

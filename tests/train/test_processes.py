@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pasta_lm.data.records import write_records
+from pasta_lm.engines.annotated import write_records
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import UsageError
 from pasta_lm.train import processes

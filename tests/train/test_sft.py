@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, set_seed
 
-from pasta_lm.data.records import Record, write_records
+from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load

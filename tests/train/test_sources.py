@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.records import Record, write_records
+from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, training_families

@@ -21,7 +21,7 @@ from pasta_lm.annotate.log import FAILED, OK, PENDING, SKIPPED, AnnotationLog, R
 from pasta_lm.annotate.recipe import AnnotateConfig
 from pasta_lm.annotate.sources import ROWS_AT_ONCE
 from pasta_lm.annotate.teacher import MAX_RETURNS, read_prompt
-from pasta_lm.data.records import Record, write_records
+from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.engines.scripted import words
 from pasta_lm.errors import InputError, PastaError
 from pasta_lm.journal import write_rows

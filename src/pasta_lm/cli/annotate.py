@@ -31,18 +31,20 @@ def annotate(
         Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; see docs/annotation.md.")
     ],
     limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="Only the first N rows.")
+        int | None, option("--limit", metavar="N", min=1, help="Annotate only the first N rows.")
     ] = None,
     dry_run: Annotated[
-        bool, option("--dry-run", help="Print the estimate and one request; send nothing.")
+        bool,
+        option("--dry-run", help="Print the estimated cost and one request; send nothing."),
     ] = False,
     cost_limit: CostLimit = None,
 ) -> None:
     """Mark the independent parts of the answers of a data set.
 
-    Every paid reply is on disk before it counts, so the same command continues a run that was
-    stopped. Writes a journal and, from it, the records, the failures and a data card. Ctrl-C awaits
-    the requests in flight and sends no other; a second one stops at once.
+    A teacher model or a rule marks them. Every reply is saved when it arrives, so the same command
+    continues a run that was stopped. Writes a journal and, from it, the records, the failures and a
+    data card. Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at
+    once.
     """
     from pasta_lm.annotate.recipe import AnnotateConfig
     from pasta_lm.annotate.run import annotate as run_annotation

@@ -79,13 +79,14 @@ def pasta(
     ] = False,
     debug: Annotated[
         bool,
-        option("--debug", help="Show the traceback of an error; after a verb too."),
+        option("--debug", help="Show the traceback of an error; also allowed after a command."),
     ] = False,
 ) -> None:
-    """Language models that mark what is independent in their own answers, decoded in parallel.
+    """Run and train language models that mark the independent parts of their own answers.
 
-    The environment sets --model, --dtype and --device of every verb: PASTA_MODEL, PASTA_DTYPE,
-    PASTA_DEVICE. PASTA_DEBUG=1 is --debug. A flag on the command line wins.
+    The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
+    PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
+    A flag on the command line wins.
     """
 
 

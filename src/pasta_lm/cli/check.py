@@ -18,19 +18,22 @@ FORMS = ("written", "main", "annotator")
 
 def check(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The text to check; - reads standard input.")
+        str, typer.Argument(metavar="FILE", help="The text to check; - for standard input.")
     ],
     form: Annotated[
-        str, option("--form", metavar="FORM", help="written, main or annotator.")
+        str,
+        option("--form", metavar="FORM", help="Form of the text: written, main or annotator."),
     ] = "written",
-    output: Annotated[str, option("--format", metavar="FORMAT", help="text or json.")] = "text",
-    fix: Annotated[bool, option("--fix", help="Print the repaired text instead.")] = False,
+    output: Annotated[
+        str, option("--format", metavar="FORMAT", help="Form of the report: text or json.")
+    ] = "text",
+    fix: Annotated[bool, option("--fix", help="Print the repaired text.")] = False,
 ) -> None:
     """Check an annotated text, or repair it.
 
-    Exits with 3 if the text breaks the grammar of PASTA-LANG. Every error has a code, a position
-    and a hint. With --fix the repaired text goes to standard output and the errors to standard
-    error; the exit code is 0.
+    Every error has a code, a position and a hint. The exit code is 3 if the text breaks the
+    grammar of PASTA-LANG. With --fix the repaired text is printed on standard output and the
+    errors on standard error, and the exit code is 0.
     """
     from pasta_lm.cli.terminal import read_text
     from pasta_lm.errors import UsageError

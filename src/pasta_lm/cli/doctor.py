@@ -71,16 +71,21 @@ class Diagnosis:
 
 def doctor(
     model: Annotated[
-        str | None, option("--model", metavar="DIR|HF_ID", help="Load and test this model.")
+        str | None,
+        option(
+            "--model",
+            metavar="DIR|HF_ID",
+            help="Also load and test this model.",
+        ),
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Check the installation, with a self-test.
+    """Check the installation.
 
-    Lists versions, devices and extras, and compares a tiny random model in one flattened pass with
-    its own attention.
+    Lists the versions, the devices and the extras. A self-test compares the logits of the engine
+    with those of transformers, on a tiny random model, and the built-in model answers its example.
     """
     from pasta_lm.cli.terminal import silence_libraries
 

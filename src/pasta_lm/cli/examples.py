@@ -15,14 +15,20 @@ def examples(
         str | None, option("--family", metavar="NAME", help="Only this family of tasks.")
     ] = None,
     seed: Annotated[
-        int | None, option("--seed", metavar="S", min=0, help="Draw other prompts.")
+        int | None,
+        option(
+            "--seed",
+            metavar="S",
+            min=0,
+            help="Seed of the prompts.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Print prompts that the built-in model can answer.
 
-    One of each task family that it was trained for, as a command to copy. Their names, words and
-    numbers were held out from training.
+    Prints one prompt of each task family that the model was trained on, as a command to copy. The
+    names, words and numbers in the prompts were held out from training.
     """
     from shlex import quote
 

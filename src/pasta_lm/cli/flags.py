@@ -53,33 +53,47 @@ def replaced_option(name: str, *, by: str) -> Any:
 
 Model = Annotated[
     str | None,
-    option("--model", metavar="DIR|HF_ID", help="A model folder or a hub id; else the built-in."),
+    option(
+        "--model",
+        metavar="DIR|HF_ID",
+        help="A model folder or a hub id. Default: the built-in model.",
+    ),
 ]
 Dtype = Annotated[
     str | None,
     option(
         "--dtype",
         metavar="DTYPE",
-        help="float32, bfloat16 or float16; float32 on a CPU, else as saved.",
+        help="float32, bfloat16 or float16. Default: float32 on a CPU, otherwise as saved.",
     ),
 ]
 Device = Annotated[
-    str | None, option("--device", metavar="DEVICE", help="cpu or cuda; a GPU if there is one.")
+    str | None,
+    option("--device", metavar="DEVICE", help="cpu or cuda. Default: a GPU if there is one."),
 ]
 Draft = Annotated[
     str | None,
-    option("--draft", metavar="DIR|HF_ID", help="The smaller model of the strategy draft-model."),
+    option(
+        "--draft",
+        metavar="DIR|HF_ID",
+        help="The draft model of the strategy draft-model.",
+    ),
 ]
 MaxThreads = Annotated[
     int | None,
-    option("--max-threads", metavar="N", help="Threads that decode in the same step; else all."),
+    option(
+        "--max-threads",
+        metavar="N",
+        help="Maximum number of threads in one step. Default: all.",
+    ),
 ]
 Positions = Annotated[
     str | None,
     option(
         "--positions",
         metavar="STRATEGY",
-        help="Where main goes on after a promise: predict, continue or rotate.",
+        help="Positions after a promise: predict, continue or rotate. Default: as the model was "
+        "trained.",
     ),
 ]
 CostLimit = Annotated[
@@ -88,7 +102,7 @@ CostLimit = Annotated[
         "--cost-limit",
         metavar="USD",
         min=0,
-        help="Hard limit on the total cost; needs prices.",
+        help="Hard limit on the total cost in US dollars; the recipe must name prices.",
     ),
 ]
 Json = Annotated[bool, option("--json", help="Print one JSON object.")]

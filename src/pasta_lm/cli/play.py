@@ -34,16 +34,17 @@ def read_scenes() -> dict[str, Scene]:
 
 def play(
     example: Annotated[
-        str, option("--example", metavar="NAME", help="dinner or sunday.")
+        str, option("--example", metavar="NAME", help="The answer to show: dinner or sunday.")
     ] = "dinner",
     speed: Annotated[
-        float, option("--speed", metavar="X", min=0.01, help="2 is twice as fast.")
+        float,
+        option("--speed", metavar="X", min=0.01, help="Speed; 2 is twice as fast."),
     ] = 1.0,
 ) -> None:
     """Watch several threads decode a written answer.
 
-    It needs no model, no network and no torch: threads, placement and trace are real, the tokens
-    are read from a script.
+    This needs no model, no network and no torch: the threads, their positions and the trace are
+    real, but the tokens are read from a script.
     """
     import sys
 

@@ -14,7 +14,6 @@ from pasta_lm.cli.flags import (
     Dtype,
     Json,
     MaxThreads,
-    Model,
     option,
     replaced_option,
     require_one_of,
@@ -22,8 +21,8 @@ from pasta_lm.cli.flags import (
 from pasta_lm.cli.tables import number, print_json, print_table
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.annotated import Record
     from pasta_lm.engines.torch.loading import LoadedModel
-    from pasta_lm.strategies.annotated import AnnotatedAnswer
     from pasta_lm.strategies.replay import Figures, ReplayReport
 
 STRATEGY = "--strategy NAME:POSITIONS"
@@ -42,28 +41,37 @@ LABELS = (
 def replay(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE.jsonl[.gz]", help="Annotated answers, one object a line."),
+        typer.Argument(
+            metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
+        ),
     ],
-    model: Model = None,
+    model: Annotated[
+        str | None, option("--model", metavar="DIR|HF_ID", help="A model folder or a hub id.")
+    ] = None,
     random: Annotated[
         Path | None,
-        option("--random", metavar="ARCH.json", help="Random weights of this architecture."),
+        option(
+            "--random",
+            metavar="ARCH.json",
+            help="Random weights of this architecture instead of a model.",
+        ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         option(
             "--tokenizer",
             metavar="DIR",
-            help="For --random; trained on the file's own answers if not given.",
+            help="Tokenizer for --random. Default: one trained on the answers of the file.",
         ),
     ] = None,
     limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="Only the first N answers.")
+        int | None, option("--limit", metavar="N", min=1, help="Decode only the first N answers.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Annotated[
-        int | None, option("--threads", metavar="N", min=1, help="CPU threads of torch.")
+        int | None,
+        option("--threads", metavar="N", min=1, help="Number of CPU threads that torch uses."),
     ] = None,
     max_threads: MaxThreads = None,
     strategy: Annotated[
@@ -71,22 +79,23 @@ def replay(
         option(
             "--strategy",
             metavar="NAME[:POSITIONS]",
-            help="pasta, apar or sot; pasta:rotate also sets where main goes on after a promise: "
-            "predict, continue, rotate or oracle.",
+            help="pasta, apar or sot. pasta:rotate also sets the positions of the tokens after a "
+            "promise: predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
     positions: Annotated[str | None, replaced_option("--positions", by=STRATEGY)] = None,
     json: Json = False,
 ) -> None:
-    """Decode given answers, sequentially and in parallel.
+    """Decode given answers sequentially and in parallel.
 
-    The text is forced, the work is real: logits and a sampled token for every live thread. Lines
-    that cannot be read are named and left out; then the exit code is 3.
+    Compares the speed of both. The tokens are forced, but the work is real: every step computes
+    logits and samples a token for each live thread. Lines that cannot be read are reported and
+    left out, and the exit code is then 3.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
+    from pasta_lm.engines.annotated import read_annotated
     from pasta_lm.errors import InputError, UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
-    from pasta_lm.strategies.annotated import read_annotated
     from pasta_lm.strategies.replay import REPLAYED
     from pasta_lm.strategies.replay import replay as decode
 
@@ -95,14 +104,22 @@ def replay(
     require_one_of("--strategy", strategy, REPLAYED)
     require_one_of("positions", positions, [one.value for one in PositionStrategy])
     if (model is None) == (random is None):
-        raise UsageError("give either --model or --random", hint="pasta replay --help")
+        raise UsageError(
+            "give either --model or --random",
+            hint="--model builtin replays with the built-in model",
+        )
     if tokenizer is not None and random is None:
-        raise UsageError("--tokenizer belongs to --random", hint="a model brings its own")
+        raise UsageError(
+            "--tokenizer belongs to --random", hint="leave it out: a model has its own tokenizer"
+        )
     answers, problems = read_annotated(file, limit)
-    for problem in problems:
+    for problem in problems if answers else problems[:1]:
         typer.echo(f"{file}:{problem.line}: {problem.reason}", err=True)
     if not answers:
-        raise InputError(f"{file} holds no annotated answer that can be read")
+        raise InputError(
+            f"{file} has no annotated answer that can be read",
+            hint="each line is a JSON object with 'response' or 'annotated'",
+        )
     silence_libraries()
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
@@ -131,7 +148,7 @@ def _load(
     model: str | None,
     random: Path | None,
     tokenizer: Path | None,
-    answers: list[AnnotatedAnswer],
+    answers: list[Record],
     *,
     dtype: str | None,
     device: str | None,

@@ -38,10 +38,10 @@ EXAMPLE = 'pasta run "Three ways to sleep better"'
 def run(
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if absent."),
+        typer.Argument(metavar="PROMPT", help="The prompt; read from standard input if not given."),
     ] = None,
     file: Annotated[
-        Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")
+        Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from this file.")
     ] = None,
     model: Model = None,
     strategy: Annotated[
@@ -54,31 +54,40 @@ def run(
     ] = "pasta",
     draft: Draft = None,
     max_tokens: Annotated[
-        int, option("--max-tokens", metavar="N", help="Tokens of all threads together.")
+        int,
+        option(
+            "--max-tokens", metavar="N", help="Maximum number of tokens of all threads together."
+        ),
     ] = 1024,
     max_threads: MaxThreads = None,
-    temperature: Annotated[float, option("--temperature", metavar="T", help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float,
+        option("--temperature", metavar="T", help="0 is greedy decoding."),
+    ] = 0.0,
     top_p: Annotated[
         float,
         option(
             "--top-p",
             metavar="P",
-            help="Sample from the likeliest tokens that make up this share.",
+            help="Sample from the most likely tokens whose probabilities add up to P.",
         ),
     ] = 1.0,
     seed: Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.")] = 0,
-    n: Annotated[int, option("--n", metavar="N", help="How many answers.")] = 1,
+    n: Annotated[int, option("--n", metavar="N", help="Number of answers.")] = 1,
     positions: Positions = None,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
     trace: Annotated[
-        Path | None, option("--trace", metavar="FILE", help="Write the trace; see pasta view.")
+        Path | None,
+        option(
+            "--trace", metavar="FILE", help="Write the trace to this file; pasta view shows it."
+        ),
     ] = None,
 ) -> None:
     """Answer a prompt with a model.
 
-    In a terminal the threads fill in as they are decoded; piped, only the answer is printed.
+    In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
     """
     from pasta_lm.cli.terminal import silence_libraries, write_text
     from pasta_lm.engines.request import SamplingParams
@@ -107,9 +116,9 @@ def run(
     if model in (None, BUILTIN):
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, text, params, strategy, positions, is_shown=not json)
+    _print(answers, as_json=json)
     if trace is not None:
         write_text(trace, answers[0].trace.to_json())
-    _print(answers, as_json=json)
 
 
 @contextmanager

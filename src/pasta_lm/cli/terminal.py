@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from pasta_lm.errors import InputError, PastaError
+from pasta_lm.errors import InputError, MissingFileError, PastaError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ def read_text(file: str) -> str:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return data.decode("utf-8")
     except FileNotFoundError as exc:
-        raise InputError(f"no such file: {file}") from exc
+        raise MissingFileError(file) from exc
     except OSError as exc:
         raise InputError(f"{file} cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
@@ -93,7 +93,8 @@ def write_text(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise PastaError(f"{file} cannot be written: {exc.strerror}") from exc
+        hint = "name a file in a folder that exists and that you may write to"
+        raise PastaError(f"{file} cannot be written: {exc.strerror}", hint=hint) from exc
 
 
 def console(stream: TextIO) -> Console:

@@ -16,15 +16,17 @@ from pasta_lm.cli.terminal import bars, has_bars, silence_libraries
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
 
 Recipe = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe, such as one of runs/recipes.")
+    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; runs/recipes has examples.")
 ]
 Changes = Annotated[
     list[str] | None,
-    option("--set", metavar="KEY=VALUE", help="Change a key, such as train.steps=100."),
+    option(
+        "--set", metavar="KEY=VALUE", help="Set a key of the recipe, for example train.steps=100."
+    ),
 ]
 
 Resume = Annotated[bool, option("--resume", help="Continue an interrupted run where it stopped.")]
-DryRun = Annotated[bool, option("--dry-run", help="Print what would be trained on, and stop.")]
+DryRun = Annotated[bool, option("--dry-run", help="Describe the training data, and stop.")]
 
 
 @app.command()
@@ -96,15 +98,26 @@ def _resumable() -> Iterator[None]:
 
 @app.command()
 def router(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="The model folder it is for.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The model folder; the router is written there.")
+    ],
     annotator: Annotated[
-        str, option("--annotator", metavar="NAME", help="Who says which answers have points.")
+        str,
+        option(
+            "--annotator",
+            metavar="NAME",
+            help="The annotator that decides which answers have points.",
+        ),
     ] = "sot_noisy",
     num_tasks: Annotated[
-        int, option("--num-tasks", metavar="N", min=1, help="Training prompts to learn from.")
+        int, option("--num-tasks", metavar="N", min=1, help="Number of training prompts.")
     ] = 4000,
 ) -> None:
-    """Learn from prompts alone which of them get a skeleton."""
+    """Train the router of Skeleton-of-Thought.
+
+    It decides from the prompt whether the answer begins with a skeleton, and the strategy
+    sot-router uses it.
+    """
     from pasta_lm.cli.flags import require_one_of
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.train.annotators import SOT_ANNOTATORS
@@ -112,7 +125,10 @@ def router(
 
     require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))
     if not (model / "config.json").is_file():
-        raise ModelNotFoundError(f"{model}: no config.json there", hint="name a model folder")
+        raise ModelNotFoundError(
+            f"no model at {model}: there is no config.json",
+            hint="name a folder that save_pretrained wrote",
+        )
     found = train_router(model, annotator, num_tasks)
     typer.echo(
         f"{found.file}: agrees with the true structure on {found.agreement:.1%} of dev prompts, "

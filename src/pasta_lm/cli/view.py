@@ -20,7 +20,11 @@ def view(
     ],
     perfetto: Annotated[
         Path | None,
-        option("--perfetto", metavar="OUT.json", help="Write it for ui.perfetto.dev instead."),
+        option(
+            "--perfetto",
+            metavar="OUT.json",
+            help="Write the trace for ui.perfetto.dev to this file.",
+        ),
     ] = None,
 ) -> None:
     """Show a trace: when each thread decoded and when it waited."""
@@ -28,9 +32,15 @@ def view(
 
     from pasta_lm.cli.terminal import console, glyphs, read_text, write_text
     from pasta_lm.cli.thread_view import picture, summary
+    from pasta_lm.errors import InputError
     from pasta_lm.interpreter.trace import Trace, to_perfetto
 
-    trace = Trace.from_json(read_text(file))
+    try:
+        trace = Trace.from_json(read_text(file))
+    except InputError as exc:
+        where = "" if file in exc.message else f"{file}: "
+        hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"
+        raise InputError(where + exc.message, hint=hint) from exc
     if perfetto is not None:
         write_text(perfetto, to_perfetto(trace))
         typer.echo(f"pasta: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, UsageError

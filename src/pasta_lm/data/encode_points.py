@@ -19,7 +19,7 @@ from pasta_lm.data.encode import (
     example_of,
     plain_example,
 )
-from pasta_lm.data.records import Record
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Start
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError

@@ -6,12 +6,12 @@ A row is one instruction, answered by a reference and by a model.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import InputError
 
 _KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
@@ -76,7 +76,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: the file cannot be read, or a line is no JSON object.
     """
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -149,20 +149,9 @@ def read_gamed(path: Path) -> list[GamedRow]:
     return rows
 
 
-def _lines(path: Path) -> Iterator[str]:
-    opening = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opening(path, "rt", encoding="utf-8") as file:
-            yield from file
-    except FileNotFoundError as exc:
-        raise InputError(f"no such file: {path}") from exc
-    except (OSError, EOFError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
-
-
 def _table(path: Path, *columns: str) -> Iterator[tuple[float, ...]]:
     """Yield the named columns of a CSV file as numbers."""
-    reader = csv.DictReader(_lines(path))
+    reader = csv.DictReader(read_lines(path))
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
         raise InputError(f"{path} has no column {' and no '.join(missing)}")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, NamedTuple
 
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
@@ -25,7 +26,6 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.annotated import AnnotatedAnswer
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
@@ -141,13 +141,13 @@ class ReplayReport:
 class _Requests(NamedTuple):
     """Both requests of one answer."""
 
-    answer: AnnotatedAnswer
+    answer: Record
     sequential: Request
     parallel: Request
 
 
 def replay(
-    answers: Sequence[AnnotatedAnswer],
+    answers: Sequence[Record],
     loaded: LoadedModel,
     *,
     positions: PositionStrategy = PositionStrategy.PREDICT,
@@ -212,7 +212,7 @@ def replay(
 
 
 def _requests(
-    answer: AnnotatedAnswer,
+    answer: Record,
     loaded: LoadedModel,
     strategy: str,
     positions: PositionStrategy,
@@ -231,7 +231,7 @@ def _requests(
     return _Requests(answer, one, bounded(many, max_threads))
 
 
-def _by_points(answer: AnnotatedAnswer, vocabulary: Vocabulary, max_threads: int | None) -> Request:
+def _by_points(answer: Record, vocabulary: Vocabulary, max_threads: int | None) -> Request:
     """Return the request of an answer by points; without blocks, the whole answer is one point."""
     document = answer.document
     if not document.blocks:

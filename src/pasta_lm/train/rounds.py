@@ -16,7 +16,6 @@ from typing import Protocol
 
 from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
 from pasta_lm.data.preferences import Selection, comparisons_of, select_pairs
-from pasta_lm.data.records import read_records
 from pasta_lm.data.rollouts import (
     AnsweringModels,
     Progress,
@@ -26,6 +25,7 @@ from pasta_lm.data.rollouts import (
     read_rollouts,
     roll_out,
 )
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.judging.judge import Judge
 from pasta_lm.judging.llm_judge import LLMJudge

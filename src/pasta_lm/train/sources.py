@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from pasta_lm import tasks
 from pasta_lm.data.encode import EncodedExample
 from pasta_lm.data.packing import pack
-from pasta_lm.data.records import Record, read_records
+from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.tasks.baselines import APAR_RULES

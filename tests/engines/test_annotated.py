@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pasta_lm.data.records import Record, read_records, write_records
+from pasta_lm.engines.annotated import Record, read_annotated, read_records, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.strategies.annotated import read_annotated
 from tests.data.examples import documents
 
 WITH_LENGTHS = 'Two.<promise topic="a" tokens="1"/><async>one</async><sync/>End.'

@@ -1,28 +1,34 @@
-"""Read annotated answers from JSON lines; broken lines are reported, the others are read."""
+"""Annotated data on disk: one line of JSON per prompt with its answer in PASTA-LANG.
+
+The form is that of ``docs/language.md``: ``{"id", "messages", "response", "source"}`` with the
+answer in written form, or in annotator form under ``"annotated"``.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError, PastaError
+from pasta_lm.errors import InputError, MissingFileError, PastaError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 
 
 @dataclass(frozen=True, slots=True)
-class AnnotatedAnswer:
+class Record:
     """One prompt and its annotated answer."""
 
     id: str
+    """The same in every run."""
     prompt: str
     document: Document
     """Missing lengths are counted later, with the tokenizer of the model."""
     source: str = ""
+    """The origin of the record."""
 
 
 class Problem(NamedTuple):
@@ -34,39 +40,52 @@ class Problem(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """The answers and the broken lines of a file."""
+    """The records and the broken lines of a file."""
 
-    answers: list[AnnotatedAnswer]
+    records: list[Record]
     problems: list[Problem]
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read annotated data; every row must have a prompt.
+
+    Raises:
+        InputError: the file cannot be read, or a row is not a record; its line is named.
+    """
+    records, problems = read_annotated(path, needs_prompt=True)
+    if problems:
+        line, reason, hint = problems[0]
+        raise InputError(f"{path}:{line}: {reason}", hint=hint)
+    return records
 
 
 def read_annotated(
     path: Path, limit: int | None = None, *, needs_prompt: bool = False
 ) -> ReadResult:
-    """Read a JSONL file of annotated answers, gzipped if its name ends in ``.gz``.
+    """Read annotated data and the problems of its broken lines, gzipped if named ``.gz``.
 
     A row has the written form under ``response`` or the annotator form under ``annotated``; its
     prompt under ``messages``, ``prompt`` or ``instruction``. Without an ``id`` its line is its id.
 
     Args:
         path: The file.
-        limit: Maximum number of answers.
+        limit: Maximum number of records.
         needs_prompt: Whether a row without a prompt is a problem.
 
     Raises:
         InputError: there is no such file, or it is not a text file.
     """
     found = ReadResult([], [])
-    for number, line in enumerate(_lines(path), start=1):
-        if limit is not None and len(found.answers) >= limit:
+    for number, line in enumerate(read_lines(path), start=1):
+        if limit is not None and len(found.records) >= limit:
             break
         if not line.strip():
             continue
         try:
-            answer = _answer(json.loads(line), number)
-            if needs_prompt and not answer.prompt:
+            record = _record(json.loads(line), number)
+            if needs_prompt and not record.prompt:
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
-            found.answers.append(answer)
+            found.records.append(record)
         except json.JSONDecodeError as exc:
             found.problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
         except PastaError as exc:
@@ -74,18 +93,39 @@ def read_annotated(
     return found
 
 
-def _lines(path: Path) -> Iterator[str]:
+def write_records(path: Path, records: Iterable[Record]) -> int:
+    """Write annotated data; return the number of records.
+
+    Raises:
+        InputError: a record has no prompt or answer, or the file cannot be written.
+    """
+    rows = [_row(record) for record in records]
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except OSError as exc:
+        raise InputError(f"{path} cannot be written: {exc}") from exc
+    return len(rows)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, gzipped if its name ends in ``.gz``.
+
+    Raises:
+        InputError: there is no such file, or it is not a text file.
+    """
     opening = gzip.open if path.name.endswith(".gz") else open
     try:
         with opening(path, "rt", encoding="utf-8") as file:
             yield from file
     except FileNotFoundError as exc:
-        raise InputError(f"no such file: {path}") from exc
+        raise MissingFileError(path) from exc
     except (OSError, EOFError, UnicodeDecodeError) as exc:
         raise InputError(f"{path} cannot be read: {exc}") from exc
 
 
-def _answer(row: Any, number: int) -> AnnotatedAnswer:
+def _record(row: Any, number: int) -> Record:
     if not isinstance(row, dict):
         raise InputError("not a JSON object")
     if isinstance(row.get("response"), str):
@@ -97,7 +137,7 @@ def _answer(row: Any, number: int) -> AnnotatedAnswer:
     if not document.plain_text:
         raise InputError("the answer is empty")
     name = number if row.get("id") in (None, "") else row["id"]
-    return AnnotatedAnswer(str(name), _prompt(row), document, str(row.get("source") or ""))
+    return Record(str(name), _prompt(row), document, str(row.get("source") or ""))
 
 
 def _prompt(row: dict[str, Any]) -> str:
@@ -120,3 +160,16 @@ def _prompt_of_messages(messages: Any) -> str:
     if not all(isinstance(text, str) for text in texts):
         raise InputError("'messages' must have texts under 'content'")
     return "\n\n".join(texts)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    document = record.document
+    for part, text in (("prompt", record.prompt), ("answer", document.plain_text)):
+        if not text:
+            raise InputError(f"record {record.id}: its {part} is empty")
+    messages = [{"role": "user", "content": record.prompt}]
+    if all(block.units is not None for block in document.blocks):
+        answer = {"response": document.written()}
+    else:
+        answer = {"annotated": document.annotator_form()}
+    return {"id": record.id, "messages": messages, **answer, "source": record.source}
