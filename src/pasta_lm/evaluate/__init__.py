@@ -1,1 +1,1 @@
-"""Was it worth it: graded answers, speed, structure, and the intervals of each."""
+"""Benchmarks and their answers: scores, speed, structure, intervals, comparisons and reports."""
