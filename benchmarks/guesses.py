@@ -24,8 +24,7 @@ from pasta_lm.engines.torch.loading import load
 from pasta_lm.evaluate.intervals import as_dict, geometric_mean
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.tasks.registry import training_families
-from pasta_lm.tasks.sets import task_set
+from pasta_lm.tasks.registry import task_set, training_families
 
 NUMBERS = (2, 4, 6, 8, 12)
 PARAMS = SamplingParams(max_tokens=1024)

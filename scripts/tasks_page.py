@@ -11,7 +11,7 @@ from pathlib import Path
 from pasta_lm.evaluate.structure import fork_counts, structure, true_structure
 from pasta_lm.tasks import FAMILIES, Task, make, training_families
 from pasta_lm.tasks.annotators import ANNOTATORS, gold
-from pasta_lm.tasks.sets import task_set
+from pasta_lm.tasks.registry import task_set
 
 PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
 RULES_MARK = "<!-- forks of the rules: scripts/tasks_page.py -->\n"

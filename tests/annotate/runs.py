@@ -17,7 +17,7 @@ from select import select
 from pasta_lm.annotate.dataset import FAILURES, RECORDS
 from pasta_lm.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig, TeacherConfig
 from pasta_lm.annotate.sources import SourceConfig
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import RetryPolicy
 from pasta_lm.testing.scripted_server import ScriptedServer
 from pasta_lm.testing.scripted_teacher import asked_answer
 
@@ -62,7 +62,7 @@ from pasta_lm.errors import PastaError
 from tests.annotate.runs import AT_ONCE, recipe
 
 slow = ("openai.resources.chat", "anyio._backends._asyncio", "pyarrow.parquet")
-for name in (*slow, "pasta_lm.tasks.rules", "rich.progress"):
+for name in (*slow, "pasta_lm.tasks.layout", "rich.progress"):
     if find_spec(name.partition(".")[0]):
         importlib.import_module(name)
 

@@ -18,8 +18,7 @@ import pytest
 
 from pasta_lm.annotate import run as module
 from pasta_lm.remote import client, pool
-from pasta_lm.remote.pace import Pace
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import Pace, RetryPolicy
 from pasta_lm.remote.transport import Response
 from pasta_lm.testing.scripted_server import Faults, completion
 from pasta_lm.testing.scripted_teacher import teacher_by_rule

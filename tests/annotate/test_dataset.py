@@ -13,7 +13,7 @@ from pasta_lm.annotate.dataset import PARQUET, RECORDS
 from pasta_lm.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.annotate.run import annotate
 from pasta_lm.annotate.sources import SourceConfig
-from pasta_lm.tasks.rules import rule_document
+from pasta_lm.tasks.layout import rule_document
 
 LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
 PLAIN = "caf\u00e9 \u2028 \U0001f35d \0 \r\n " + "long " * 3000

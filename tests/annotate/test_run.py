@@ -17,7 +17,7 @@ from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.remote.pool import COST_LIMIT
-from pasta_lm.tasks.rules import rule_document
+from pasta_lm.tasks.layout import rule_document
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.testing.scripted_teacher import teacher_by_record, teacher_by_rule
 from tests.annotate.runs import (

@@ -8,8 +8,7 @@ import pytest
 
 from pasta_lm.tasks import FAMILIES, make, training_families
 from pasta_lm.tasks.draw import owns_value, owns_word
-from pasta_lm.tasks.registry import held_out_families
-from pasta_lm.tasks.sets import CHOSEN, FIRST_SEED, NUM_PER_FAMILY, example
+from pasta_lm.tasks.registry import CHOSEN, FIRST_SEED, NUM_PER_FAMILY, example, held_out_families
 from pasta_lm.tasks.task import Split
 from tests.cli.conftest import Pasta
 

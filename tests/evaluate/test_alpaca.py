@@ -23,7 +23,7 @@ from pasta_lm.evaluate.judgements import read_judgements
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import RetryPolicy
 from tests.judging.endpoint import ScriptedTransport, answers_of, stated
 
 

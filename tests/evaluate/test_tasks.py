@@ -26,8 +26,7 @@ from pasta_lm.evaluate.tasks import (
 )
 from pasta_lm.tasks import Task, make, training_families
 from pasta_lm.tasks.annotators import random_fork
-from pasta_lm.tasks.registry import held_out_families
-from pasta_lm.tasks.sets import prompts_hash, task_set
+from pasta_lm.tasks.registry import held_out_families, prompts_hash, task_set
 from tests.evaluate.tiny import tiny
 
 TRAINED, HELD_OUT = training_families(), held_out_families()

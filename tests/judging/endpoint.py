@@ -12,7 +12,7 @@ from pasta_lm.journal import Journal
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import RetryPolicy
 from pasta_lm.remote.transport import Response
 
 Script = Callable[[str], dict[str, Any] | int]

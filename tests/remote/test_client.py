@@ -19,8 +19,7 @@ from pasta_lm.remote import client
 from pasta_lm.remote import transport as transports
 from pasta_lm.remote.chat import Candidate, ChatReply, ChatRequest, TokenLogprob, read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.pace import Pace
-from pasta_lm.remote.retry import Fate, RetryPolicy, fate, retry_after
+from pasta_lm.remote.pace import Fate, Pace, RetryPolicy, fate, retry_after
 from pasta_lm.remote.transport import Response, Transport
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 

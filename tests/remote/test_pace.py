@@ -7,8 +7,7 @@ import pytest
 
 from pasta_lm.remote.chat import ChatRequest
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.pace import Pace
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import Pace, RetryPolicy
 from pasta_lm.remote.transport import Response
 
 

@@ -9,8 +9,7 @@ from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.strategies import model as public
 from pasta_lm.strategies.model import BUILTINS, baseline_of, builtin_folder
 from pasta_lm.tasks.referee import referee_grade
-from pasta_lm.tasks.registry import training_families
-from pasta_lm.tasks.sets import example
+from pasta_lm.tasks.registry import example, training_families
 from tests.tasks.reading import allows_gain
 
 MAX_BYTES = 12_000_000

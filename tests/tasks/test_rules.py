@@ -10,7 +10,7 @@ from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 from pasta_lm.tasks import FAMILIES, Dependence, make
 from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
-from pasta_lm.tasks.rules import EVERY_LINE, MARKED, label_document, rule_document
+from pasta_lm.tasks.layout import EVERY_LINE, MARKED, label_document, rule_document
 from tests.tasks.reading import LABELLED, annotate, marked
 
 LINES = st.sampled_from(

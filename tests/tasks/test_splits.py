@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lm.tasks import FAMILIES, Split, Task, make, training_families
 from pasta_lm.tasks.draw import owns_value, owns_word
-from pasta_lm.tasks.sets import (
+from pasta_lm.tasks.registry import (
     NUM_PER_FAMILY,
     prompts_hash,
     task_set,

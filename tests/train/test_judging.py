@@ -21,7 +21,7 @@ from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.judging.llm_judge import MissingVerdictsError
 from pasta_lm.remote.budget import CostLimitError
 from pasta_lm.remote.chat import Candidate, TokenLogprob
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import RetryPolicy
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.train import judging
 from pasta_lm.train.judging import JudgeConfig

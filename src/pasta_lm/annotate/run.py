@@ -30,9 +30,8 @@ from pasta_lm.remote.budget import (
 )
 from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.remote.client import ChatClient
-from pasta_lm.remote.pace import Pace
+from pasta_lm.remote.pace import Pace, RetryPolicy
 from pasta_lm.remote.pool import Pool
-from pasta_lm.remote.retry import RetryPolicy
 
 DUPLICATE = "duplicate_id"
 TOO_LONG = "too_long"

@@ -50,7 +50,7 @@ def annotate(
     from pasta_lm.annotate.run import annotate as run_annotation
     from pasta_lm.recipe import read_recipe
     from pasta_lm.remote.pool import INTERRUPT
-    from pasta_lm.tasks.rules import rule_document
+    from pasta_lm.tasks.layout import rule_document
 
     recipe = read_recipe(config, AnnotateConfig)
     num_rows = _print_estimate(recipe, limit)

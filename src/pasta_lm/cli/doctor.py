@@ -143,7 +143,7 @@ def _builtin() -> BuiltinReport | None:
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import BUILTIN, Pasta
     from pasta_lm.tasks.grader import grade
-    from pasta_lm.tasks.sets import example
+    from pasta_lm.tasks.registry import example
 
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")

@@ -32,8 +32,7 @@ def examples(
     """
     from shlex import quote
 
-    from pasta_lm.tasks.registry import training_families
-    from pasta_lm.tasks.sets import example
+    from pasta_lm.tasks.registry import example, training_families
 
     names = training_families()
     require_one_of("--family", family, names)

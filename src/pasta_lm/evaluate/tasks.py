@@ -48,8 +48,7 @@ from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.speculation import DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.referee import referee_grade
-from pasta_lm.tasks.registry import held_out_families, make, training_families
-from pasta_lm.tasks.sets import prompts_hash
+from pasta_lm.tasks.registry import held_out_families, make, prompts_hash, training_families
 from pasta_lm.tasks.task import Split, Task
 
 Figures = dict[str, Any]

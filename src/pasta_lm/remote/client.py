@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pasta_lm.errors import EndpointError, MissingExtraError, RemoteError, RequestError, UsageError
 from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
-from pasta_lm.remote.pace import Pace
-from pasta_lm.remote.retry import ADVICE, OUT_OF_CREDIT, Fate, RetryPolicy, fate, retry_after
+from pasta_lm.remote.pace import ADVICE, OUT_OF_CREDIT, Fate, Pace, RetryPolicy, fate, retry_after
 
 if TYPE_CHECKING:
     from pasta_lm.remote.transport import Response, Transport

@@ -8,7 +8,7 @@ from random import Random
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.tasks.rules import EVERY_LINE, label_document, rule_document
+from pasta_lm.tasks.layout import EVERY_LINE, label_document, rule_document
 from pasta_lm.tasks.task import Task, Unit
 
 MISSED = 0.3

@@ -1,17 +1,16 @@
-"""Read the layout of plain text: its list items, sections, table rows and lines, with their leads.
-
-It does not know what a part means or depends on. The parts and the white space between them are
-always the whole text.
-"""
+"""Read the layout of a plain answer, and annotate answers by rules that read the layout alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
+from pasta_lm.tasks.formats import CHAIN_LABEL, FREE_LABEL
 
 _ORDINALS = "First|Second|Third|Fourth|Fifth|Sixth|Seventh|Eighth|Ninth|Tenth|Firstly|Secondly"
 _ITEM = re.compile(rf"(?:[-*+]|\d{{1,3}}[.)])[ \t]+|(?:{_ORDINALS}|Thirdly),[ \t]+")
@@ -191,3 +190,81 @@ def _item_size(lines: Sequence[_Line]) -> int:
         if line.indent <= lines[0].indent:
             return index
     return len(lines)
+
+
+MARKED = frozenset({Layout.ITEM, Layout.SECTION, Layout.BOLD, Layout.ROW})
+"""What Markdown sets apart."""
+EVERY_LINE = MARKED | {Layout.LINE}
+MIN_BLOCK_WORDS = 5
+"""The paper's annotator has the same bound (PASTA, appendix on annotation)."""
+MIN_BLOCKS = 2
+"""A single block runs beside nothing."""
+
+_LINE_GAP = re.compile(r"(\s*\n\s*)")
+_SENTENCE_GAP = re.compile(r"((?<=[.!?])[ \t]+(?=[A-Z][^:.!?\n]{0,50}:\s))")
+"""The space before an item of a paragraph, which begins with a name and a colon: "For Ada: "."""
+
+
+def rule_document(text: str, layouts: Collection[Layout] = MARKED) -> Document:
+    """Return an answer with its set-apart parts as blocks and a sync before its conclusion.
+
+    A conclusion is a part after a block that begins like one ("Overall") or, where lines are not
+    set apart themselves, the last line. The conclusion and everything after it are no blocks.
+
+    Args:
+        text: The plain answer.
+        layouts: The layouts that count as set apart.
+    """
+    found = parts(text)
+    blocks = [index for index, part in enumerate(found) if _is_block(part, layouts)]
+    if len(blocks) < MIN_BLOCKS:
+        return Document((Text(text),))
+    end = _conclusion(found, blocks[0], layouts)
+    kept = {index for index in blocks if index < end}
+    if len(kept) < MIN_BLOCKS:
+        kept, end = set(), len(found)
+    items: list[Item] = []
+    for index, part in enumerate(found):
+        items.append(Text(part.before))
+        if index == end:
+            items.append(Sync())
+        inner = Text(part.text)
+        items.append(Block(part.topic, None, (inner,)) if index in kept else inner)
+    return Document((*items, Text(rest(text, found))))
+
+
+def label_document(text: str) -> Document:
+    """Return an answer forked as its label says; without a label, by the rule for every line.
+
+    After ``FREE_LABEL`` every item is a block, after ``CHAIN_LABEL`` none is.
+
+    Args:
+        text: The plain answer.
+    """
+    if text.startswith(CHAIN_LABEL):
+        return Document((Text(text),))
+    if not text.startswith(FREE_LABEL):
+        return rule_document(text, EVERY_LINE)
+    gap = _LINE_GAP if "\n" in text.strip() else _SENTENCE_GAP
+    label, *others = gap.split(text)
+    items: list[Item] = [Text(label)]
+    for one in others:
+        topic = parts(one)[0].topic if one.strip() else ""
+        items.append(Block(topic, None, (Text(one),)) if topic else Text(one))
+    document = Document(tuple(items))
+    return document if len(document.blocks) >= MIN_BLOCKS else document.without_tags()
+
+
+def _is_block(part: Part, layouts: Collection[Layout]) -> bool:
+    is_long = part.num_words >= MIN_BLOCK_WORDS
+    return part.layout in layouts and is_long and bool(part.topic) and not part.is_conclusion
+
+
+def _conclusion(found: list[Part], first_block: int, layouts: Collection[Layout]) -> int:
+    """Return the index of the concluding part; the number of parts if there is none."""
+    for index in range(first_block + 1, len(found)):
+        is_last = index == len(found) - 1
+        is_plain = Layout.LINE not in layouts and found[index].layout is Layout.LINE
+        if found[index].is_conclusion or (is_last and is_plain):
+            return index
+    return len(found)

@@ -15,8 +15,7 @@ from pasta_lm.judging.template import load_template
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.remote.pace import Pace
-from pasta_lm.remote.retry import RetryPolicy
+from pasta_lm.remote.pace import Pace, RetryPolicy
 from pasta_lm.tasks.grader import grade
 from pasta_lm.tasks.task import Task
 

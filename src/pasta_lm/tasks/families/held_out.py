@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pasta_lm.tasks.draw import Draw
 from pasta_lm.tasks.families.sections import describe, draw_rows, facts_of
-from pasta_lm.tasks.formats import summed
-from pasta_lm.tasks.records import draw_records, write_lines
+from pasta_lm.tasks.formats import draw_records, summed, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 from pasta_lm.tasks.wordings import wordings
 

@@ -13,13 +13,15 @@ from pasta_lm.tasks.formats import (
     CHAIN_LABEL,
     FREE_LABEL,
     Format,
+    Records,
     added,
     draw_format,
+    draw_records,
     item,
     separator,
     summed,
+    write_lines,
 )
-from pasta_lm.tasks.records import Records, draw_records, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 from pasta_lm.tasks.wordings import wordings
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.formats import summed
-from pasta_lm.tasks.records import draw_records
+from pasta_lm.tasks.formats import draw_records, summed
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
 from pasta_lm.tasks.wordings import wordings
 
