@@ -97,9 +97,7 @@ class Interpreter:
     def _may_promise(self, thread: Thread) -> bool:
         if self._form is Form.FORKED and thread.content and isinstance(thread.content[-1], Thread):
             return False  # APAR: no fork right behind a fork
-        if len(self.threads) > self.limits.max_blocks:
-            return False
-        if len(thread.path) >= self.limits.max_depth:
+        if len(self.threads) > self.limits.max_blocks or len(thread.path) >= self.limits.max_depth:
             return False
         farthest = thread.position + self.limits.max_topic_tokens + 3
         return self.limits.largest_units(farthest) >= 1
@@ -117,11 +115,6 @@ class Interpreter:
         is_last = last is not None and thread.position >= last - 1
         return ASYNC_CLOSE if is_full or is_last else None
 
-    def _is_beyond_last_position(self, thread: Thread) -> bool:
-        # ``position`` is where the token decoded now would be fed.
-        last = self.limits.max_position
-        return last is not None and thread.position > last
-
     # Decoded tokens
 
     def advance(self, thread: Thread, lexeme: Lexeme) -> list[Command]:
@@ -135,8 +128,10 @@ class Interpreter:
         thread.num_tokens += 1
         self.num_tokens += 1
         commands: list[Command] = []
-        if thread.is_main and self._is_beyond_last_position(thread):
-            commands = self._end(thread, FinishReason.LENGTH)  # never fed, so a tag has no effect
+        last = self.limits.max_position
+        # ``position`` is where this token would be fed. Beyond the last, a tag has no effect.
+        if thread.is_main and last is not None and thread.position > last:
+            commands = self._end(thread, FinishReason.LENGTH)
         elif lexeme.kind is not LexemeKind.TEXT or thread.in_topic:
             commands = self._tag(thread, lexeme, is_forced)
         return commands + self._cut_if_full()
@@ -248,7 +243,8 @@ class Interpreter:
 
     def _end(self, thread: Thread, reason: FinishReason) -> list[Command]:
         commands: list[Command] = [self._close(thread, reason)]
-        if self.main.has_nothing_to_wait_for:
+        is_pending = any(child.is_pending for child in self.main.unjoined)
+        if self.main.state is ThreadState.WAITING and not is_pending:
             self.main.state = ThreadState.RUNNING
             commands.append(self._join(self.main))
         commands += self._begin_deferred()
@@ -260,8 +256,7 @@ class Interpreter:
             return []
         if alive:  # no room is left for their prefixes
             return self._end_all(FinishReason.LENGTH)
-        stopped = self._stopped_at is not None
-        reason = FinishReason.STOP if stopped else self.main.finish_reason
+        reason = self.main.finish_reason if self._stopped_at is None else FinishReason.STOP
         assert reason is not None
         return self._finish(reason)
 
@@ -298,12 +293,10 @@ class Interpreter:
             return []
         self._stopped_at = thread
         later = [one for one in self.threads if one.reading_key > thread.reading_key]
-        commands: list[Command] = [
-            self._close(one, FinishReason.ABORT) for one in later if one.is_alive
-        ]
+        aborted = [self._close(one, FinishReason.ABORT) for one in later if one.is_alive]
         if thread.is_alive:
-            return commands + self._end(thread, FinishReason.STOP) + self._cut_if_full()
-        return commands + self._begin_deferred() + self._finish_if_done()
+            return [*aborted, *self._end(thread, FinishReason.STOP), *self._cut_if_full()]
+        return [*aborted, *self._begin_deferred(), *self._finish_if_done()]
 
     # The answer
 

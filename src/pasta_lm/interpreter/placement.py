@@ -8,7 +8,7 @@ Source: PASTA, section 3.3 (positions), section 5 (critical path); ``docs/archit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta_lm.interpreter.entries import Entries, Entry
@@ -105,11 +105,16 @@ class Placer:
         """Place a ``<sync/>``: from it on, its thread sees all that it joins."""
         assert thread.row is not None
         thread.row = thread.row.sync(other.owner for other in joined)
+        positions: Iterable[int] = ()
         if self.strategy is PositionStrategy.ROTATE:
-            self._new_epoch(thread)
-            position = position_of_sync(self.strategy, thread.position, thread.epoch.moved.values())
-        else:
-            position = position_of_sync(self.strategy, thread.position, self._visible(thread))
+            # Every entry that the thread sees moves to its reading-order position.
+            order = reading_order(self.entries, self._visible_slots(thread.row), thread)
+            positions = range(len(order))
+            thread.epoch = self.entries.new_epoch(dict(zip(order, positions, strict=True)))
+        elif self.strategy is PositionStrategy.CONTINUE:
+            slots = self._visible_slots(thread.row)
+            positions = [self.entries[slot].position for slot in slots]
+        position = position_of_sync(self.strategy, thread.position, positions)
         # </async> was fed before the sync or with it: it stands one behind the last content token.
         depth = max([thread.depth + 1, *(other.depth for other in joined)])
         placement = self._append(thread, token, position, depth)
@@ -139,19 +144,6 @@ class Placer:
         items = self.entries.items
         return [slot for slot, entry in enumerate(items) if slot < row.cutoff(entry.owner)]
 
-    def _visible(self, thread: Thread) -> list[int]:
-        if self.strategy is not PositionStrategy.CONTINUE:
-            return []
-        assert thread.row is not None
-        return [self.entries[slot].position for slot in self._visible_slots(thread.row)]
-
-    def _new_epoch(self, thread: Thread) -> None:
-        """Move every entry that the thread sees to its reading-order position."""
-        assert thread.row is not None
-        order = reading_order(self.entries, self._visible_slots(thread.row), thread)
-        moved = {slot: position for position, slot in enumerate(order)}
-        thread.epoch = self.entries.new_epoch(moved)
-
 
 def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> list[int]:
     """Return slots in the order of the written form: prompt, then main with its blocks inside.
@@ -164,18 +156,12 @@ def reading_order(entries: Entries, slots: Sequence[int], thread: Thread) -> lis
     root = thread
     while root.parent is not None:
         root = root.parent
-    order = by_owner.get(PROMPT_OWNER, [])
-    order.extend(_written(root, by_owner))
-    return order
+    return [*by_owner.get(PROMPT_OWNER, []), *_written(root, by_owner)]
 
 
-def _written(thread: Thread, by_owner: dict[int, list[int]]) -> list[int]:
-    after = {
-        child.fork_point.slot: child for child in thread.children if child.fork_point is not None
-    }
-    order: list[int] = []
+def _written(thread: Thread, by_owner: dict[int, list[int]]) -> Iterator[int]:
+    forked = {child.fork_point.slot: child for child in thread.children if child.fork_point}
     for slot in by_owner.get(thread.owner, []):
-        order.append(slot)
-        if slot in after:
-            order.extend(_written(after[slot], by_owner))
-    return order
+        yield slot
+        if slot in forked:
+            yield from _written(forked[slot], by_owner)

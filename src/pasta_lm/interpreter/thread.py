@@ -78,12 +78,6 @@ class Thread:
         return self.state is not ThreadState.ENDED
 
     @property
-    def has_nothing_to_wait_for(self) -> bool:
-        """Return whether it waits at a sync though all that it waited for have ended."""
-        is_waiting = self.state is ThreadState.WAITING
-        return is_waiting and not any(child.is_pending for child in self.unjoined)
-
-    @property
     def is_pending(self) -> bool:
         """Return whether it, or a thread that it forked, may still decode."""
         return self.is_alive or any(child.is_pending for child in self.children)

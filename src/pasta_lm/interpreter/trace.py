@@ -11,8 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -177,25 +176,16 @@ class Trace:
                 hint="traces are written by `pasta run --trace FILE`",
             )
         try:
-            return cls._from_data(data)
+            values = {field.name: data[field.name] for field in fields(cls)}
+            values["kind"] = Kind(data["kind"])
+            values["threads"] = [ThreadRecord(**item) for item in data["threads"]]
+            values["tokens"] = [
+                TokenRecord(**{**item, "role": Role(item["role"])}) for item in data["tokens"]
+            ]
+            values["syncs"] = [SyncRecord(**item) for item in data["syncs"]]
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
-
-    @classmethod
-    def _from_data(cls, data: Mapping[str, Any]) -> Trace:
-        plain = {key: data[key] for key in _PLAIN_FIELDS}
-        tokens = [TokenRecord(**{**item, "role": Role(item["role"])}) for item in data["tokens"]]
-        return cls(
-            **{**plain, "kind": Kind(data["kind"])},
-            threads=[ThreadRecord(**item) for item in data["threads"]],
-            tokens=tokens,
-            syncs=[SyncRecord(**item) for item in data["syncs"]],
-        )
-
-
-_PLAIN_FIELDS = [
-    name for name in Trace.__dataclass_fields__ if name not in ("threads", "tokens", "syncs")
-]
+        return cls(**values)
 
 
 def to_perfetto(trace: Trace) -> str:

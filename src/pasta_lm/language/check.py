@@ -39,16 +39,10 @@ def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> lis
         line = bisect_right(line_starts, problem.start)
         column = problem.start - line_starts[line - 1] + 1
         fault, length = problem.fault, problem.end - problem.start
+        message = fault.message(problem.detail)
         diagnostics.append(
             Diagnostic(
-                fault.code,
-                fault.severity,
-                line,
-                column,
-                fault.message(problem.detail),
-                fault.hint,
-                problem.start,
-                length,
+                fault.code, fault.severity, line, column, message, fault.hint, problem.start, length
             )
         )
     return diagnostics

@@ -7,7 +7,8 @@ Writing is canonical: each tag has one spelling, however it was spelled when rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.language.check import check, describe
@@ -142,9 +143,9 @@ def parse_program(text: str) -> Document:
 
 def from_events(events: Iterable[Event]) -> Document:
     """Build the answer that a parser reported; a block that was not closed ends with the events."""
-    open_blocks: list[_OpenBlock] = [_OpenBlock()]
+    open_blocks = [_OpenBlock()]
     promise: Promise | None = None
-    for event in events:
+    for event in (*events, None):  # None: the end
         if promise is not None and not isinstance(event, AsyncOpen):  # main form: no block follows
             open_blocks[-1].items.append(Block(promise.topic, promise.units))
             promise = None
@@ -152,15 +153,13 @@ def from_events(events: Iterable[Event]) -> Document:
             case Promise():
                 promise = event
             case AsyncOpen(topic):
-                opened = _OpenBlock(promise.topic, promise.units) if promise else _OpenBlock(topic)
-                open_blocks.append(opened)
+                opened = (promise.topic, promise.units) if promise else (topic or "", None)
+                open_blocks.append(_OpenBlock(*opened))
                 promise = None
             case AsyncClose():
                 _close_last(open_blocks)
-            case _:
+            case Text() | Sync():
                 open_blocks[-1].items.append(event)
-    if promise is not None:
-        open_blocks[-1].items.append(Block(promise.topic, promise.units))
     while len(open_blocks) > 1:
         _close_last(open_blocks)
     return Document(tuple(open_blocks[0].items))
@@ -174,13 +173,13 @@ def _read(text: str, parser: Parser) -> list[Event]:
     return events + parser.close()
 
 
+@dataclass(slots=True)
 class _OpenBlock:
     """A block whose items are still coming; the answer itself is the outermost."""
 
-    def __init__(self, topic: str | None = None, units: int | None = None) -> None:
-        self.topic = topic or ""
-        self.units = units
-        self.items: list[Item] = []
+    topic: str = ""
+    units: int | None = None
+    items: list[Item] = field(default_factory=list)
 
 
 def _close_last(open_blocks: list[_OpenBlock]) -> None:
@@ -193,25 +192,15 @@ def _close_last(open_blocks: list[_OpenBlock]) -> None:
 
 def _merge(items: Iterable[Item]) -> tuple[Item, ...]:
     merged: list[Item] = []
-    run: list[str] = []
-    for item in items:
-        if isinstance(item, Text):
-            run.append(item.text)
-            continue
-        _flush(run, merged)
-        merged.append(item)
-    _flush(run, merged)
+    for is_text, run in groupby(items, lambda item: isinstance(item, Text)):
+        if not is_text:
+            merged += run
+        elif text := "".join(_texts(run)):
+            merged.append(Text(text))
     return tuple(merged)
 
 
-def _flush(run: list[str], merged: list[Item]) -> None:
-    text = "".join(run)
-    if text:
-        merged.append(Text(text))
-    run.clear()
-
-
-def _texts(items: tuple[Item, ...]) -> Iterator[str]:
+def _texts(items: Iterable[Item]) -> Iterator[str]:
     for item in items:
         if isinstance(item, Text):
             yield item.text
@@ -250,15 +239,13 @@ def _write(items: Iterable[Item], write_block: Callable[[Block], str]) -> str:
 
 
 def _written(items: Iterable[Item]) -> str:
-    return _write(items, lambda block: _promise(block) + _inside(ASYNC_OPEN, _written(block.items)))
+    return _write(
+        items, lambda block: _promise(block) + ASYNC_OPEN + _written(block.items) + ASYNC_CLOSE
+    )
 
 
 def _annotator_block(block: Block) -> str:
-    return _inside(annotator_open(block.topic), _write(block.items, _annotator_block))
-
-
-def _inside(opening: str, text: str) -> str:
-    return f"{opening}{text}{ASYNC_CLOSE}"
+    return annotator_open(block.topic) + _write(block.items, _annotator_block) + ASYNC_CLOSE
 
 
 def _promise(block: Block) -> str:

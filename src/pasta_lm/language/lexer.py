@@ -13,7 +13,6 @@ which of them reading removes.
 from __future__ import annotations
 
 import re
-from copy import copy
 
 from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
@@ -42,7 +41,10 @@ _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("[
 
 
 class Lexer:
-    """Text in, lexemes out; the same lexemes however the text is cut, adjacent text merged."""
+    """Text in, lexemes out; the same lexemes however the text is cut, adjacent text merged.
+
+    All of its state is immutable, so ``copy.copy`` returns an independent lexer in the same state.
+    """
 
     __slots__ = ("_buffer", "_is_run", "_offset", "_quote", "_searched")
 
@@ -62,10 +64,6 @@ class Lexer:
         """End the text and return the lexemes that were held back."""
         return self._lex(at_end=True)
 
-    def copy(self) -> Lexer:
-        """Return a lexer in the same state that goes its own way."""
-        return copy(self)  # all of its state is immutable
-
     def _lex(self, *, at_end: bool) -> list[Lexeme]:
         lexemes: list[Lexeme] = []
         tag_start = TAG_START_AT_END if at_end else TAG_START
@@ -78,8 +76,9 @@ class Lexer:
                     break
                 self._pass_text(lexemes, at, match.start())
                 at = match.start()
-                if match["plain"]:
-                    at = self._pass_plain_tag(lexemes, match.group(), at)
+                if match["plain"]:  # a tag without attributes in its one canonical spelling
+                    at = match.end()
+                    lexemes.append(self._lexeme(_PLAIN[match.group()], match.start(), at))
                     continue
                 self._searched = match.end() - at
             end = self._pass_tag(lexemes, at, at_end=at_end)
@@ -87,8 +86,14 @@ class Lexer:
                 break
             at = end
             self._searched, self._quote = 0, ""
-        self._drop(at)
+        self._buffer = self._buffer[at:]
+        self._offset += at
         return lexemes
+
+    def _lexeme(self, kind: LexemeKind, at: int, end: int, text: str | None = None) -> Lexeme:
+        """Return the lexeme between two indexes of the buffer."""
+        source = self._buffer[at:end] if text is None else text
+        return Lexeme(kind, source, None, None, self._offset + at, self._offset + end)
 
     def _pass_text(self, lexemes: list[Lexeme], at: int, end: int) -> None:
         """Report the text between two indexes of the buffer."""
@@ -98,8 +103,7 @@ class Lexer:
         if self._is_run:
             text, at, self._is_run = text[1:], at + 1, False
         if text:
-            place = self._offset + at, self._offset + end
-            lexemes.append(Lexeme(LexemeKind.TEXT, text, None, None, *place))
+            lexemes.append(self._lexeme(LexemeKind.TEXT, at, end, text))
 
     def _pass_tail(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int:
         """Report the text from an index on, and return the index from which it is held back."""
@@ -115,17 +119,10 @@ class Lexer:
         """Report all but the last ``amp;`` of an undecided entity; its ``&`` stands in for both."""
         end = at + 1 + excess
         begin = at + 1 if self._is_run else at
-        place = self._offset + begin, self._offset + end
-        lexemes.append(Lexeme(LexemeKind.TEXT, self._buffer[begin:end], None, None, *place))
+        lexemes.append(self._lexeme(LexemeKind.TEXT, begin, end))
         self._buffer = f"{self._buffer[: end - 1]}&{self._buffer[end:]}"
         self._is_run = True
         return end - 1
-
-    def _pass_plain_tag(self, lexemes: list[Lexeme], source: str, at: int) -> int:
-        """Report a tag without attributes in its one canonical spelling, and return its end."""
-        place = self._offset + at, self._offset + at + len(source)
-        lexemes.append(Lexeme(_PLAIN[source], source, None, None, *place))
-        return at + len(source)
 
     def _pass_tag(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int | None:
         """Report the tag at an index and return its end; None while it is undecided."""
@@ -160,20 +157,14 @@ class Lexer:
         """Report a tag that has no end, up to its first ``>`` in an open quote if it has one."""
         bracket = self._buffer.find(">", at, stop)
         end = stop if bracket < 0 else bracket + 1
-        source = self._buffer[at:end]
         start = self._offset + at
-        if bracket >= 0:
-            problem = Problem(Fault.UNFINISHED, "a quote is open", start, start + len(source))
-        elif stop == self._limit(at):
-            problem = Problem(Fault.TOO_LONG, "", start, start + len(source))
-        else:
-            problem = Problem(Fault.UNFINISHED, "its > is missing", start, start + len(source))
-        lexemes.append(fault(source, start, (problem,)))
+        detail = "a quote is open" if bracket >= 0 else "its > is missing"
+        wrong = Fault.UNFINISHED
+        if bracket < 0 and stop == self._limit(at):
+            wrong, detail = Fault.TOO_LONG, ""
+        problem = Problem(wrong, detail, start, self._offset + end)
+        lexemes.append(fault(self._buffer[at:end], start, (problem,)))
         return end
 
     def _limit(self, at: int) -> int:
         return at + MAX_TAG_CHARACTERS
-
-    def _drop(self, num_characters: int) -> None:
-        self._buffer = self._buffer[num_characters:]
-        self._offset += num_characters

@@ -7,7 +7,6 @@ of blocks, in annotator form the block itself does, and a level too many is ille
 
 from __future__ import annotations
 
-from copy import copy
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -125,7 +124,10 @@ _LEGAL: Final[dict[tuple[Form, State, bool], frozenset[LexemeKind]]] = {
 
 
 class Parser:
-    """Lexemes in, events out, for one form; an illegal lexeme raises and changes nothing."""
+    """Lexemes in, events out, for one form; an illegal lexeme raises and changes nothing.
+
+    All of its state is immutable, so ``copy.copy`` returns an independent parser in the same state.
+    """
 
     __slots__ = ("_depth", "_form", "_legal", "_max_depth", "_state", "_topic")
 
@@ -196,10 +198,6 @@ class Parser:
         }[self._state]
         message = wrong.message("its topic is open")
         raise PastaSyntaxError(f"{wrong.code}: {message}", hint=wrong.hint)
-
-    def copy(self) -> Parser:
-        """Return a parser in the same state that goes its own way."""
-        return copy(self)  # all of its state is immutable
 
     def _step(self, lexeme: Lexeme) -> list[Event]:
         kind = lexeme.kind

@@ -105,7 +105,7 @@ class Walk:
                     end += 1
                 if end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN:
                     between = pieces[at + 1 : end]
-                    self._report_between([piece for piece in between if piece.kind])
+                    self._report_between(between)
                     yield from between
                     end = at + 1 + len(between)
                 else:
@@ -114,8 +114,8 @@ class Walk:
             at = end
 
     def _report_between(self, between: list[Piece]) -> None:
-        if between:
-            place = between[0].start, between[-1].end
+        if readable := [piece for piece in between if piece.kind]:
+            place = readable[0].start, readable[-1].end
             self.problems.append(Problem(Fault.BETWEEN, "", *place))
 
     def _take(self, piece: Piece, following: Piece) -> None:
@@ -177,9 +177,6 @@ class Walk:
         if self._form is not Form.MAIN:
             topic = "" if self._form is Form.ANNOTATOR else None
             self._parser.feed(Lexeme(LexemeKind.ASYNC_OPEN, topic=topic))
-        self._enter_block(piece, tag)
-
-    def _enter_block(self, piece: Piece, tag: str | None) -> None:
         if self._open:
             self._open[-1].is_empty = False
         self._open.append(_Open(piece, is_kept=tag is not None))
@@ -215,16 +212,13 @@ class Walk:
 
     def _is_too_deep(self, piece: Piece) -> bool:
         """Return whether a tag begins a level too many; report it if so."""
-        kind = LexemeKind.PROMISE_OPEN if self._is_promise_due(piece) else piece.kind
-        if kind is None or not opens_level(self._form, kind):
-            return False
-        if self._parser.depth < self._max_depth:
+        assert piece.kind is not None
+        lacks_promise = self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
+        kind = LexemeKind.PROMISE_OPEN if lacks_promise else piece.kind
+        if not opens_level(self._form, kind) or self._parser.depth < self._max_depth:
             return False
         self._report(Fault.NESTED, piece, f"{self._max_depth} at most")
         return True
-
-    def _is_promise_due(self, piece: Piece) -> bool:
-        return self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
 
     def _feed_promise(self) -> None:
         self._parser.feed(Lexeme(LexemeKind.PROMISE_OPEN))
