@@ -31,6 +31,7 @@ from tests.data.examples import (
     program_of,
     spelled,
 )
+from tests.decoding import decode_document
 from tests.lockstep import Lockstep
 from tests.models import loaded
 from tests.programs import random_program
@@ -350,7 +351,7 @@ def test_training_sees_what_an_engine_saw_while_it_decoded(
     model, rng = loaded("qwen2"), random.Random(f"{strategy}")
     vocabulary = model.vocabulary
     random_ones = [random_program(rng, vocabulary).answer for _ in range(8)]
-    answers = [vocabulary.decode_document(answer) for answer in random_ones]
+    answers = [decode_document(vocabulary, answer) for answer in random_ones]
     programs = [program_of(document, "A question?", vocabulary) for document in answers]
     params = SamplingParams(max_tokens=800, max_threads=max_threads)
     requests = [

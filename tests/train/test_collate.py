@@ -21,6 +21,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.train.collate import collate, seen
 from pasta_lm.train.losses import next_token_loss
 from tests.data.examples import TRAINABLE, documents, encoded, is_seen, names, program_of
+from tests.decoding import decode_document
 from tests.models import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.programs import random_program
 from tests.reference import reference
@@ -39,7 +40,7 @@ def answers(name: str, count: int = 4) -> list[Document]:
     """Return random answers; the second is without tags."""
     vocabulary, rng = loaded(name).vocabulary, random.Random(f"collate {name}")
     programs = [random_program(rng, vocabulary, num_parts=9) for _ in range(count)]
-    found = [vocabulary.decode_document(program.answer) for program in programs]
+    found = [decode_document(vocabulary, program.answer) for program in programs]
     found[1] = found[1].without_tags()
     return found
 

@@ -33,6 +33,7 @@ from pasta_lm.train.preference import beta_of, loss_of
 from pasta_lm.train.preference_config import LossConfig
 from tests.data.examples import program_of
 from tests.data.test_encode_rivals import random_tree
+from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import random_program
 from tests.train.preferences import pair
@@ -47,7 +48,7 @@ def documents(name: str, count: int) -> list[Document]:
     """Return random answers; every fourth is without tags."""
     vocabulary, rng = loaded(name).vocabulary, random.Random(f"pairs {name}")
     programs = [random_program(rng, vocabulary, num_parts=6) for _ in range(count)]
-    found = [vocabulary.decode_document(program.answer) for program in programs]
+    found = [decode_document(vocabulary, program.answer) for program in programs]
     return [one.without_tags() if i % 4 == 3 else one for i, one in enumerate(found)]
 
 

@@ -1,4 +1,4 @@
-"""An answer as token ids, and back: every stretch of text between two tags is encoded alone.
+"""An answer as token ids: every stretch of text between two tags is encoded alone.
 
 Knows the ids of the tag pieces and their order in an answer; text is encoded by a function that
 the caller hands in.
@@ -6,7 +6,7 @@ the caller hands in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,7 +24,6 @@ from pasta_lm.language.tags import (
     SYNC,
     closing_piece,
     escape_topic,
-    unescape_topic,
     units_for,
 )
 
@@ -161,55 +160,3 @@ class DocumentEncoder:
             return
         yield from self._encode_text(escape_topic(block.topic))
         yield self._pieces[closing_piece(min(units, MAX_UNITS))]
-
-
-def lexemes(
-    token_ids: Iterable[int], pieces: PieceTable, text: Callable[[Sequence[int]], str]
-) -> Iterator[Lexeme]:
-    """Yield the tags that ids hold, and the text between them; topics unescaped."""
-    stretch: list[int] = []
-    read: Callable[[str], str] = str
-    for token_id in token_ids:
-        tag = pieces.lexeme(token_id)
-        if tag is None:
-            stretch.append(token_id)
-            continue
-        yield from _text_lexeme(read(text(stretch)))
-        yield tag
-        stretch = []
-        read = unescape_topic if tag.kind is LexemeKind.PROMISE_OPEN else str
-    yield from _text_lexeme(read(text(stretch)))
-
-
-def _text_lexeme(text: str) -> Iterator[Lexeme]:
-    if text:
-        yield Lexeme(LexemeKind.TEXT, text)
-
-
-def decode(encoded: EncodedDocument, read: Callable[[Sequence[int]], Iterator[Lexeme]]) -> Document:
-    """Return the answer that ids spell, every promise with its block."""
-    return Document(_decode_items(encoded.main, iter(encoded.blocks), read))
-
-
-def _decode_items(
-    token_ids: Sequence[int],
-    blocks: Iterator[tuple[int, ...]],
-    read: Callable[[Sequence[int]], Iterator[Lexeme]],
-) -> tuple[Item, ...]:
-    items: list[Item] = []
-    topic: str | None = None
-    for lexeme in read(token_ids):
-        match lexeme.kind:
-            case LexemeKind.PROMISE_OPEN:
-                topic = ""
-            case LexemeKind.TEXT if topic is not None:
-                topic = lexeme.text
-            case LexemeKind.PROMISE_CLOSE:
-                inside = _decode_items(next(blocks), blocks, read)
-                items.append(Block(topic or "", lexeme.units, inside))
-                topic = None
-            case LexemeKind.TEXT:
-                items.append(Text(lexeme.text))
-            case LexemeKind.SYNC:
-                items.append(Sync())
-    return tuple(items)

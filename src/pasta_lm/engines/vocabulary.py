@@ -9,13 +9,13 @@ nothing to the ends of a text. Tag ids enter through the table of pieces alone. 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal, Protocol, cast
 
 from tokenizers import AddedToken, Tokenizer
 
-from pasta_lm.engines import encoded_document, tag_free
+from pasta_lm.engines import tag_free
 from pasta_lm.engines.encoded_document import DocumentEncoder, EncodedDocument, PieceTable
 from pasta_lm.engines.text_stream import TextStream, TokenBytes
 from pasta_lm.errors import RequestError, VocabularyError
@@ -23,8 +23,6 @@ from pasta_lm.language.document import Document, parse
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
-
-__all__ = ["ChatTokenizer", "EncodedDocument", "FastTokenizer", "TextStream", "Vocabulary"]
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
@@ -54,12 +52,7 @@ class ChatTokenizer(FastTokenizer, Protocol):
 
 
 class Vocabulary:
-    """A tokenizer together with the ids of the tag pieces, if it has them.
-
-    Attributes:
-        num_tokens: One more than the largest token id. A model may have more rows than that.
-        prompt_prefix: Tokens that the tokenizer puts before a prompt, such as a begin-of-text.
-    """
+    """A tokenizer together with the ids of the tag pieces, if it has them."""
 
     def __init__(
         self, tokenizer: FastTokenizer, piece_ids: Mapping[str, int] | None = None
@@ -70,9 +63,10 @@ class Vocabulary:
             VocabularyError: pieces are missing, or share an id.
         """
         self._pieces = PieceTable(piece_ids)
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer  # as it was given; it never encodes here
         backend = tokenizer.backend_tokenizer
         ids = backend.get_vocab(with_added_tokens=True)
+        # One more than the largest token id; a model may have more rows than that.
         self.num_tokens = max(ids.values(), default=-1) + 1
         added = backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
@@ -82,7 +76,7 @@ class Vocabulary:
         copies = _Copies(backend, tag_ids, special_ids)
         self._prompts = copies.for_prompts()
         self._texts = copies.for_text_between_tags()
-        self.prompt_prefix = self._prompts.prefix()
+        self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
         self._bytes = TokenBytes(
             backend.id_to_token,
             backend.decode,
@@ -90,11 +84,6 @@ class Vocabulary:
             silent=tag_ids | special_ids,
             anchor=self._texts.encode("a"),
         )
-
-    @property
-    def tokenizer(self) -> FastTokenizer:
-        """Return the tokenizer as it was given; it never encodes here."""
-        return self._tokenizer
 
     @property
     def piece_ids(self) -> Mapping[str, int]:
@@ -146,10 +135,10 @@ class Vocabulary:
     @property
     def has_chat_template(self) -> bool:
         """Return whether the tokenizer has a chat template."""
-        return bool(getattr(self._tokenizer, "chat_template", None))
+        return bool(getattr(self.tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
-        tokenizer = cast(ChatTokenizer, self._tokenizer)
+        tokenizer = cast(ChatTokenizer, self.tokenizer)
         try:
             written = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
@@ -200,14 +189,6 @@ class Vocabulary:
     def token_text(self, token_id: int) -> str:
         """Return how a token reads in the middle of a text; tags and specials read as nothing."""
         return self._bytes[token_id].decode("utf-8", "replace")
-
-    def lexemes(self, token_ids: Iterable[int]) -> Iterator[Lexeme]:
-        """Yield the tags that ids hold, and the text between them; topics unescaped."""
-        return encoded_document.lexemes(token_ids, self._pieces, self.text)
-
-    def decode_document(self, encoded: EncodedDocument) -> Document:
-        """Return the answer that token ids spell, every promise with its block."""
-        return encoded_document.decode(encoded, self.lexemes)
 
     # --- sets of ids for masks
 

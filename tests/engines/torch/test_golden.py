@@ -25,6 +25,7 @@ from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.interpreter import FinishReason, PositionStrategy, Trace
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
+from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import words_of
 from tests.witness import TOLERANCE, Seen, Witness
@@ -193,7 +194,7 @@ def test_the_answer_reads_as_its_document(positions: PositionStrategy) -> None:
     ]
     forced = request(positions).forced
     assert forced is not None
-    assert answer.document == VOCABULARY.decode_document(forced)
+    assert answer.document == decode_document(VOCABULARY, forced)
     assert (answer.finish_reason, answer.trace.kind.value) == ("stop", "replayed")
     assert answer.usage == {"prompt_tokens": 3, "completion_tokens": 18, "total_tokens": 21}
     assert answer.trace.num_content_tokens == 7

@@ -12,6 +12,7 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy, Trace
 from pasta_lm.interpreter.trace import to_perfetto
 from pasta_lm.language.document import parse
+from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import Program, random_program
 from tests.reference import PROMPT, Name, Place, critical_path, reference
@@ -110,7 +111,7 @@ def test_the_answer_is_the_program(strategy: PositionStrategy) -> None:
     vocabulary = loaded(MODEL).vocabulary
     for program, seen in replayed(strategy, 2):
         assert seen.answer is not None
-        assert seen.answer.document == vocabulary.decode_document(program.answer)
+        assert seen.answer.document == decode_document(vocabulary, program.answer)
         assert parse(seen.answer.document.written()) == seen.answer.document
         assert seen.answer.finish_reason == "stop"
         assert seen.answer.usage["completion_tokens"] == program.answer.num_tokens
