@@ -150,20 +150,17 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
         VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
     place = usable_device(device)
-    wanted = _dtype(dtype, place)
-    model, tokenizer = read_pretrained(source, wanted)
+    model, tokenizer = read_pretrained(source, _dtype(dtype, place))
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]
-    config = read_pasta_config(Path(source)) if Path(source).is_dir() else None
-    pieces = config.piece_ids if config is not None else tag_pieces(tokenizer)
-    return LoadedModel(
-        model,
-        Vocabulary(tokenizer, pieces),
-        Path(source).name if Path(source).is_dir() else str(source),
-        eos_ids(model, tokenizer),
-        positions=PositionStrategy.PREDICT if config is None else config.positions,
-        trained_strategy=PASTA if config is None else config.trained_strategy,
-    )
+    is_folder = Path(source).is_dir()
+    name = Path(source).name if is_folder else str(source)
+    config = read_pasta_config(Path(source)) if is_folder else None
+    vocabulary = Vocabulary(tokenizer, config.piece_ids if config else tag_pieces(tokenizer))
+    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer))
+    if config is not None:
+        loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
+    return loaded
 
 
 def describe(
@@ -201,10 +198,7 @@ def usable_device(name: str | None) -> torch.device:
     wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=wanted).device
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as exc:  # not built for it; a name of nothing; no such GPU
+    except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
         found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         hint = f"this machine has {', '.join(['cpu', *found])}"
         raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
@@ -281,12 +275,7 @@ def last_position(model: PreTrainedModel) -> int | None:
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
     """Return every id that ends a text, from the generation settings, else from the tokenizer."""
-    generation = getattr(model, "generation_config", None)
-    given = getattr(generation, "eos_token_id", None)
-    if given is None:
-        given = getattr(model.config.get_text_config(), "eos_token_id", None)
-    if given is None and tokenizer is not None:
-        given = tokenizer.eos_token_id
-    if given is None:
-        return frozenset()
+    sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
+    found = (getattr(source, "eos_token_id", None) for source in sources)
+    given = next((ids for ids in found if ids is not None), ())
     return frozenset(given) if isinstance(given, (list, tuple)) else frozenset([given])

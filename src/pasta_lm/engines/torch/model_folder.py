@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ class PastaConfig:
     positions: PositionStrategy  # the strategy that it was trained with
     limits: Limits  # the limits that its training data keep
     trained_strategy: str = PASTA  # the strategy that it was taught
-    language_version: int = LANGUAGE_VERSION
 
 
 def save_model_folder(
@@ -170,30 +170,23 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
     before = Vocabulary(tokenizer)
     taken = tokenizer.get_vocab()
     # Also for those already there: it makes them special, which a tag must be.
-    tokenizer.add_tokens([_marker(piece) for piece in PIECES], special_tokens=True)
+    tokens = [AddedToken(piece, special=True, normalized=False) for piece in PIECES]
+    tokenizer.add_tokens(tokens, special_tokens=True)
     after = tokenizer.get_vocab()
     piece_ids = {piece: after[piece] for piece in PIECES}
     check_piece_ids(piece_ids)
     _check_not_taken(piece_ids, taken)
 
-    num_rows = _num_rows(model)
-    _grow(model, max(piece_ids.values()) + 1)
+    num_rows = min(len(matrix) for matrix in _token_matrices(model))
+    if max(piece_ids.values()) >= num_rows:
+        model.resize_token_embeddings(max(piece_ids.values()) + 1, mean_resizing=False)
     for piece, token_id in piece_ids.items():
         if piece not in taken or token_id >= num_rows:
-            _set_row_to_mean(model, token_id, _spelling(before, piece))
+            spelling = before.encode_text(piece)
+            if not spelling:
+                raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
+            _set_row_to_mean(model, token_id, spelling)
     return piece_ids
-
-
-def _marker(piece: str) -> AddedToken:
-    return AddedToken(piece, special=True, normalized=False, lstrip=False, rstrip=False)
-
-
-def _spelling(vocabulary: Vocabulary, piece: str) -> list[int]:
-    """Return the tokens that spell a piece as ordinary text."""
-    token_ids = vocabulary.encode_text(piece)
-    if not token_ids:
-        raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
-    return token_ids
 
 
 def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
@@ -207,30 +200,14 @@ def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> 
             )
 
 
-def token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
     """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
-    output = model.get_output_embeddings()
-    modules = [model.get_input_embeddings(), output]
-    parameters = {
-        id(parameter): parameter
-        for module in modules
-        if module is not None
-        for parameter in module.parameters(recurse=False)
-    }
-    return list(parameters.values())
-
-
-def _num_rows(model: PreTrainedModel) -> int:
-    return min(len(matrix) for matrix in token_matrices(model))
-
-
-def _grow(model: PreTrainedModel, num_tokens: int) -> None:
-    """Make room for ids below ``num_tokens``; a matrix that has it stays as it is."""
-    if num_tokens > _num_rows(model):
-        model.resize_token_embeddings(num_tokens, mean_resizing=False)
+    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    found = [list(module.parameters(recurse=False)) for module in modules if module is not None]
+    return list({id(one): one for one in chain(*found)}.values())  # tied matrices once
 
 
 @torch.no_grad()
 def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
-    for matrix in token_matrices(model):
+    for matrix in _token_matrices(model):
         matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

@@ -125,10 +125,7 @@ def flattened_difference(model: PreTrainedModel) -> float:
     segments = SegmentsPass(lengths, device)
     with torch.inference_mode():
         with _attention(model, "eager"):
-            alone = [
-                model(input_ids=sequence[None], use_cache=False).logits[0].float()
-                for sequence in sequences
-            ]
+            alone = [model(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences]
         with _attention(model, NAME):
             out = model(
                 input_ids=torch.cat(sequences)[None],
@@ -136,7 +133,7 @@ def flattened_difference(model: PreTrainedModel) -> float:
                 use_cache=False,
                 pasta_pass=segments,
             )
-    difference = float((out.logits[0].float() - torch.cat(alone)).abs().max())
+    difference = float((out.logits[0].float() - torch.cat(alone).float()).abs().max())
     # Not a number compares as false with every tolerance.
     return difference if difference == difference else float("inf")
 
@@ -219,15 +216,10 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
         kinds = getattr(small, name, None)
         if isinstance(kinds, list):
-            setattr(small, name, _shortened(kinds, _TINY["num_hidden_layers"]))
+            # Few layers, but every kind of layer among them.
+            setattr(small, name, [*dict.fromkeys(kinds), *kinds][: _TINY["num_hidden_layers"]])
     small.dtype = torch.float32
     return small
-
-
-def _shortened(kinds: Sequence[Any], num_layers: int) -> list[Any]:
-    """Return few layers that show every kind of layer."""
-    distinct = list(dict.fromkeys(kinds))
-    return (distinct + list(kinds))[:num_layers]
 
 
 # Self-test of this machine

@@ -28,10 +28,9 @@ def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    _fuse_rotary(graph)
-    _fuse_norms(graph)
-    _fuse_linears(graph)
-    _fuse_residuals(graph)
+    for fuse in (_fuse_rotary, _fuse_norms, _fuse_linears, _fuse_residuals):
+        fuse(graph)
+        graph.graph.eliminate_dead_code()
     _merge_equal(graph)  # again: fused layers leave equal views behind
     graph.graph.eliminate_dead_code()
     graph.graph.lint()
@@ -51,13 +50,7 @@ def _free_sizes(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None
 
     for node in graph.graph.nodes:
         if node not in sizes.values():
-            node.args = fx.map_arg(_mapped(node.args, freed), lambda n: n)
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
-    return change(value)
+            node.args = fx.node.map_aggregate(node.args, freed)
 
 
 _PURE = {
@@ -91,6 +84,16 @@ def _is(node: Any, target: Any) -> bool:
     return isinstance(node, Node) and node.target is target
 
 
+def _replace(
+    graph: fx.GraphModule, node: Node, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Node:
+    """Compute a node by another function, and return the new node."""
+    with graph.graph.inserting_before(node):
+        new = graph.graph.call_function(function, args)
+    node.replace_all_uses_with(new)
+    return new
+
+
 # Rotary embedding: x * cos + cat(-x[half:], x[:half]) * sin
 
 
@@ -115,10 +118,7 @@ def _fuse_rotary(graph: fx.GraphModule) -> None:
         if sin not in signed:
             with graph.graph.inserting_after(sin):
                 signed[sin] = graph.graph.call_function(sign_sin, (sin,))
-        with graph.graph.inserting_before(node):
-            fused = graph.graph.call_function(rotate, (x, cos, signed[sin]))
-        node.replace_all_uses_with(fused)
-    graph.graph.eliminate_dead_code()
+        _replace(graph, node, rotate, (x, cos, signed[sin]))
 
 
 def _rotary_parts(node: Any) -> tuple[Node, Node, Node] | None:
@@ -153,11 +153,7 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
         weight = _weight_of(node)
         last = node if weight is None else next(iter(node.users))
         norm = RmsNorm(eps, None if weight is None else _attribute(graph, weight))
-        with graph.graph.inserting_before(last):
-            fused = graph.graph.call_function(norm, (x,))
-        last.replace_all_uses_with(fused)
-        fused.meta["val"] = last.meta["val"]
-    graph.graph.eliminate_dead_code()
+        _replace(graph, last, norm, (x,)).meta["val"] = last.meta["val"]
 
 
 def _norm_parts(node: Any) -> tuple[Node, float] | None:
@@ -183,8 +179,9 @@ def _weight_of(node: Any) -> Node | None:
     other = next((arg for arg in users[0].args if arg is not node), None)
     if not isinstance(other, Node) or other.op != "get_attr":
         return None
-    same = other.meta["val"].dtype == node.meta["val"].dtype if "val" in other.meta else False
-    return other if same and other.meta["val"].dim() == 1 else None
+    value = other.meta.get("val")
+    is_weight = value is not None and value.dtype == node.meta["val"].dtype and value.dim() == 1
+    return other if is_weight else None
 
 
 # Linear layers: view, mm with a transposed parameter, view back
@@ -203,7 +200,6 @@ def _fuse_linears(graph: fx.GraphModule) -> None:
         weights = [_attribute(graph, weight) for _, _, weight, _ in group]
         biases = [None if bias is None else _attribute(graph, bias) for _, _, _, bias in group]
         _replace_linears(graph, group, Linear(weights, biases, may_copy=may_copy))
-    graph.graph.eliminate_dead_code()
 
 
 def _replace_linears(graph: fx.GraphModule, group: list[_Layer], kernel: Linear) -> None:
@@ -232,13 +228,9 @@ def _fuse_residuals(graph: fx.GraphModule) -> None:
             fits = isinstance(linear, Node) and isinstance(linear.target, Linear)
             is_free = fits and len(linear.args) == 1 and len(linear.users) == 1
             if is_free and _same_shape(residual, node):
-                with graph.graph.inserting_before(node):
-                    args = (*linear.args, residual)
-                    fused = graph.graph.call_function(linear.target, args)
-                node.replace_all_uses_with(fused)
+                fused = _replace(graph, node, linear.target, (*linear.args, residual))
                 fused.meta["val"] = node.meta["val"]
                 break
-    graph.graph.eliminate_dead_code()
 
 
 def _same_shape(first: Any, second: Node) -> bool:
@@ -253,13 +245,10 @@ def _linear_parts(node: Any) -> tuple[Node, Node, Node | None] | None:
     if node.target not in (aten._unsafe_view.default, aten.view.default):
         return None
     product = node.args[0]
-    bias = None
-    if _is(product, aten.addmm.default):
-        bias, flat, transposed = product.args
-    elif _is(product, aten.mm.default):
-        flat, transposed = product.args
-    else:
+    if not _is(product, aten.addmm.default) and not _is(product, aten.mm.default):
         return None
+    *biases, flat, transposed = product.args
+    bias = biases[0] if biases else None
     if not _is(flat, aten.view.default) or not _is(transposed, aten.t.default):
         return None
     source, weight = flat.args[0], transposed.args[0]
