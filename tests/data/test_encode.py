@@ -248,7 +248,7 @@ def test_a_prompt_of_no_tokens_is_refused_by_the_name_of_its_record() -> None:
 
     for answer in ("A.", TWO_BLOCKS):
         with pytest.raises(InputError, match="record r: .*no tokens"):
-            encoded(answer, vocabulary=Silent(BARE._tokenizer, BARE.piece_ids))
+            encoded(answer, vocabulary=Silent(BARE.tokenizer, BARE.piece_ids))
 
 
 # --- by the rules

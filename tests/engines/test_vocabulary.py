@@ -60,7 +60,7 @@ def test_no_piece_typed_by_a_user_is_a_tag(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
 def test_the_tags_trained_in_would_match_without_us(name: str) -> None:
     vocabulary = VOCABULARIES[name]
-    backend = vocabulary._tokenizer.backend_tokenizer
+    backend = vocabulary.tokenizer.backend_tokenizer
     assert vocabulary.piece_id(SYNC) in backend.encode(SYNC).ids
     if "whole_word" in name:
         assert vocabulary.piece_id(PROMISE_OPEN) in backend.encode(PROMISE_OPEN).ids
@@ -69,7 +69,7 @@ def test_the_tags_trained_in_would_match_without_us(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
 def test_other_ids_stay_when_the_tags_are_gone(name: str) -> None:
     vocabulary = VOCABULARIES[name]
-    backend = vocabulary._tokenizer.backend_tokenizer
+    backend = vocabulary.tokenizer.backend_tokenizer
     text = f"three <after> tips{TEXT[0]}<after>"
     assert vocabulary.encode_prompt(text) == backend.encode(text).ids
     assert backend.token_to_id("<after>") in vocabulary.encode_prompt(text)
@@ -222,7 +222,7 @@ def test_text_survives_what_tokenizers_do_around_their_model(
     vocabulary: Vocabulary, text: str
 ) -> None:
     vocabulary.check_round_trip(text)
-    typed = vocabulary._tokenizer.backend_tokenizer.encode(text).ids
+    typed = vocabulary.tokenizer.backend_tokenizer.encode(text).ids
     assert text == SYNC or vocabulary.encode_prompt(text) == typed
 
 
@@ -284,7 +284,7 @@ def test_what_cannot_stand_in_a_topic(name: str) -> None:
         text = vocabulary.token_text(token_id)
         assert text
         assert not set('"<>&\n\r\ufffd') & set(text)
-    backend = vocabulary._tokenizer.backend_tokenizer
+    backend = vocabulary.tokenizer.backend_tokenizer
     assert vocabulary.topic_forbidden >= set(backend.get_added_tokens_decoder())
     assert vocabulary.topic_forbidden.isdisjoint(vocabulary.encode_text("Wake up early"))
 

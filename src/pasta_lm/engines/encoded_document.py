@@ -39,18 +39,10 @@ _LEXEMES: dict[str, Lexeme] = {
 
 
 class PieceTable:
-    """The token ids of all tag pieces, or of none: a model that was not taught the tags.
-
-    Attributes:
-        ids: Each piece's token id.
-    """
+    """The token ids of all tag pieces, or of none: a model that was not taught the tags."""
 
     def __init__(self, ids: Mapping[str, int] | None = None) -> None:
-        """Check the ids and keep them.
-
-        Raises:
-            VocabularyError: pieces are missing, unknown, or share an id.
-        """
+        """Keep each piece's id; ids that fail ``check_piece_ids`` are a ``VocabularyError``."""
         self.ids: Mapping[str, int] = MappingProxyType(dict(ids or {}))
         if self.ids:
             check_piece_ids(self.ids)

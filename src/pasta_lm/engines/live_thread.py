@@ -134,7 +134,7 @@ class Expander:
         self._expansion = expansion
         self._interpreter = interpreter
         self._placer = placer
-        self._starts: dict[int, Start] = {}
+        self.starts: dict[int, Start] = {}  # how each thread begins, by its id
 
     def is_too_long(self, thread: Thread) -> bool:
         """Return whether main has all the tokens that it may have before it ends."""
@@ -153,12 +153,8 @@ class Expander:
         )
         for child, start in zip(main.children, kept, strict=True):
             self._placer.start(child, start.num_seen)
-            self._starts[child.id] = start
+            self.starts[child.id] = start
         return commands
-
-    def start_of(self, child: Thread) -> Start:
-        """Return how a thread begins."""
-        return self._starts[child.id]
 
     def _has_room(self, main: Thread, start: Start) -> bool:
         """Return whether the prefix of a thread, and a token of its own, have positions."""

@@ -202,7 +202,7 @@ class Response:
             return self.interpreter.end_of_text(thread)
         commands = self._expander.expand(thread)
         for child in thread.children if self._counts_seen else ():
-            start = self._expander.start_of(child)
+            start = self._expander.starts[child.id]
             seen = live.seen if start.num_seen is None else set[int]()
             prompt = self.request.prompt[: start.num_seen]
             self._seen_at_fork[child.id] = {*prompt, *start.prefix, *seen}
@@ -284,7 +284,7 @@ class Response:
 
     def _begin(self, child: Thread, t_s: float) -> None:
         assert child.parent is not None
-        start = None if self._expander is None else self._expander.start_of(child)
+        start = None if self._expander is None else self._expander.starts[child.id]
         prefix = (self._tokens.piece_id(ASYNC_OPEN),) if start is None else start.prefix
         live = self._open(child)
         live.prefix, live.next_token = prefix[:-1], prefix[-1]

@@ -144,7 +144,9 @@ class ScriptedEngine:
         if any(not block.topic.strip() for block in script.blocks):
             raise InputError("a block of the script has no topic")
         lacks_lengths = any(block.units is None for block in script.blocks)
-        self.script = script.with_lengths(_count) if lacks_lengths else script
+        self.script = script
+        if lacks_lengths:
+            self.script = script.with_lengths(lambda text: len(words(text)))
         self.step_s = step_s
         self._speed = _speed_of(speeds or {})
         self._ids = WordIds()
@@ -160,11 +162,11 @@ class ScriptedEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests one after the other and return each one's samples, in order."""
-        return [self._samples(request) for request in requests]
-
-    def _samples(self, request: Request) -> list[Answer]:
-        done = [event for event in self.stream(request) if isinstance(event, Finished)]
-        return [event.answer for event in sorted(done, key=lambda event: event.sample)]
+        answers = []
+        for request in requests:
+            done = [event for event in self.stream(request) if isinstance(event, Finished)]
+            answers.append([one.answer for one in sorted(done, key=lambda one: one.sample)])
+        return answers
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events."""
@@ -207,10 +209,6 @@ class ScriptedEngine:
         )
         limits = replace(request.params.limits(), max_depth=max(1, _depth(script.items)))
         return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
-
-
-def _count(text: str) -> int:
-    return len(words(text))
 
 
 def _depth(items: Sequence[Item]) -> int:

@@ -29,11 +29,7 @@ BYTE_OF_CHARACTER = _byte_alphabet()
 
 
 class TokenBytes:
-    """The bytes of each token, worked out when they are first asked for.
-
-    Attributes:
-        silent: Tokens that stand for no text: the tags and special tokens.
-    """
+    """The bytes of each token, worked out when they are first asked for."""
 
     def __init__(
         self,
@@ -44,9 +40,10 @@ class TokenBytes:
         silent: frozenset[int],
         anchor: Sequence[int],
     ) -> None:
-        """Keep the tokenizer's own functions, the types of its decoders and the silent tokens.
+        """Keep the tokenizer's own functions and the types of its decoders.
 
-        ``anchor`` is a few ordinary tokens; text decoded after them is in the middle of a text.
+        ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few
+        ordinary tokens; text decoded after them is in the middle of a text.
         """
         self.silent = silent
         self._spelling = spelling

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal, Protocol, cast
+from typing import Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -34,21 +34,6 @@ class FastTokenizer(Protocol):
     @property
     def backend_tokenizer(self) -> Tokenizer:
         """The tokenizer that does the work."""
-
-
-class ChatTokenizer(FastTokenizer, Protocol):
-    """A tokenizer that may know how its model wants conversations written."""
-
-    chat_template: object
-
-    def apply_chat_template(
-        self,
-        conversation: list[dict[str, str]],
-        *,
-        tokenize: Literal[False],
-        add_generation_prompt: bool,
-    ) -> object:
-        """Write messages as one text."""
 
 
 class Vocabulary:
@@ -138,7 +123,7 @@ class Vocabulary:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
-        tokenizer = cast(ChatTokenizer, self.tokenizer)
+        tokenizer: Any = self.tokenizer  # with a chat template it has the method to apply it
         try:
             written = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from pasta_lm.language.faults import Fault, Problem
@@ -85,14 +85,10 @@ class Walk:
     def repaired(self) -> str:
         """Return the text with the repairs applied."""
         written: list[str] = []
-        run: list[_Kept] = []
-        for kept in self._kept:
-            if kept.text is not None:
-                run.append(kept)
-                continue
-            written += [_write_text(run), kept.source]
-            run.clear()
-        return "".join([*written, _write_text(run)])
+        for is_text, pieces in groupby(self._kept, lambda kept: kept.text is not None):
+            run = list(pieces)
+            written += [_write_text(run)] if is_text else [kept.source for kept in run]
+        return "".join(written)
 
     def _put_blocks_after_promises(self, pieces: list[Piece]) -> Iterator[Piece]:
         """Move everything between a promise and its block in front of the promise."""
@@ -290,9 +286,7 @@ def _repaired_promise(piece: Piece) -> str | None:
     if not piece.problems:
         return piece.source
     topic = _cut_topic(piece.topic)
-    if topic is None or piece.units is None:
-        return None
-    return promise_tag(topic, piece.units)
+    return None if topic is None or piece.units is None else promise_tag(topic, piece.units)
 
 
 def _repaired_open(piece: Piece) -> str | None:

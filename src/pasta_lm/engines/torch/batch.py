@@ -76,10 +76,9 @@ class EntryTensors:
         self._extend(stop_slot)
         fed = self._entries.items[first_slot:stop_slot]
         rotation = self._rotation(first_slot, stop_slot)
-        if rotation is not None:
-            self._positions[:stop_slot] += rotation.offsets_K
         keys = self._positions[:stop_slot]
         if rotation is not None:
+            keys += rotation.offsets_K  # in place: a view of all positions
             before = (keys - rotation.offsets_K).expand(rotation.num_queries_before, -1)
             after = keys.expand(len(fed) - rotation.num_queries_before, -1)
             keys = torch.cat((before, after))

@@ -287,14 +287,10 @@ class TorchEngine:
             if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
                 response.take(live, token, t_s=t_s)
         for active in plan.decoding:
-            self._take_back(active)
-
-    def _take_back(self, active: ActiveRequest) -> None:
-        """Forget the entries of wrong guesses; the next tokens overwrite them in the cache."""
-        # A list, because each response must take its own guesses back.
-        if any([response.take_back() for response in active.responses]):
-            active.ticket.num_computed = len(active.entries)
-            active.tensors.truncate(len(active.entries))
+            # Entries of wrong guesses are forgotten; the next tokens overwrite them in the cache.
+            if sum(response.take_back() for response in active.responses):
+                active.ticket.num_computed = len(active.entries)
+                active.tensors.truncate(len(active.entries))
 
     def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
         if not plan.rows:

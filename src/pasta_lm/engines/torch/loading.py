@@ -113,11 +113,7 @@ class LoadedModel:
 
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:
-        """Return how each layer turns its keys.
-
-        Raises:
-            UnsupportedModelError: some layer's keys cannot be moved exactly.
-        """
+        """Return how each layer turns its keys; an ``UnsupportedModelError`` if one cannot."""
         return find_rotations(self.model)
 
 
@@ -166,12 +162,7 @@ def load(source: str | Path, *, dtype: str | None = None, device: str | None = N
 def describe(
     source: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> ModelReport:
-    """Load a model as ``load`` does, which tests it, and report what it can do.
-
-    Raises:
-        ModelNotFoundError: nothing is there.
-        UnsupportedModelError: the engine would not be exact for it.
-    """
+    """Load a model as ``load`` does, with the same errors, and report its facts."""
     loaded = load(source, dtype=dtype, device=device)
     try:
         can_rotate = bool(loaded.rotations)

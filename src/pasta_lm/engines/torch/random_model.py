@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.engines.torch.loading import LoadedModel, tag_pieces
+from pasta_lm.engines.torch.loading import LoadedModel, eos_ids, tag_pieces
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, ModelNotFoundError
@@ -86,9 +86,9 @@ def random_model(
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     check_exact(model)
     model = model.to(device=device, dtype=dtype)
-    eos = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
-    return LoadedModel(model, vocabulary, name, eos, kind=Kind.RANDOM_WEIGHTS)
+    ends = eos_ids(model, tokenizer)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:

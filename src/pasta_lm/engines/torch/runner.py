@@ -120,15 +120,14 @@ class Runner:
         model: PreTrainedModel,
         pool: Pool,
         fast_logits: LogitsFunction | None = None,
-        rotations: Mapping[int, Rotation | None] | None = None,
     ) -> None:
         """Keep the model, whose attention is ``pasta_attention``, and its memory.
 
-        ``fast_logits`` is used instead of the model; positions 'rotate' need ``rotations``.
+        ``fast_logits`` is used instead of the model.
         """
         self.model = model
         self.pool = pool
-        self.rotations = rotations
+        self.rotations: Mapping[int, Rotation | None] | None = None  # positions 'rotate' need them
         self._fast_logits = fast_logits
 
     def run(self, batch: Batch) -> Tensor:

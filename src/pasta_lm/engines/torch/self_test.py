@@ -28,7 +28,7 @@ MAX_TESTED_PARAMETERS = 300_000_000  # larger models are tested at tiny width in
 # Legend: N tokens, H query heads, D head size.
 
 
-class SegmentsPass:
+class FlattenedPass:
     """Several inputs in one flattened pass; each token sees the past of its own."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -57,7 +57,11 @@ def check_exact(model: PreTrainedModel) -> None:
         UnsupportedModelError: with the model's name and the reason.
     """
     config = model.config
-    check_config(config)
+    if any(one.get("rope_type") == "dynamic" for one in rope_parameters(config)):
+        raise UnsupportedModelError(
+            f"{config.model_type} uses 'dynamic' RoPE: its angles depend on the largest "
+            "position in a pass, so one response would change another's logits"
+        )
     num_parameters = sum(p.numel() for p in model.parameters())
     dtype = next(model.parameters()).dtype
     is_tested = num_parameters <= MAX_TESTED_PARAMETERS and dtype == torch.float32
@@ -91,20 +95,6 @@ def _check_flattened(model: PreTrainedModel) -> None:
         )
 
 
-def check_config(config: PreTrainedConfig) -> None:
-    """Refuse settings under which one response would change another.
-
-    Raises:
-        UnsupportedModelError: 'dynamic' RoPE, whose angles depend on the longest input in a pass.
-    """
-    for parameters in rope_parameters(config):
-        if parameters.get("rope_type") == "dynamic":
-            raise UnsupportedModelError(
-                f"{config.model_type} uses 'dynamic' RoPE: its angles depend on the largest "
-                "position in a pass, so one response would change another's logits"
-            )
-
-
 def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
     """Yield a configuration's RoPE settings: one, or one for each type of layer."""
     given = getattr(config.get_text_config(), "rope_parameters", None) or {}
@@ -122,16 +112,16 @@ def flattened_difference(model: PreTrainedModel) -> float:
     sequences = [
         torch.randint(len(weight), (length,), generator=generator).to(device) for length in lengths
     ]
-    segments = SegmentsPass(lengths, device)
+    flattened = FlattenedPass(lengths, device)
     with torch.inference_mode():
         with _attention(model, "eager"):
             alone = [model(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences]
         with _attention(model, NAME):
             out = model(
                 input_ids=torch.cat(sequences)[None],
-                position_ids=segments.positions_N[None],
+                position_ids=flattened.positions_N[None],
                 use_cache=False,
-                pasta_pass=segments,
+                pasta_pass=flattened,
             )
     difference = float((out.logits[0].float() - torch.cat(alone).float()).abs().max())
     # Not a number compares as false with every tolerance.
