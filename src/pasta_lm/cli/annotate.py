@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, option
 from pasta_lm.cli.terminal import Progress, bars, has_bars
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pasta_lm.annotate.log import Tally
     from pasta_lm.annotate.recipe import AnnotateConfig
 
-INTERRUPTED = 130
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
 """Rows of a data set of the hub that an estimate reads; the run reads them again."""

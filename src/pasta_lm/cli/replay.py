@@ -23,19 +23,20 @@ from pasta_lm.cli.tables import number, print_json, print_table
 if TYPE_CHECKING:
     from pasta_lm.engines.annotated import Record
     from pasta_lm.engines.torch.loading import LoadedModel
-    from pasta_lm.strategies.replay import Figures, ReplayReport
+    from pasta_lm.strategies.replay import ReplayReport
 
 STRATEGY = "--strategy NAME:POSITIONS"
-LABELS = (
-    "answers",
-    "threads, mean",
-    "theoretical speedup",
-    "realised speedup",
-    "efficiency",
-    "parallelism",
-    "sequential tokens/s",
-    "parallel tokens/s",
+ROWS = (
+    ("answers", "num_documents", 0, ""),
+    ("threads, mean", "num_threads_mean", 2, ""),
+    ("theoretical speedup", "theoretical_speedup", 2, "x"),
+    ("realised speedup", "realised_speedup", 2, "x"),
+    ("efficiency", "efficiency", 2, ""),
+    ("parallelism", "parallelism", 2, ""),
+    ("sequential tokens/s", "sequential_tokens_per_s", 1, ""),
+    ("parallel tokens/s", "parallel_tokens_per_s", 1, ""),
 )
+"""Label, figure, decimals and unit of each row of the table."""
 
 
 def replay(
@@ -182,24 +183,13 @@ def _load(
 
 
 def _print(report: ReplayReport) -> None:
-    columns = [_cells(figures) for figures in (report.figures, report.multi_block)]
-    rows = zip(LABELS, *columns, strict=True)
-    print_table(("", "all answers", "two blocks or more"), list(rows))
+    columns = (report.figures, report.multi_block)
+    rows = [
+        (label, *(number(getattr(figures, name), digits, unit) for figures in columns))
+        for label, name, digits, unit in ROWS
+    ]
+    print_table(("", "all answers", "two blocks or more"), rows)
     typer.echo(f"\n{_conditions(report)}")
-
-
-def _cells(figures: Figures) -> tuple[str, ...]:
-    """Return a cell for each of ``LABELS``."""
-    return (
-        str(figures.num_documents),
-        number(figures.num_threads_mean),
-        number(figures.theoretical_speedup, unit="x"),
-        number(figures.realised_speedup, unit="x"),
-        number(figures.efficiency),
-        number(figures.parallelism),
-        number(figures.sequential_tokens_per_s, 1),
-        number(figures.parallel_tokens_per_s, 1),
-    )
 
 
 def _conditions(report: ReplayReport) -> str:

@@ -92,13 +92,11 @@ def run(
     from pasta_lm.cli.terminal import silence_libraries, write_text
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
-    from pasta_lm.interpreter.positions import PositionStrategy
-    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
+    from pasta_lm.strategies.model import BUILTIN, POSITIONS, STRATEGIES, Pasta
 
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, [strategy])
-    choices = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
-    require_one_of("--positions", positions, choices)
+    require_one_of("--positions", positions, POSITIONS)
     params = SamplingParams(
         max_tokens=max_tokens,
         max_threads=max_threads,

@@ -36,6 +36,7 @@ SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
 EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)
 """Strategies whose tokens are those of the sequential one."""
 STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE)
+POSITIONS = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
 NO_TAG_PIECES = (
     "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 )
@@ -145,7 +146,7 @@ class Pasta:
             return speculation.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):
             self._note_fallback(strategy)
-            return sequential.request(ids, params)
+            strategy = sequential.NAME
         if strategy == sequential.NAME:
             return sequential.request(ids, params)
         if strategy == apar.NAME:
@@ -236,11 +237,11 @@ def baseline_of(name: str) -> str:
 def _positions(chosen: Positions, default: PositionStrategy) -> PositionStrategy:
     if chosen is None:
         return default
-    choices = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
-    if chosen not in choices:
-        reason = " (replay and training only)" if chosen == "oracle" else ""
+    if chosen not in POSITIONS:
+        reason = " (replay and training only)" if chosen == PositionStrategy.ORACLE else ""
+        names = ", ".join(POSITIONS)
         raise UsageError(
-            f"positions {chosen!r} cannot be used here{reason}", hint=f"one of {', '.join(choices)}"
+            f"positions {chosen!r} cannot be used here{reason}", hint=f"one of {names}"
         )
     return PositionStrategy(chosen)
 

@@ -24,13 +24,7 @@ def request(
     params: SamplingParams,
     positions: PositionStrategy = PositionStrategy.PREDICT,
 ) -> Request:
-    """Return the request for a prompt of token ids.
-
-    Args:
-        prompt: Token ids.
-        params: How to sample.
-        positions: Where main goes on after a promise.
-    """
+    """Return the request for a prompt of token ids; ``positions`` are those after a promise."""
     return Request(prompt=prompt, params=params, positions=positions, strategy=NAME)
 
 

@@ -157,17 +157,16 @@ def replay(
 ) -> ReplayReport:
     """Decode each answer sequentially, then in parallel.
 
+    A model without tag pieces is given them, in place: the text is forced, so their rows need no
+    training. After Ctrl-C the report is that of the answers that were done.
+
     Args:
         answers: The answers to decode.
-        loaded: The model. Without tag pieces it is given them, in place: the text is forced, so
-            their rows need no training.
-        positions: Where main goes on after a promise; strategies without promises ignore it.
+        loaded: The model.
+        positions: Positions after a promise; strategies without promises ignore them.
         strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
         max_threads: Threads that decode in the same pass; None: all.
         progress: Called after each answer.
-
-    Returns:
-        The report; after Ctrl-C that of the answers that were done.
     """
     from pasta_lm.engines.torch.engine import TorchEngine
     from pasta_lm.engines.torch.loading import with_pieces
@@ -175,16 +174,7 @@ def replay(
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else GIVEN_WEIGHTS
     if not loaded.vocabulary.has_pieces:
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    report = ReplayReport(
-        model=loaded.name,
-        device=str(loaded.device),
-        dtype=str(loaded.dtype).removeprefix("torch."),
-        weights=weights,
-        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
-        strategy=strategy,
-    )
-    requests: list[_Requests] = []
-    pairs: list[Pair] = []
+    requests, pairs = list[_Requests](), list[Pair]()
     skipped: list[tuple[str, str]] = []
     for answer in answers:
         try:
@@ -193,7 +183,9 @@ def replay(
             if strategy == pasta.NAME:  # it can express every answer
                 raise
             skipped.append((answer.id, str(exc)))
-    engine = TorchEngine(loaded, pool_tokens=max(map(_num_entries, requests), default=1))
+    both = [request for one in requests for request in (one.sequential, one.parallel)]
+    num_entries = max((len(one.prompt) + one.params.max_tokens for one in both), default=1)
+    engine = TorchEngine(loaded, pool_tokens=num_entries)
     for one in requests[:1]:  # first passes allocate and compile, so they are not timed
         with suppress(RequestError):
             _decode(engine, one)
@@ -208,7 +200,17 @@ def replay(
                 progress(index, len(requests))
     except KeyboardInterrupt:
         was_interrupted = True
-    return replace(report, pairs=pairs, skipped=skipped, was_interrupted=was_interrupted)
+    return ReplayReport(
+        model=loaded.name,
+        device=str(loaded.device),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        weights=weights,
+        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
+        strategy=strategy,
+        pairs=pairs,
+        skipped=skipped,
+        was_interrupted=was_interrupted,
+    )
 
 
 def _requests(
@@ -251,12 +253,6 @@ def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Re
         max_tokens=num_tokens + 1, max_threads=max_threads, max_blocks=len(blocks)
     )
     return replace(request, params=params)
-
-
-def _num_entries(requests: _Requests) -> int:
-    """Return the cache entries that the larger of both requests needs."""
-    both = (requests.sequential, requests.parallel)
-    return max(len(request.prompt) + request.params.max_tokens for request in both)
 
 
 def _decode(engine: TorchEngine, requests: _Requests) -> Pair:

@@ -19,7 +19,6 @@ from pasta_lm.errors import InputError, ModelError
 
 FILE_NAME = "router.json"
 VERSION = 1
-_KEYS = {"version", "bias", "weights"}
 _WORD = re.compile(r"\w+")
 
 
@@ -74,7 +73,7 @@ def read_router(folder: Path) -> LearnedRouter | None:
         return None
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        if found.keys() != _KEYS or found["version"] != VERSION:
+        if found.keys() != {"version", "bias", "weights"} or found["version"] != VERSION:
             raise ValueError(f"its keys or its version are not those of version {VERSION}")
         weights = {str(one): float(weight) for one, weight in found["weights"].items()}
         return LearnedRouter(float(found["bias"]), weights)

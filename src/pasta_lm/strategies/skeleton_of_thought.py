@@ -160,14 +160,9 @@ def request(
     wording: Wording = FINETUNED,
     router: Router | None = None,
 ) -> Request:
-    """Return the request for a prompt.
+    """Return the request for a prompt; without a router every prompt gets a skeleton.
 
-    Args:
-        prompt: The user's text, or messages.
-        vocabulary: The model's.
-        params: How to sample. ``max_tokens`` also counts the skeleton and the prompts of points.
-        wording: The prompts of both stages.
-        router: Decides which prompts get a skeleton; None: all.
+    ``params.max_tokens`` also counts the skeleton and the prompts of its points.
     """
     if router is not None and not router(_question(prompt)):
         alone = sequential.request(vocabulary.encode_prompt(prompt), params)

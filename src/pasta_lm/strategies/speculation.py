@@ -27,7 +27,6 @@ class PromptLookup:
     """Guesses by looking up the last tokens among those before them."""
 
     num_guesses: int = NUM_GUESSES
-    """Maximum number of guessed tokens."""
     max_match: int = MAX_MATCH
     """The search begins with matches of this many tokens and ends with one."""
 
@@ -42,12 +41,5 @@ class PromptLookup:
 
 
 def request(prompt: Sequence[int], params: SamplingParams, guess: Guess, strategy: str) -> Request:
-    """Return the request for a prompt of token ids; only one sample can be drawn.
-
-    Args:
-        prompt: Token ids.
-        params: How to sample.
-        guess: Returns guessed tokens.
-        strategy: Its name in the trace.
-    """
+    """Return the request for a prompt of token ids; only one sample can be drawn."""
     return replace(sequential.request(prompt, params), guess=guess, strategy=strategy)
