@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import option
+from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.terminal import bars, has_bars, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
@@ -118,7 +118,6 @@ def router(
     It decides from the prompt whether the answer begins with a skeleton, and the strategy
     sot-router uses it.
     """
-    from pasta_lm.cli.flags import require_one_of
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.train.annotators import SOT_ANNOTATORS
     from pasta_lm.train.router import train_router

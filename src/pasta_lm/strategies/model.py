@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +23,8 @@ from pasta_lm.strategies.router import read_router
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
 
-Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or messages with 'role' and 'content'.
-
-With a chat template a text is the user's message; without one the model continues it."""
+Prompt = sot.Prompt
+"""With a chat template a text is the user's message; without one the model continues it."""
 Positions = PositionStrategy | str | None
 """Where main goes on after a promise; None: as the model was trained."""
 
@@ -132,8 +130,9 @@ class Pasta:
                 or router is missing.
         """
         if strategy not in STRATEGIES:
-            names = ", ".join(STRATEGIES)
-            raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
+            raise UsageError(
+                f"unknown strategy {strategy!r}", hint=f"one of {', '.join(STRATEGIES)}"
+            )
         loaded = self.engine.loaded
         params = params or SamplingParams()
         if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:

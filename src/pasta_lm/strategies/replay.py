@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 """Strategies whose answers can be replayed."""
 MIN_BLOCKS = 2
-"""Answers with fewer blocks are left out of the ``multi_block`` figures."""
-GIVEN_WEIGHTS = "given"
 NEW_TAG_ROWS = "given, tag rows added"
-
-Progress = Callable[[int, int], None]
-"""Called with the number of answers that are done and the number of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +108,6 @@ class ReplayReport:
     skipped: Sequence[tuple[str, str]] = ()
     """Id and reason of the answers that the strategy cannot express or the model cannot hold."""
     was_interrupted: bool = False
-    """Whether Ctrl-C ended the replay; the figures are of the answers that were done."""
 
     @property
     def figures(self) -> Figures:
@@ -153,7 +147,7 @@ def replay(
     positions: PositionStrategy = PositionStrategy.PREDICT,
     strategy: str = pasta.NAME,
     max_threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ReplayReport:
     """Decode each answer sequentially, then in parallel.
 
@@ -166,12 +160,12 @@ def replay(
         positions: Positions after a promise; strategies without promises ignore them.
         strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
         max_threads: Threads that decode in the same pass; None: all.
-        progress: Called after each answer.
+        progress: Called after each answer with the number of done and of all answers.
     """
     from pasta_lm.engines.torch.engine import TorchEngine
     from pasta_lm.engines.torch.loading import with_pieces
 
-    weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else GIVEN_WEIGHTS
+    weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
     requests, pairs = list[_Requests](), list[Pair]()
@@ -248,10 +242,8 @@ def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Re
     """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
     assert request.forced is not None
     blocks = request.forced.blocks
-    num_tokens = num_given + len(request.forced.main) + sum(len(block) + 2 for block in blocks)
-    params = SamplingParams(
-        max_tokens=num_tokens + 1, max_threads=max_threads, max_blocks=len(blocks)
-    )
+    num_tokens = 1 + num_given + len(request.forced.main) + sum(len(block) + 2 for block in blocks)
+    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=len(blocks))
     return replace(request, params=params)
 
 

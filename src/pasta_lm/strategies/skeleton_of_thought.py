@@ -34,6 +34,7 @@ MAX_SKELETON_TOKENS = 256
 """A skeleton is cut here; ten points of five words have about a hundred tokens."""
 
 Prompt = str | Sequence[Mapping[str, str]]
+"""A text, or messages with 'role' and 'content'."""
 Router = Callable[[str], bool]
 """Returns whether the answer to a prompt should begin with a skeleton."""
 

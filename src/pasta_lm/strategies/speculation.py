@@ -19,7 +19,6 @@ LOOKUP = "prompt-lookup"
 DRAFT = "draft-model"
 NUM_GUESSES = 4
 """Fastest of 2, 4, 6, 8, 12 on development prompts (``benchmarks/guesses.py``)."""
-MAX_MATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class PromptLookup:
     """Guesses by looking up the last tokens among those before them."""
 
     num_guesses: int = NUM_GUESSES
-    max_match: int = MAX_MATCH
+    max_match: int = 3
     """The search begins with matches of this many tokens and ends with one."""
 
     def __call__(self, ids: Sequence[int]) -> Sequence[int]:
