@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from pasta_lm.data.encode import EncodedExample, encode_example
-from pasta_lm.data.encode_points import encode_points
+from pasta_lm.data.encode import EncodedExample, encode_example, encode_points
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, UsageError

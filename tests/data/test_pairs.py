@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
+from pasta_lm.data.preferences import PreferencePair, read_pairs, write_pairs
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import parse
 

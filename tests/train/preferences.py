@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.torch.model_folder import save_model_folder
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import parse

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.errors import EndpointError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
 from pasta_lm.judging.llm_judge import MissingVerdictsError

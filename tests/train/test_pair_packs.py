@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pasta_lm.data.encode import encode_example
-from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError

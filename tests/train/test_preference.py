@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pasta_lm.data import rollouts
-from pasta_lm.data.pairs import read_pairs, write_pairs
+from pasta_lm.data.preferences import read_pairs, write_pairs
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import InputError, ModelError, PastaError, UsageError

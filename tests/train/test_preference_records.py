@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pasta_lm.data.pairs import write_pairs
+from pasta_lm.data.preferences import write_pairs
 from pasta_lm.engines.annotated import read_records, write_records
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.train import preference

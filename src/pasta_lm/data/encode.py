@@ -1,10 +1,11 @@
 """Encode a prompt and its annotated answer as token ids, labels, positions and visibility rows.
 
-The paper's three changes to next-token training, with the definitions that decoding uses:
-visibility and positions come from ``interpreter.placement``, tag ids from the vocabulary. Slots
-follow the order of the written form.
+Training uses the definitions of decoding: ``interpreter.placement`` gives visibility and
+positions, the vocabulary gives the ids of the tags. Tokens are stored in the order of the written
+form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought.
 
-Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training.
+Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training;
+Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.engines.request import Start
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.entries import Entries
@@ -22,11 +24,12 @@ from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.visibility import Row
-from pasta_lm.language.document import NUM_BLOCK_TAGS
+from pasta_lm.language.document import NUM_BLOCK_TAGS, Block
 from pasta_lm.language.events import Text
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
+from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of
 
 NO_LABEL = -100
 """Label of a token that predicts nothing; PyTorch's losses ignore it."""
@@ -58,7 +61,6 @@ class EncodedExample:
     num_prompt: int
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.token_ids)
 
 
@@ -91,20 +93,50 @@ def encode_example(
         )
     if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
         raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
-    prompt = checked_prompt(record, vocabulary)
+    prompt = _checked_prompt(record, vocabulary)
     encoded = vocabulary.encode_document(record.document, form)
     if not encoded.blocks and not record.document.num_syncs:
-        return plain_example(record.id, prompt, encoded.main, eos_id)
-    return _Writer(prompt, vocabulary, strategy, form).write(record.id, encoded, eos_id)
+        return _plain_example(record.id, prompt, encoded.main, eos_id)
+    return _BlocksWriter(prompt, vocabulary, eos_id, strategy, form).write(record.id, encoded)
 
 
-def checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
-    """Return a record's prompt as ids, after checking that the record can be trained on.
+def encode_points(
+    record: Record,
+    vocabulary: Vocabulary,
+    eos_id: int,
+    strategy: PositionStrategy = PositionStrategy.CONTINUE,
+) -> EncodedExample:
+    """Encode one record whose blocks are points; a record without blocks is encoded as plain text.
+
+    Main writes the skeleton after the prompt; every point sees both and its own request, and
+    writes its part of the answer. For an answer of a single point the skeleton is empty: main ends
+    at once, and the answer starts again after the prompt.
+
+    Args:
+        record: A prompt and its answer: blocks with no text between them, or no block.
+        vocabulary: The model's; it needs no tag pieces.
+        eos_id: The end-of-text, which ends the skeleton, each point and the answer.
+        strategy: Any; without promises all strategies give the same positions.
 
     Raises:
-        InputError: the prompt has no tokens, or a block has tags inside.
-        VocabularyError: the tokenizer changes the answer.
+        InputError: the prompt has no tokens, or the answer has text outside its points.
+        VocabularyError: the tokenizer changes text.
     """
+    prompt = _checked_prompt(record, vocabulary)
+    if not record.document.blocks:
+        answer = vocabulary.encode_text(record.document.plain_text)
+        return _plain_example(record.id, prompt, answer, eos_id)
+    try:
+        blocks = blocks_of(record.document)
+    except ValueError as exc:
+        raise InputError(f"record {record.id}: {exc}") from exc
+    user = [{"role": "user", "content": record.prompt}]
+    stages = Stages.of(user, vocabulary, FINETUNED)
+    return _PointsWriter(stages, vocabulary, eos_id, strategy).write(record.id, blocks)
+
+
+def _checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
+    """Return a record's prompt as ids, after checking that the record can be trained on."""
     vocabulary.check_round_trip(record.document.plain_text)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
     if not prompt:
@@ -115,10 +147,9 @@ def checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
     return prompt
 
 
-def plain_example(
+def _plain_example(
     name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int
 ) -> EncodedExample:
-    """Return an example of ordinary next-token training."""
     token_ids = array("i", [*prompt, *answer])
     labels = array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, eos_id])
     positions = array("i", range(len(token_ids)))
@@ -133,20 +164,63 @@ class _Writer:
         self,
         prompt: Sequence[int],
         vocabulary: Vocabulary,
+        eos_id: int,
+        strategy: PositionStrategy,
+        main_form: Form,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._eos_id = eos_id
+        self._num_prompt = len(prompt)
+        self._entries = Entries.of_prompt(prompt)
+        self._main = self._thread(None, main_form)
+        self._placer = Placer(self._entries, strategy, self._main)
+        self._labels = array("i", [NO_LABEL] * len(prompt))
+
+    def _thread(self, parent: Thread | None, form: Form = Form.BLOCK) -> Thread:
+        owner = self._entries.new_owner()
+        return Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
+
+    def _example(self, name: str) -> EncodedExample:
+        items, num_owners = self._entries.items, self._entries.num_owners
+        numbers: dict[int, int] = {}
+        rows: list[Row] = []
+        for entry in items:
+            if id(entry.row) not in numbers:
+                numbers[id(entry.row)] = len(rows)
+                rows.append(entry.row)
+        # No slot is beyond the last; the bound keeps unlimited cutoffs within 32 bits.
+        bound = len(items)
+        return EncodedExample(
+            id=name,
+            token_ids=array("i", [entry.token for entry in items]),
+            labels=self._labels,
+            positions=array("i", [entry.position for entry in items]),
+            owners=array("i", [entry.owner for entry in items]),
+            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
+            rows=tuple(
+                tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
+            ),
+            num_prompt=self._num_prompt,
+        )
+
+
+class _BlocksWriter(_Writer):
+    """Feeds main, and each block whole after the promise or fork that announces it."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        vocabulary: Vocabulary,
+        eos_id: int,
         strategy: PositionStrategy,
         form: Form,
     ) -> None:
-        self._vocabulary = vocabulary
+        super().__init__(prompt, vocabulary, eos_id, strategy, Form.MAIN)
         opens = LexemeKind.PROMISE_OPEN
         self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
-        self._entries = Entries.of_prompt(prompt)
-        self._main = self._thread(None)
-        self._placer = Placer(self._entries, strategy, self._main)
-        self._labels = array("i", [NO_LABEL] * len(prompt))
         self._last_of_main = len(prompt) - 1
 
-    def write(self, name: str, encoded: EncodedDocument, eos_id: int) -> EncodedExample:
-        num_prompt = len(self._entries)
+    def write(self, name: str, encoded: EncodedDocument) -> EncodedExample:
         blocks = iter(encoded.blocks)
         unjoined: list[Thread] = []
         for token in encoded.main:
@@ -161,8 +235,8 @@ class _Writer:
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
             else:
                 self._placer.feed(self._main, token)
-        self._labels[self._last_of_main] = eos_id
-        return example_of(name, self._entries, self._labels, num_prompt)
+        self._labels[self._last_of_main] = self._eos_id
+        return self._example(name)
 
     def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
         """Feed a promise's last token, then the whole block."""
@@ -176,32 +250,38 @@ class _Writer:
             self._labels.append(label)
         return child
 
-    def _thread(self, parent: Thread | None) -> Thread:
-        owner = self._entries.new_owner()
-        form = Form.MAIN if parent is None else Form.BLOCK
-        return Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
 
+class _PointsWriter(_Writer):
+    """Feeds the skeleton, then the points."""
 
-def example_of(name: str, entries: Entries, labels: array[int], num_prompt: int) -> EncodedExample:
-    """Return the fed entries and their labels as an example."""
-    items, num_owners = entries.items, entries.num_owners
-    numbers: dict[int, int] = {}
-    rows: list[Row] = []
-    for entry in items:
-        if id(entry.row) not in numbers:
-            numbers[id(entry.row)] = len(rows)
-            rows.append(entry.row)
-    # No slot is beyond the last; the bound keeps unlimited cutoffs within 32 bits.
-    bound = len(items)
-    return EncodedExample(
-        id=name,
-        token_ids=array("i", [entry.token for entry in items]),
-        labels=labels,
-        positions=array("i", [entry.position for entry in items]),
-        owners=array("i", [entry.owner for entry in items]),
-        row_of=array("i", [numbers[id(entry.row)] for entry in items]),
-        rows=tuple(
-            tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
-        ),
-        num_prompt=num_prompt,
-    )
+    def __init__(
+        self, stages: Stages, vocabulary: Vocabulary, eos_id: int, strategy: PositionStrategy
+    ) -> None:
+        super().__init__(stages.prompt, vocabulary, eos_id, strategy, Form.BLOCK)
+        self._stages = stages
+
+    def write(self, name: str, blocks: Sequence[Block]) -> EncodedExample:
+        skeleton = skeleton_of(blocks)
+        starts = self._stages.starts(skeleton)
+        if len(starts) != len(blocks):
+            raise InputError(f"record {name}: a point without a topic is in no skeleton")
+        self._decode(self._main, skeleton)
+        for block, start in zip(blocks, starts, strict=True):
+            self._begin(start, block.plain_text)
+        return self._example(name)
+
+    def _begin(self, start: Start, text: str) -> None:
+        thread = self._thread(self._main)
+        self._placer.start(thread, start.num_seen)
+        for token in start.prefix:
+            self._placer.feed(thread, token)
+            self._labels.append(NO_LABEL)
+        self._decode(thread, text)
+
+    def _decode(self, thread: Thread, text: str) -> None:
+        """Feed decoded tokens; each predicts the next one, and the last one the end-of-text."""
+        for token in self._vocabulary.encode_text(text):
+            self._labels[-1] = token
+            self._placer.feed(thread, token)
+            self._labels.append(NO_LABEL)
+        self._labels[-1] = self._eos_id

@@ -1,4 +1,4 @@
-"""Preference pairs from rollouts: score every sample, pair the best with the worst.
+"""Preference pairs: their file format, and how they are selected from scored rollouts.
 
 Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt.
 """
@@ -6,24 +6,89 @@ Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import isinf
+from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from pasta_lm.data.pairs import PreferencePair
 from pasta_lm.data.rollouts import Rollout
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.errors import UsageError
-from pasta_lm.judging.judge import Comparison, Judge, Verdict, both_orders, smoothed_ratio
-from pasta_lm.language.document import parse_program
+from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.journal import Row, read_rows, write_rows
+from pasta_lm.judging.judge import Comparison, Judge, both_orders, smoothed_ratio
+from pasta_lm.language.document import Document, parse_program
 from pasta_lm.recipe import check_positive
 
 TIE = 1e-9
 """Scores that differ by less are equal."""
 
 Efficiency = Literal["speedup", "parallelism", "harmonic"]
+
+_TEXTS = ("prompt", "chosen", "rejected")
+_SCORES = ("score_chosen", "score_rejected")
+_COUNTS = ("num_equal", "num_lacking", "num_unusable", "num_unjudged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferencePair:
+    """Two answers to one prompt; ``parts`` are the terms of the scores, by their keys in a file."""
+
+    id: str
+    prompt: str
+    chosen: Document
+    rejected: Document
+    score_chosen: float
+    score_rejected: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+def write_pairs(path: Path, pairs: Sequence[PreferencePair]) -> None:
+    """Write one line of JSON per pair; the file is complete or absent."""
+    rows: list[Row] = [
+        {
+            "id": pair.id,
+            "prompt": pair.prompt,
+            "chosen": pair.chosen.program,
+            "rejected": pair.rejected.program,
+            "score_chosen": pair.score_chosen,
+            "score_rejected": pair.score_rejected,
+            **pair.parts,
+        }
+        for pair in pairs
+    ]
+    write_rows(path, rows)
+
+
+def read_pairs(path: Path) -> list[PreferencePair]:
+    """Read pairs; answers are in written form, or in annotator form without lengths.
+
+    Raises:
+        InputError: the file cannot be read, or a row is not a pair; it is named.
+    """
+    return [_read_pair(path, row) for row in read_rows(path)]
+
+
+def _read_pair(path: Path, row: Row) -> PreferencePair:
+    numbers = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
+    missing = [key for key in _TEXTS if not isinstance(row.get(key), str) or not row[key]]
+    missing += [key for key in _SCORES if key not in numbers]
+    if missing:
+        raise InputError(f"{path}: row {row['id']} has no {' and no '.join(missing)}")
+    try:
+        chosen, rejected = parse_program(row["chosen"]), parse_program(row["rejected"])
+    except PastaError as exc:
+        raise InputError(f"{path}: row {row['id']}: {exc.message}", hint=exc.hint) from exc
+    return PreferencePair(
+        id=row["id"],
+        prompt=row["prompt"],
+        chosen=chosen,
+        rejected=rejected,
+        score_chosen=numbers.pop("score_chosen"),
+        score_rejected=numbers.pop("score_rejected"),
+        parts=numbers,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +104,6 @@ class ScoreConfig:
     """Maximum number of pairs of a prompt: best and worst, next best and next worst, and so on."""
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         if not self.quality_weight >= 0:  # a NaN neither
             raise UsageError("score.quality_weight must be at least 0")
         check_positive("score", self, "smoothing", "pairs")
@@ -84,19 +148,16 @@ class Selection:
     def figures(self) -> dict[str, float]:
         """Return counts, and means over the prompts."""
         drawn = [group for group in self.scored.values() if group]
-        return {
+        figures: dict[str, float] = {
             "num_prompts": len(self.scored),
             "num_pairs": len(self.pairs),
-            "num_equal": self.num_equal,
-            "num_lacking": self.num_lacking,
-            "num_unusable": self.num_unusable,
-            "num_unjudged": self.num_unjudged,
-            "efficiency": _mean([fmean(one.efficiency for one in group) for group in drawn]),
-            "quality": _mean([fmean(one.quality for one in group) for group in drawn]),
-            "score": _mean([fmean(one.score for one in group) for group in drawn]),
-            "score_chosen": _mean([pair.score_chosen for pair in self.pairs]),
-            "score_rejected": _mean([pair.score_rejected for pair in self.pairs]),
+            **{key: getattr(self, key) for key in _COUNTS},
         }
+        for key in ("efficiency", "quality", "score"):
+            figures[key] = _mean([fmean(getattr(one, key) for one in group) for group in drawn])
+        for key in _SCORES:
+            figures[key] = _mean([getattr(pair, key) for pair in self.pairs])
+        return figures
 
 
 def efficiency(kind: Efficiency, sample: AnswerRecord, baseline: AnswerRecord) -> float:
@@ -172,7 +233,10 @@ def _score(
             if len(known) < len(found):
                 num_unjudged += 1
                 continue
-            scored[rollout.id].append(_scored(sample, rollout.baseline, known, config))
+            speed = efficiency(config.efficiency, sample, rollout.baseline)
+            quality = smoothed_ratio(known, config.smoothing)
+            one = Scored(sample, speed, quality, config.score(speed, quality))
+            scored[rollout.id].append(one)
     return scored, num_unjudged
 
 
@@ -184,32 +248,15 @@ def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) ->
 
 def _compared(
     rollout: Rollout, original: str | None
-) -> list[tuple[AnswerRecord, list[Comparison]]]:
-    """Return each usable sample with its comparisons: each opponent, both orders."""
+) -> Iterator[tuple[AnswerRecord, list[Comparison]]]:
+    """Yield each usable sample with its comparisons: each opponent, both orders."""
     opponents = [rollout.baseline.text] + ([] if original is None else [original])
-    return [
-        (
+    for sample in filter(is_usable, rollout.samples):
+        texts = ((sample.text, opponent) for opponent in opponents)
+        yield (
             sample,
-            [
-                comparison
-                for opponent in opponents
-                for comparison in both_orders(rollout.id, rollout.prompt, sample.text, opponent)
-            ],
+            [one for pair in texts for one in both_orders(rollout.id, rollout.prompt, *pair)],
         )
-        for sample in rollout.samples
-        if is_usable(sample)
-    ]
-
-
-def _scored(
-    sample: AnswerRecord,
-    baseline: AnswerRecord,
-    verdicts: Sequence[Verdict],
-    config: ScoreConfig,
-) -> Scored:
-    speed = efficiency(config.efficiency, sample, baseline)
-    quality = smoothed_ratio(verdicts, config.smoothing)
-    return Scored(sample, speed, quality, config.score(speed, quality))
 
 
 def _pairs(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:

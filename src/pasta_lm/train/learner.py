@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.data.encode import encode_example
-from pasta_lm.data.encode_points import encode_points
+from pasta_lm.data.encode import encode_example, encode_points
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.loading import last_position, read_pretrained, tag_pieces
 from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config, save_model_folder

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.data.packing import pack
-from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.annotated import Record
 from pasta_lm.errors import InputError, VocabularyError
 from pasta_lm.journal import Journal, Row

@@ -28,7 +28,7 @@ from transformers import (
     set_seed,
 )
 
-from pasta_lm.data.pairs import PreferencePair
+from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.errors import InputError, UsageError

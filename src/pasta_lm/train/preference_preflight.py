@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.pairs import PreferencePair, read_pairs
-from pasta_lm.data.preferences import Scored, Selection, comparisons_of
+from pasta_lm.data.preferences import PreferencePair, Scored, Selection, comparisons_of, read_pairs
 from pasta_lm.data.rollouts import PromptWithReference, Rollout
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.train.config import ModelConfig

@@ -14,8 +14,14 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from pasta_lm.data.pairs import PreferencePair, read_pairs, write_pairs
-from pasta_lm.data.preferences import Selection, comparisons_of, select_pairs
+from pasta_lm.data.preferences import (
+    PreferencePair,
+    Selection,
+    comparisons_of,
+    read_pairs,
+    select_pairs,
+    write_pairs,
+)
 from pasta_lm.data.rollouts import (
     AnsweringModels,
     Progress,
