@@ -16,9 +16,7 @@ class Packable(Protocol):
         """Return the id."""
         ...
 
-    def __len__(self) -> int:
-        """Return the number of tokens."""
-        ...
+    def __len__(self) -> int: ...
 
 
 P = TypeVar("P", bound=Packable)

@@ -107,7 +107,7 @@ def roll_out(
 
     Args:
         path: The journal.
-        prompts: The prompts; ids must differ.
+        prompts: Ids must differ.
         sampling: How answers are sampled.
         load: Loads the models; not called if the journal is complete.
         progress: Called before the first batch and after each; not if the journal is complete.
@@ -134,19 +134,15 @@ def roll_out(
 
 
 def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]:
-    """Read a journal of another run; its last line must be whole.
-
-    Args:
-        path: The journal.
-        sampling: The settings of ``SHARED`` must be these; None: any.
+    """Read a journal of another run, sampled with the ``SHARED`` settings if some are given.
 
     Raises:
         InputError: it cannot be read, a row is not a rollout, or was sampled with other settings.
     """
     rows = read_rows(path)
-    if sampling is not None:
-        for row in rows:
-            _check_sampled(path, row, {key: getattr(sampling, key) for key in SHARED})
+    wanted = {key: getattr(sampling, key) for key in SHARED} if sampling else {}
+    for row in rows:
+        _check_sampled(path, row, wanted)
     return [_rollout(path, row) for row in rows]
 
 

@@ -65,10 +65,6 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-TOKENIZER_SEED = 999_999
-"""Seed of the mixture that the tokenizer is trained on; no recipe uses it."""
-
-
 def training_families() -> tuple[str, ...]:
     """Return the families that training may use."""
     return tuple(family.name for family in FAMILIES.values() if not family.held_out)

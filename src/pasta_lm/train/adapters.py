@@ -3,7 +3,7 @@
 The rows of the tag pieces are trained as well, in the input and the output matrix, because an
 untrained tag is a mean of other words. The result is an ordinary model without adapters.
 
- Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
+Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
 
 
 def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
-    """Freeze a learner's weights and add adapters, in place.
+    """Freeze a learner's weights, add adapters in place, and return the model to train.
 
-    Returns:
-        The model to train; its checkpoints hold only the adapters and the trained rows.
+    Its checkpoints hold only the adapters and the trained rows.
 
     Raises:
         MissingExtraError: peft is not installed.
@@ -79,7 +78,7 @@ def merged(learner: Learner, model: PeftModel) -> Learner:
 def snapshot(learner: Learner, model: PeftModel) -> Learner:
     """Return a merged copy on the CPU; the adapters stay in training."""
     held = [*model.parameters(), *model.buffers()]
-    copies = {id(one): _on_cpu(one) for one in held}  # the copy finds them there: none on a GPU
+    copies = {id(one): _on_cpu(one) for one in held}  # deepcopy takes them from here
     return merged(learner, deepcopy(model, copies))
 
 

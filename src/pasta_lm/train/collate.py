@@ -5,13 +5,13 @@ The attention function is the one that decodes. Each example of a pack attends t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.torch.attention import LayerCall, additive, attend, in_window, visible
 
 # Legend: N tokens of a pack, L of one example, H query heads, G key/value heads, D head size.
@@ -21,7 +21,6 @@ class TrainingPass:
     """The attention of one pack; gradients flow."""
 
     def __init__(self, pack: Sequence[EncodedExample]) -> None:
-        """Keep the examples; masks are made when first used."""
         self._pack = pack
         self._lengths = [len(example) for example in pack]
         self._seen: dict[int, Tensor] = {}
@@ -64,11 +63,7 @@ class TrainingPass:
 
 
 def seen(example: EncodedExample) -> Tensor:
-    """Return which tokens each token of an example can see, before any layer's window.
-
-    Returns:
-        bool [L, L], True where the token of the row sees that of the column.
-    """
+    """Return bool [L, L]: where a row's token sees a column's, before any layer's window."""
     slots = torch.arange(len(example))
     if example.rows is None:
         return slots[:, None] >= slots
@@ -91,6 +86,20 @@ def collate(packs: Sequence[Sequence[EncodedExample]]) -> dict[str, Any]:
         "pasta_pass": TrainingPass(pack),
         "record_ids": [e.id for e in pack],
     }
+
+
+def labelled_logits(model: nn.Module, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the logits [1, M, V] and labels [1, M] of the M tokens of a batch with a label."""
+    labels = batch["shift_labels"]
+    learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
+    out = model(
+        input_ids=batch["input_ids"],
+        position_ids=batch["position_ids"],
+        pasta_pass=batch["pasta_pass"],
+        use_cache=False,
+        logits_to_keep=learned,
+    )
+    return out.logits, labels[:, learned]
 
 
 def _tensor(values: Sequence[int]) -> Tensor:

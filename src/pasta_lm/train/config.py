@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.tasks.baselines import APAR_RULES
-from pasta_lm.tasks.task import Split
 from pasta_lm.train.annotators import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
 
 WSD = "warmup_stable_decay"
+SplitName = Literal["train", "dev", "test", "hard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,6 @@ class ModelConfig:
     random: RandomConfig | None = None
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_one_of("model", base=self.base, random=self.random)
 
 
@@ -45,13 +43,11 @@ class TasksConfig:
     """Training data that ``pasta_lm.tasks`` generates while training."""
 
     annotator: str = "gold"
-    split: str = "train"
+    split: SplitName = "train"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
-        check_choice("data.tasks.split", self.split, [str(split) for split in Split])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,6 @@ class DataConfig:
     """Maximum number of tokens in a forward pass; examples are never cut."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_one_of("data", file=self.file, tasks=self.tasks)
         check_positive("data", self, "max_tokens")
         if self.rule is not None:
@@ -106,7 +101,7 @@ class TrainConfig:
     workers: int = 0
     """Data loader processes."""
     clip: float = 1.0
-    positions: str = "predict"
+    positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
     mixed_precision: bool = False
@@ -119,11 +114,9 @@ class TrainConfig:
     """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_one_of("train", steps=self.steps, epochs=self.epochs)
         if self.schedule == WSD and not (self.steps and 0 < self.decay < 1):
             raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
-        check_choice("train.positions", self.positions, [str(s) for s in PositionStrategy])
         for key in ("warmup", "decay"):
             if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
                 raise UsageError(f"train.{key} must be at least 0 and below 1")
@@ -137,10 +130,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters, trained beside frozen weights.
-
-    Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022.
-    """
+    """Low-rank adapters, trained beside frozen weights."""
 
     rank: int = 16
     alpha: float = 32.0
@@ -152,7 +142,6 @@ class LoraConfig:
     """Embedding rows that are trained as well: those of the tag pieces, or none."""
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         check_positive("lora", self, "rank", "alpha")
         if not 0 <= self.dropout < 1:
             raise UsageError("lora.dropout must be at least 0 and below 1")
@@ -169,7 +158,6 @@ class SftConfig:
     """None: all weights are trained."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
         if self.lora and self.model.base is None:

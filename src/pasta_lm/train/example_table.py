@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -13,7 +14,6 @@ from pasta_lm.train.collate import seen
 
 NUM_HEAD, NUM_TAIL = 4, 3
 """Rows shown at the ends of a longer run of tokens of one thread."""
-PROMPT = -1
 
 
 def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) -> str:
@@ -38,14 +38,11 @@ def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) 
     return "\n".join(lines)
 
 
-def _thread(example: EncodedExample, slot: int) -> int:
+def _thread(example: EncodedExample, slot: int) -> str:
     if slot < example.num_prompt:
-        return PROMPT
-    return example.owners[slot] - 1 if example.rows is not None else 0
-
-
-def _name(thread: int) -> str:
-    return {PROMPT: "prompt", 0: "main"}.get(thread, f"thread {thread}")
+        return "prompt"
+    thread = example.owners[slot] - 1 if example.rows is not None else 0
+    return f"thread {thread}" if thread else "main"
 
 
 def _folded(slots: Sequence[int]) -> Iterator[int | None]:
@@ -63,13 +60,10 @@ def _line(
     label = example.labels[slot]
     predicts = "-" if label == NO_LABEL else _token(label, vocabulary, eos_id)
     token = _token(example.token_ids[slot], vocabulary, eos_id)
-    counts: dict[str, int] = {}
-    for other in visible_L.nonzero()[:, 0].tolist():
-        name = _name(_thread(example, other))
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(_thread(example, other) for other in visible_L.nonzero()[:, 0].tolist())
     sees = ", ".join(f"{name} {number}" for name, number in counts.items())
-    thread = _name(_thread(example, slot))
-    return f"{slot:>5} {example.positions[slot]:>5}  {thread:<10}{token:<20}{predicts:<20}{sees}"
+    start = f"{slot:>5} {example.positions[slot]:>5}  {_thread(example, slot):<10}"
+    return f"{start}{token:<20}{predicts:<20}{sees}"
 
 
 def _token(token_id: int, vocabulary: Vocabulary, eos_id: int) -> str:

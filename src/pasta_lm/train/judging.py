@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
 from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner
-from pasta_lm.judging.llm_judge import LLMJudge, Progress, describe_missing, missing_to_json
+from pasta_lm.judging.llm_judge import LLMJudge, Progress, missing_to_json
 from pasta_lm.judging.template import load_template
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
@@ -54,7 +54,6 @@ class JudgeConfig:
     """Hard limit, in US dollars, on the cost of all replies in the journal."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         given = [one.name for one in fields(self)[1:] if getattr(self, one.name) != one.default]
         if self.kind == "grader":
             check_not_ignored(f"judge.{''.join(given[:1])}", given, "the grader sends no requests")
@@ -85,14 +84,8 @@ class JudgeConfig:
     @property
     def endpoint(self) -> Endpoint:
         """Return the endpoint of the model."""
-        assert self.model is not None
-        assert self.base_url is not None
-        return Endpoint(
-            base_url=self.base_url,
-            model=self.model,
-            api_key_env=self.api_key_env,
-            timeout_s=self.timeout_s,
-        )
+        keys = ("base_url", "model", "api_key_env", "timeout_s")
+        return Endpoint(**{key: getattr(self, key) for key in keys})
 
 
 class GraderJudge:
@@ -102,16 +95,11 @@ class GraderJudge:
     """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        """Keep the tasks whose answers are compared."""
         self._tasks = {task.id: task for task in tasks}
         self._grades: dict[tuple[str, str], float] = {}
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return a verdict on each comparison, in order.
-
-        Raises:
-            KeyError: a comparison belongs to none of the tasks.
-        """
+        """Return a verdict on each comparison, in order."""
         return [self._verdict(comparison) for comparison in comparisons]
 
     def _verdict(self, comparison: Comparison) -> Verdict:
@@ -136,14 +124,10 @@ def judge_of(
     *,
     policy: RetryPolicy | None = None,
 ) -> Judge:
-    """Return the judge of a recipe.
+    """Return the judge of a recipe: the grader of these tasks, or a model.
 
-    Args:
-        config: The table ``[judge]``.
-        out: The run's output folder.
-        tasks: Tasks for the training grader.
-        progress: Called after each reply.
-        policy: Retry policy.
+    ``progress`` is called after each reply. The journal of replies is in ``out``, the run's folder,
+    unless the recipe names another.
 
     Raises:
         InputError: the journal of replies is damaged.
@@ -173,10 +157,3 @@ def judged_by(judge: Judge) -> dict[str, Any]:
         "no_verdict": missing_to_json(judge.missing, "prompts"),
         "spent": str(judge.spending()),
     }
-
-
-def without_verdict(judge: Judge) -> str | None:
-    """Return a sentence with the number of missing verdicts; None: none is missing."""
-    if not isinstance(judge, LLMJudge) or not judge.missing:
-        return None
-    return f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"

@@ -61,9 +61,7 @@ class Learner:
 def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Learner:
     """Load or initialise a model with the tag pieces and our attention.
 
-    Args:
-        config: The table ``[model]`` of a recipe.
-        dtype: Of the weights; trained ones should be float32.
+    Weights that are trained should be float32.
 
     Raises:
         ModelNotFoundError: there is no model or tokenizer where the recipe says.
@@ -107,11 +105,7 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
 
 
 def check_finite(model: torch.nn.Module) -> None:
-    """Refuse weights that are NaN or infinite.
-
-    Raises:
-        ModelError: a weight is NaN or infinite; it is named.
-    """
+    """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
         if not torch.isfinite(local_part(weight)).all():
             raise ModelError(
@@ -123,10 +117,7 @@ def check_finite(model: torch.nn.Module) -> None:
 def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Path:
     """Write the model folder in the recipe's dtype, complete or not at all; return the folder.
 
-    Args:
-        learner: The model; its weights do not change.
-        train: Gives the dtype and the positions.
-        folder: None: ``model`` in ``train.out``.
+    The learner's own weights do not change. Without a folder it is ``model`` in ``train.out``.
 
     Raises:
         ModelError: a weight is NaN or infinite.

@@ -17,14 +17,9 @@ from pasta_lm.data.encode import NO_LABEL
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy over the tokens that have a label.
+    """Return the mean cross entropy over the tokens that have a label; NaN if none has.
 
-    Args:
-        logits: [1, N, V]; what each token predicts.
-        labels: int64 [1, N], already what each token predicts: nothing is shifted.
-
-    Returns:
-        float32, a scalar; NaN where no token has a label.
+    Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
     """
     return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
 
@@ -33,8 +28,8 @@ def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> 
     """Return the log-probability of each answer of a pack, summed over its labelled tokens.
 
     Args:
-        logits: [1, N, V]; what each token predicts, under PASTA's mask and positions.
-        labels: int64 [1, N], already what each token predicts, or ``NO_LABEL``.
+        logits: [1, N, V].
+        labels: int64 [1, N]; what each token predicts, or ``NO_LABEL``.
         lengths: Tokens of each example of the pack, N together.
 
     Returns:
@@ -66,11 +61,8 @@ def bonbon_beta(num_samples: int) -> float:
 
     H is the harmonic number. The target margin is 1 / (2 beta).
 
-    Args:
-        num_samples: n, at least 2.
-
     Raises:
-        ValueError: of a single sample none is better.
+        ValueError: n is below 2, so there is no pair.
 
     Source: Gui, Garbacea and Veitch, "BoNBoN alignment", arXiv 2406.00832. PASTA leaves beta open.
     """
@@ -83,15 +75,8 @@ def bonbon_beta(num_samples: int) -> float:
 def bonbon_loss(pairs: PairLogProbs, alpha: float, beta: float) -> Tensor:
     """Return BoNBoN's loss: likelihood of the better answer and its margin over the worse.
 
-    -alpha log p(chosen) + (1 - alpha) (margin - 1 / (2 beta))^2, the mean over pairs.
-
-    Args:
-        pairs: Log-probabilities.
-        alpha: Weight of the likelihood; the paper has 0.005.
-        beta: See ``bonbon_beta``.
-
-    Returns:
-        A scalar.
+    -alpha log p(chosen) + (1 - alpha) (margin - 1 / (2 beta))^2, the mean over pairs. The paper
+    has alpha = 0.005.
 
     Source: PASTA, the loss of stage two; Gui et al., arXiv 2406.00832.
     """

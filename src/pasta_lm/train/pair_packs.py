@@ -6,7 +6,6 @@ Legend: E pairs of a pack.
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,9 @@ from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.annotated import Record
 from pasta_lm.errors import InputError, VocabularyError
 from pasta_lm.journal import Journal, Row
-from pasta_lm.train.collate import collate
+from pasta_lm.train.collate import collate, labelled_logits
 from pasta_lm.train.losses import answer_log_probs
-from pasta_lm.train.sources import Encode, check_context
+from pasta_lm.train.sources import Encode, check_context, say_left_out
 
 
 class LogProbs(NamedTuple):
@@ -43,7 +42,6 @@ class EncodedPair:
     rejected: EncodedExample
 
     def __len__(self) -> int:
-        """Return the number of tokens, the prompt counted twice."""
         return len(self.chosen) + len(self.rejected)
 
     @property
@@ -75,42 +73,27 @@ def pack_pairs(
     encoded: list[EncodedPair] = []
     left_out: list[str] = []
     for pair in pairs:
+        documents = (pair.chosen, pair.rejected)
         try:
-            encoded.append(_encode(pair, encode, last_position))
+            answers = [encode(Record(pair.id, pair.prompt, one)) for one in documents]
+            check_context(answers, last_position)
+            encoded.append(EncodedPair(pair.id, *answers))
         except (InputError, VocabularyError):
             left_out.append(pair.id)
     packing = pack(encoded, max_tokens, seed)
     left_out += packing.too_long
-    if left_out:
-        shown = ", ".join(left_out[:5])
-        print(  # noqa: T201
-            f"pasta: {len(left_out)} of {len(pairs)} pairs are too long, or the tokenizer changes "
-            f"them; they are left out: {shown}",
-            file=sys.stderr,
-        )
+    counted = f"{len(left_out)} of {len(pairs)} pairs"
+    say_left_out(f"{counted} are too long, or the tokenizer changes them; they are", left_out)
     if not packing.packs:
         raise InputError(f"nothing to learn: none of {len(pairs)} pairs can be trained on")
     return packing.packs
 
 
-def _encode(pair: PreferencePair, encode: Encode, last_position: int | None) -> EncodedPair:
-    chosen, rejected = (
-        encode(Record(pair.id, pair.prompt, document)) for document in (pair.chosen, pair.rejected)
-    )
-    check_context([chosen, rejected], last_position)
-    return EncodedPair(pair.id, chosen, rejected)
-
-
 def collate_pairs(packs: Sequence[PairPack], references: Mapping[str, LogProbs]) -> dict[str, Any]:
     """Flatten packs into one forward pass, each chosen answer before its rejected one.
 
-    Args:
-        packs: Packs of pairs.
-        references: The log-probabilities under the reference model, by pair id.
-
-    Returns:
-        What ``collate`` returns, ``pair_ids``, ``num_labels`` (labelled tokens of each answer) and
-        ``references``, float32 [E, 2].
+    Adds ``pair_ids``, ``num_labels`` (labelled tokens of each answer) and ``references``, float32
+    [E, 2], to what ``collate`` returns.
     """
     pairs = [pair for some in packs for pair in some]
     batch = collate_answers(pairs)
@@ -127,28 +110,15 @@ def collate_answers(pairs: Sequence[EncodedPair]) -> dict[str, Any]:
 
 
 def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return the log-probabilities of the answers of a pack.
+    """Return the log-probabilities of a pack's answers, by a model with our attention.
 
     From raw logits at temperature 1, without the mask of legal tags; the end-of-text counts.
-
-    Args:
-        model: A model with our attention.
-        batch: What ``collate_answers`` returns, on the model's device.
 
     Returns:
         float32 [E, 2], nats: the chosen and the rejected answer of each pair.
     """
-    labels = batch["shift_labels"]
-    learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
-    out = model(
-        input_ids=batch["input_ids"],
-        position_ids=batch["position_ids"],
-        pasta_pass=batch["pasta_pass"],
-        use_cache=False,
-        logits_to_keep=learned,
-    )
-    found = answer_log_probs(out.logits, labels[:, learned], batch["num_labels"])
-    return found.view(-1, 2)
+    logits, labels = labelled_logits(model, batch)
+    return answer_log_probs(logits, labels, batch["num_labels"]).view(-1, 2)
 
 
 def reference_log_probs(
@@ -160,13 +130,8 @@ def reference_log_probs(
 ) -> dict[str, LogProbs]:
     """Return the reference's log-probabilities of all pairs; missing ones are added to a journal.
 
-    A pack is computed in whole even if only some of its rows are missing, as in training.
-
-    Args:
-        path: The journal.
-        packs: All pairs.
-        load: Loads the reference with our attention; not called if the journal is complete.
-        is_bfloat16: Whether training computes in bfloat16.
+    A pack is computed in whole even if only some of its rows are missing, as in training. ``load``
+    gives the reference with our attention; it is not called if the journal is complete.
 
     Raises:
         InputError: the journal has log-probabilities of other answers.
@@ -183,12 +148,12 @@ def reference_log_probs(
         if missing:
             model = model or load()
             found = _log_probs(some, model, is_bfloat16)
-            journal.append([_row(some[place], *found[place]) for place in missing])
+            rows: list[Row] = []
+            for place in missing:
+                key = {"id": some[place].id, "pair": some[place].digest}
+                rows.append(key | LogProbs(*found[place])._asdict())
+            journal.append(rows)
     return {name: LogProbs(row["chosen"], row["rejected"]) for name, row in journal.rows.items()}
-
-
-def _row(pair: EncodedPair, chosen: float, rejected: float) -> Row:
-    return {"id": pair.id, "pair": pair.digest, "chosen": chosen, "rejected": rejected}
 
 
 def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> list[list[float]]:

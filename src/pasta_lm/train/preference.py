@@ -50,7 +50,7 @@ from pasta_lm.train.pair_packs import (
 )
 from pasta_lm.train.preference_config import LossConfig, PreferenceConfig
 from pasta_lm.train.processes import num_processes
-from pasta_lm.train.rounds import Round, Show, pairs_of, say
+from pasta_lm.train.rounds import Round, Show, pairs_of
 from pasta_lm.train.trainer import PackTrainer, is_mixed, newest_checkpoint
 
 EARLY_FOLDER = "model-tenth"
@@ -76,10 +76,8 @@ def train_preference(
 ) -> Path:
     """Carry out a recipe; return the model folder of the last round.
 
-    Args:
-        config: The recipe.
-        resume: Continue an interrupted run, at whatever point it stopped.
-        show: Shows the progress; None: lines on standard error.
+    With ``resume`` it continues an interrupted run, at whatever point it stopped. Progress is shown
+    by ``show``, or else as lines on standard error.
 
     Raises:
         UsageError: there is a run already and it is not to be resumed or has another recipe, or
@@ -103,11 +101,7 @@ def train_preference(
 
 
 def check_positions(config: PreferenceConfig) -> None:
-    """Refuse a recipe whose positions are not those that its base was trained with.
-
-    Raises:
-        UsageError: they differ.
-    """
+    """Raise a UsageError unless the recipe has the positions that its base was trained with."""
     folder = Path(config.model.base)
     known = read_pasta_config(folder) if folder.is_dir() else None
     if known is not None and known.positions != config.train.positions:
@@ -149,7 +143,7 @@ def _carry_out(round: Round, show: Show | None) -> Path:
     """Train a round, if it was not done before; return its model folder."""
     folder = round.folder / MODEL_FOLDER
     if folder.is_dir():
-        say(f"round {round.number}: done before")
+        round.say("done before")
         return folder
     pairs, train = pairs_of(round, show), round.train
     set_seed(train.seed)
@@ -157,7 +151,7 @@ def _carry_out(round: Round, show: Show | None) -> Path:
     learner = load_learner(ModelConfig(base=round.newest), frozen_dtype(lora, train))
     packs = pack_round(round, pairs, learner)
     references = _references(round, packs)
-    say(f"round {round.number}: {describe_round(round, len(pairs), len(packs))}")
+    round.say(_describe(round, len(pairs), len(packs)))
     adapters = adapted(learner, lora) if lora else None
 
     def save_early() -> None:
@@ -188,8 +182,7 @@ def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) 
     )
 
 
-def describe_round(round: Round, num_pairs: int, num_packs: int) -> str:
-    """Return a one-line summary of a round's training."""
+def _describe(round: Round, num_pairs: int, num_packs: int) -> str:
     config, train = round.config, round.train
     num_steps = train.steps or ceil((train.epochs or 1) * ceil(num_packs / train.accumulate))
     return (
@@ -201,7 +194,7 @@ def describe_round(round: Round, num_pairs: int, num_packs: int) -> str:
 
 def _references(round: Round, packs: Sequence[PairPack]) -> dict[str, LogProbs]:
     def load() -> PreTrainedModel:
-        say(f"round {round.number}: reference log-probabilities of {len(packs)} packs")
+        round.say(f"reference log-probabilities of {len(packs)} packs")
         dtype = frozen_dtype(round.config.lora, round.train)
         learner = load_learner(ModelConfig(base=round.config.model.base), dtype)
         learner.model.to(usable_device(None))  # type: ignore[arg-type]
@@ -232,17 +225,12 @@ class PreferenceTrainer(PackTrainer):
     """The Trainer with a loss over pairs; its log has margins beside the loss."""
 
     def __init__(self, train: TrainConfig, loss: Loss, **kwargs: Any) -> None:
-        """Build a Trainer."""
         self._loss = loss
         self._seen: list[PairLogProbs] = []
         super().__init__(train, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of the pairs of a pack.
-
-        Raises:
-            ModelError: it is NaN or infinite.
-        """
+        """Return the mean loss of the pairs of a pack; a ModelError if it is NaN or infinite."""
         chosen, rejected = pair_log_probs(model, inputs).unbind(dim=1)
         pairs = PairLogProbs(chosen, rejected, *inputs["references"].unbind(dim=1))
         loss = self._loss(pairs)
@@ -253,12 +241,15 @@ class PreferenceTrainer(PackTrainer):
     def log(self, logs: dict[str, float], *args: Any) -> None:
         """Log a row; with a loss, add means over the pairs since the last one."""
         if "loss" in logs and self._seen:
-            margins = torch.cat([pairs.margin for pairs in self._seen])
+            columns = zip(
+                *((one.margin, one.chosen, one.rejected) for one in self._seen), strict=True
+            )
+            margins, chosen, rejected = map(torch.cat, columns)
             logs |= {
                 "margin": margins.mean().item(),
                 "share_right": (margins > 0).float().mean().item(),
-                "log_prob_chosen": torch.cat([one.chosen for one in self._seen]).mean().item(),
-                "log_prob_rejected": torch.cat([one.rejected for one in self._seen]).mean().item(),
+                "log_prob_chosen": chosen.mean().item(),
+                "log_prob_rejected": rejected.mean().item(),
             }
             self._seen.clear()
         super().log(logs, *args)
@@ -268,7 +259,6 @@ class EarlyModel(TrainerCallback):
     """Saves the model after the first tenth of a round."""
 
     def __init__(self, save: Callable[[], object]) -> None:
-        """Keep the function that saves it."""
         self._save = save
 
     def on_step_end(

@@ -8,13 +8,9 @@ from typing import Literal
 from pasta_lm.data.preferences import ScoreConfig
 from pasta_lm.errors import UsageError
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
-from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.tasks.task import Split
-from pasta_lm.train.config import LoraConfig, TrainConfig
+from pasta_lm.train.config import LoraConfig, SplitName, TrainConfig
 from pasta_lm.train.judging import JudgeConfig
 
-TRAINABLE = (pasta.NAME, apar.NAME, sequential.NAME)
-"""Strategies whose answers can be trained on: the model chose each of their tokens."""
 BY_RULE = "auto"
 """``loss.beta``: BoNBoN's rule for the number of samples."""
 
@@ -35,13 +31,11 @@ class PromptsConfig:
 
     num_prompts: int
     """Per round."""
-    split: str = "train"
+    split: SplitName = "train"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         check_positive("data.tasks", self, "num_prompts")
-        check_choice("data.tasks.split", self.split, [str(split) for split in Split])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +49,6 @@ class RecordsConfig:
     """Of the order of the prompts."""
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         check_positive("data.records", self, "num_prompts")
 
 
@@ -70,7 +63,6 @@ class PairsConfig:
     """Maximum number of tokens in a forward pass, both answers of a pair together."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_one_of("data", file=self.file, tasks=self.tasks, records=self.records)
         check_positive("data", self, "max_tokens")
 
@@ -84,18 +76,17 @@ class RolloutsConfig:
     temperature: float = 1.0
     max_tokens: int = 1024
     """Of one answer, all threads together."""
-    strategy: str = pasta.NAME
+    strategy: Literal["pasta", "apar", "sequential"] = "pasta"
+    """Strategies whose answers can be trained on: the model chose each of their tokens."""
     pool_tokens: int = 65_536
     """KV cache size of the sampling engine, in tokens."""
     files: tuple[str, ...] = ()
     """Rollouts of another run for the first rounds, one file per round, instead of sampling."""
 
     def __post_init__(self) -> None:
-        """Validate single keys."""
         if self.samples < 2:
             raise UsageError("rollouts.samples must be at least 2: of one sample none is better")
         check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
-        check_choice("rollouts.strategy", self.strategy, TRAINABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +99,6 @@ class LossConfig:
     beta: float | str = BY_RULE
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         has_alpha = self.alpha != 0.005 and self.kind != "bonbon"
         check_not_ignored("loss.alpha", has_alpha, "it belongs to bonbon")
         if not 0 <= self.alpha <= 1:
@@ -144,7 +134,6 @@ class PreferenceConfig:
     """None: all weights are trained."""
 
     def __post_init__(self) -> None:
-        """Validate combinations of keys."""
         check_positive("train", self.train, "rounds")
         num_files, num_rounds = len(self.rollouts.files), self.train.rounds
         if num_files > num_rounds:

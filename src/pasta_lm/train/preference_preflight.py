@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.preferences import PreferencePair, Scored, Selection, comparisons_of, read_pairs
+from pasta_lm.data.preferences import Selection, comparisons_of, read_pairs
 from pasta_lm.data.rollouts import PromptWithReference, Rollout
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.example_table import example_table
 from pasta_lm.train.judging import judge_of
-from pasta_lm.train.learner import Learner, load_learner
+from pasta_lm.train.learner import load_learner
 from pasta_lm.train.preference import beta_of, check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
 from pasta_lm.train.rounds import Round, originals, rollouts_of, select
@@ -24,12 +23,7 @@ NUM_PROMPTS = 4
 
 
 def preflight(config: PreferenceConfig) -> str:
-    """Return a summary of a recipe, with one encoded pair; nothing is trained or kept.
-
-    Raises:
-        UsageError: the recipe does not fit the model.
-        InputError: a file is not what it should be.
-    """
+    """Return a summary of a recipe, with one encoded pair; nothing is trained or kept."""
     check_positions(config)
     first = Round(config, 1, config.model.base)
     lines = [_head(config)]
@@ -41,7 +35,8 @@ def preflight(config: PreferenceConfig) -> str:
         lines += _samples_table(tried) if isinstance(tried, Selection) else tried
     if pairs:
         learner = load_learner(ModelConfig(base=config.model.base))
-        for name, example in _answers(pairs[0], first, learner):
+        pair = pack_round(first, [pairs[0]], learner)[0][0]
+        for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             lines += [f"\n{name}", example_table(example, learner.vocabulary, learner.eos_id)]
     return "\n".join(lines)
 
@@ -101,17 +96,5 @@ def _samples_table(selection: Selection) -> Iterator[str]:
     yield f"samples of {name}:"
     yield f"{'score':>9} {'speed':>7} {'quality':>8}  answer"
     for one in sorted(selection.scored[name], key=lambda one: -one.score):
-        yield _line(one)
-
-
-def _line(one: Scored) -> str:
-    text = " ".join(one.sample.program.split())
-    return f"{one.score:>9.3f} {one.efficiency:>7.3f} {one.quality:>8.3f}  {text[:60]}"
-
-
-def _answers(
-    shown: PreferencePair, first: Round, learner: Learner
-) -> Iterator[tuple[str, EncodedExample]]:
-    pair = pack_round(first, [shown], learner)[0][0]
-    yield "chosen", pair.chosen
-    yield "rejected", pair.rejected
+        text = " ".join(one.sample.program.split())
+        yield f"{one.score:>9.3f} {one.efficiency:>7.3f} {one.quality:>8.3f}  {text[:60]}"

@@ -6,8 +6,6 @@ The Trainer shares packs and weights among the processes; a recipe means the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -29,26 +27,19 @@ def is_first() -> bool:
 
 
 def packs_each(accumulate: int) -> int:
-    """Return the number of packs of a step that each process trains on.
-
-    Raises:
-        UsageError: the packs of a step cannot be shared evenly.
-    """
-    if accumulate % num_processes():
+    """Return the number of packs of a step for each process; a UsageError if it is uneven."""
+    each, rest = divmod(accumulate, num_processes())
+    if rest:
         raise UsageError(
             f"train.accumulate is {accumulate}, and {num_processes()} processes share the packs of "
             "a step",
             hint="make it a multiple of the number of processes",
         )
-    return accumulate // num_processes()
+    return each
 
 
 def check_launch(*, has_adapters: bool) -> None:
-    """Refuse what several processes cannot train.
-
-    Raises:
-        UsageError: adapters, or weights that only one process would load.
-    """
+    """Refuse adapters, and weights that only one process loads, if there are several processes."""
     if num_processes() == 1:
         return
     if has_adapters:
@@ -69,12 +60,9 @@ def local_part(weight: Tensor) -> Tensor:
 def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:
     """Gather the shards of trained weights into an ordinary model; every process must call this.
 
-    Args:
-        trainer: A trainer that has finished.
-        like: The model that it was given, for its configurations.
-
     Returns:
-        The model, on the CPU; None in all processes but the first.
+        The model, on the CPU, with the configurations of ``like``; None in all processes but the
+        first.
 
     Raises:
         ModelError: weights are missing.
@@ -85,11 +73,6 @@ def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | No
     config = like.config
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model.generation_config = like.generation_config
-    _fill(model, state)
-    return model
-
-
-def _fill(model: PreTrainedModel, state: Mapping[str, Any]) -> None:
     whole = {name: weight.detach().cpu().float() for name, weight in state.items()}
     missing = model.load_state_dict(whole, strict=False).missing_keys
     model.tie_weights()
@@ -97,6 +80,7 @@ def _fill(model: PreTrainedModel, state: Mapping[str, Any]) -> None:
     lacking = {*missing} & {name for name, _ in model.named_parameters()}
     if lacking:
         raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
+    return model
 
 
 def _state() -> PartialState:

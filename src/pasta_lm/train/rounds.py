@@ -34,14 +34,14 @@ from pasta_lm.data.rollouts import (
 from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.judging.judge import Judge
-from pasta_lm.judging.llm_judge import LLMJudge
+from pasta_lm.judging.llm_judge import LLMJudge, describe_missing
 from pasta_lm.judging.llm_judge import Progress as JudgeProgress
 from pasta_lm.remote.budget import Spending
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
-from pasta_lm.train.judging import judge_of, judged_by, without_verdict
+from pasta_lm.train.judging import judge_of, judged_by
 from pasta_lm.train.learner import MODEL_FOLDER
 from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
 from pasta_lm.train.trainer import LOG, append_row
@@ -69,6 +69,11 @@ class Round:
         """Return the round's output folder."""
         return Path(self.config.train.out) / f"round-{self.number}"
 
+    def say(self, line: str) -> None:
+        """Print a line about the round on standard error."""
+        text = f"pasta: round {self.number}: {line}"
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
     @property
     def train(self) -> PreferenceTrainConfig:
         """Return the round's training settings: its own folder and seed."""
@@ -79,16 +84,14 @@ class Round:
     def sampling(self) -> Sampling:
         """Return how this round's answers are sampled."""
         rollouts, before = self.config.rollouts, self.number - 1
+        keys = ("strategy", "samples", "temperature", "max_tokens")
         return Sampling(
             # Not the whole path, because a run may be moved.
             model=f"round-{before}/{MODEL_FOLDER}" if before else self.newest,
             baseline=self.config.model.baseline or "",
-            strategy=rollouts.strategy,
             round=self.number,
             seed=self.config.train.seed,
-            samples=rollouts.samples,
-            temperature=rollouts.temperature,
-            max_tokens=rollouts.max_tokens,
+            **{key: getattr(rollouts, key) for key in keys},
         )
 
     def tasks(self) -> list[Task]:
@@ -125,9 +128,7 @@ class Round:
 def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
     """Return a round's pairs: those of the recipe's file, or those made from its rollouts.
 
-    Args:
-        round: The round.
-        show: Shows the progress; None: lines on standard error.
+    Progress is shown by ``show``, or else as lines on standard error.
 
     Raises:
         InputError: a file is not what it should be, or no prompt gave a pair.
@@ -139,23 +140,27 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
         return read_pairs(Path(given))
     path = round.folder / "pairs.jsonl"
     if not path.exists():
-        prompts, config = round.prompts(), round.config
-        shown = _show_judging(round, show)
-        judge = judge_of(config.judge, config.train.out, round.tasks(), shown)
-        rollouts = rollouts_of(round, prompts, show)
-        if isinstance(judge, LLMJudge):
-            estimate = judge.estimate(comparisons_of(rollouts, originals(prompts)))
-            say(f"round {round.number}: {judge.name} is to judge: {estimate}")
-        selection = select(round, prompts, rollouts, judge)
-        figures = selection.figures()
-        if (said := without_verdict(judge)) is not None:
-            say(f"round {round.number}: {said}; {selection.num_unjudged} samples left out")
-        say(f"round {round.number}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
-        if not selection.pairs:
-            raise InputError("nothing to learn: no prompt has two samples of different score")
-        append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
-        write_pairs(path, selection.pairs)
+        _make_pairs(round, path, show)
     return read_pairs(path)
+
+
+def _make_pairs(round: Round, path: Path, show: Show | None) -> None:
+    prompts, config = round.prompts(), round.config
+    judge = judge_of(config.judge, config.train.out, round.tasks(), _show_judging(round, show))
+    rollouts = rollouts_of(round, prompts, show)
+    if isinstance(judge, LLMJudge):
+        estimate = judge.estimate(comparisons_of(rollouts, originals(prompts)))
+        round.say(f"{judge.name} is to judge: {estimate}")
+    selection = select(round, prompts, rollouts, judge)
+    figures = selection.figures()
+    if isinstance(judge, LLMJudge) and judge.missing:
+        reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
+        round.say(f"{reasons}; {selection.num_unjudged} samples left out")
+    round.say(", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
+    if not selection.pairs:
+        raise InputError("nothing to learn: no prompt has two samples of different score")
+    append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
+    write_pairs(path, selection.pairs)
 
 
 def rollouts_of(
@@ -195,30 +200,24 @@ def load_models(round: Round) -> AnsweringModels:
     Raises:
         UsageError: the model was not trained for the strategy.
     """
-    config = round.config
-    assert config.model.baseline is not None
-    pool_tokens = config.rollouts.pool_tokens
-    model = Pasta.from_pretrained(round.newest, pool_tokens=pool_tokens)
-    if not model.has_tag_pieces and config.rollouts.strategy == pasta.NAME:
+    baseline, rollouts = round.config.model.baseline, round.config.rollouts
+    assert baseline is not None
+    model = Pasta.from_pretrained(round.newest, pool_tokens=rollouts.pool_tokens)
+    if not model.has_tag_pieces and rollouts.strategy == pasta.NAME:
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG: it has no tag pieces",
             hint="train it with `pasta train sft` first",
         )
-    if not model.supports(config.rollouts.strategy):
+    if not model.supports(rollouts.strategy):
         raise UsageError(
-            f"model.base {round.newest} was not taught {config.rollouts.strategy!r}, but "
+            f"model.base {round.newest} was not taught {rollouts.strategy!r}, but "
             f"{model.engine.loaded.trained_strategy!r}",
             hint="rollouts.strategy must be what its data taught it",
         )
-    if config.model.baseline == round.newest:
+    if baseline == round.newest:
         return AnsweringModels(model, model)
-    baseline = Pasta.from_pretrained(config.model.baseline, pool_tokens=pool_tokens)
-    return AnsweringModels(model, baseline)
-
-
-def say(line: str) -> None:
-    """Print a line on standard error."""
-    print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    pool_tokens = rollouts.pool_tokens
+    return AnsweringModels(model, Pasta.from_pretrained(baseline, pool_tokens=pool_tokens))
 
 
 def _show_sampling(round: Round, show: Show | None) -> Progress:
@@ -227,7 +226,7 @@ def _show_sampling(round: Round, show: Show | None) -> Progress:
             show(f"round {round.number}: prompts sampled", num_done, num_all)
             return
         left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
-        say(f"round {round.number}: {num_done}/{num_all} prompts sampled{left}")
+        round.say(f"{num_done}/{num_all} prompts sampled{left}")
 
     return tell
 
@@ -239,7 +238,7 @@ def _show_judging(round: Round, show: Show | None) -> JudgeProgress:
         if show is not None:
             show(f"round {round.number}: comparisons judged", num_done, num_all, str(spent))
         elif num_done == num_all or not num_done % max(num_all // 20, 1):
-            say(f"round {round.number}: {num_done}/{num_all} comparisons judged, {spent}")
+            round.say(f"{num_done}/{num_all} comparisons judged, {spent}")
 
     return tell
 

@@ -36,12 +36,7 @@ class TrainedRouter(NamedTuple):
 
 
 def train_router(folder: Path, annotator: str, num_tasks: int) -> TrainedRouter:
-    """Train a router and write it into a model folder.
-
-    Args:
-        folder: The folder of its model.
-        annotator: One of ``SOT_ANNOTATORS``.
-        num_tasks: Number of training prompts.
+    """Train a router by one of ``SOT_ANNOTATORS``, and write it into its model's folder.
 
     Raises:
         InputError: the annotator labels all prompts alike, or the folder cannot be written to.
@@ -59,8 +54,7 @@ def fit(rows: Iterable[tuple[str, bool]]) -> LearnedRouter:
     Both classes have the same total weight: an annotator that errs finds few answers independent,
     because one wrong sync is enough, and its errors must not set the threshold.
 
-    Args:
-        rows: Prompts, each with its label: whether its answer should begin with a skeleton.
+    A row is a prompt with its label: whether its answer should begin with a skeleton.
 
     Raises:
         InputError: all labels are the same, or no word occurs in ``MIN_PROMPTS`` prompts.

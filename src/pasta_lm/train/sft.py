@@ -17,10 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import set_seed
 
-from pasta_lm.data.encode import NO_LABEL
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.adapters import adapted, frozen_dtype, merged
-from pasta_lm.train.collate import collate
+from pasta_lm.train.collate import collate, labelled_logits
 from pasta_lm.train.config import SftConfig, TrainConfig
 from pasta_lm.train.example_table import example_table
 from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
@@ -33,9 +32,7 @@ from pasta_lm.train.trainer import PackTrainer, newest_checkpoint
 def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
     """Carry out a recipe; return the folder of the trained model.
 
-    Args:
-        config: The recipe.
-        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
+    With ``resume`` it continues from the newest checkpoint in ``train.out``, if there is one.
 
     Raises:
         ModelError: the loss or the weights became NaN or infinite.
@@ -106,20 +103,7 @@ class SftTrainer(PackTrainer):
     """The Trainer with the mean next-token loss of a pack."""
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """Return the mean loss of a pack.
-
-        Raises:
-            ModelError: it is NaN or infinite.
-        """
-        labels = inputs["shift_labels"]
-        learned = (labels[0] != NO_LABEL).nonzero()[:, 0]
-        out = model(
-            input_ids=inputs["input_ids"],
-            position_ids=inputs["position_ids"],
-            pasta_pass=inputs["pasta_pass"],
-            use_cache=False,
-            logits_to_keep=learned,
-        )
-        loss = next_token_loss(out.logits, labels[:, learned])
+        """Return the mean loss of a pack; a ModelError if it is NaN or infinite."""
+        loss = next_token_loss(*labelled_logits(model, inputs))
         self.check_loss(loss, inputs["record_ids"])
         return loss

@@ -35,7 +35,6 @@ class TaskPacks(Dataset[Pack]):
         num_packs: int,
         last_position: int | None = None,
     ) -> None:
-        """Keep the settings; tasks are generated when a pack is requested."""
         self._config = config
         self._encode = encode
         self._max_tokens = max_tokens
@@ -43,7 +42,6 @@ class TaskPacks(Dataset[Pack]):
         self._last_position = last_position
 
     def __len__(self) -> int:
-        """Return the number of packs."""
         return self._num_packs
 
     def __getitem__(self, index: int) -> Pack:
@@ -83,8 +81,8 @@ def packs_of(
     Args:
         config: The data of the recipe.
         encode: Encodes a record for the model.
-        num_packs: How many packs of generated tasks; not used for a file.
-        seed: Of the order of a file's records.
+        num_packs: Number of packs of generated tasks; unused for a file.
+        seed: For the order of a file's records.
         last_position: The model's last position; None: unlimited.
 
     Raises:
@@ -104,7 +102,7 @@ def packs_of(
             last_position=last_position,
         )
     assert config.file is not None
-    packs = pack_records(read_records(Path(config.file)), as_learned, config.max_tokens, seed)
+    packs = _pack_records(read_records(Path(config.file)), as_learned, config.max_tokens, seed)
     for one in packs:
         check_context(one, last_position)
     return packs
@@ -117,11 +115,7 @@ def _as_learned(document: Document, config: DataConfig) -> Document:
 
 
 def check_context(pack: Pack, last_position: int | None) -> None:
-    """Refuse examples that exceed the model's context, since they could never be decoded.
-
-    Raises:
-        InputError: an example has a position beyond ``last_position``; the record is named.
-    """
+    """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
     for example in pack:
         if last_position is not None and max(example.positions) > last_position:
             raise InputError(
@@ -131,22 +125,19 @@ def check_context(pack: Pack, last_position: int | None) -> None:
             )
 
 
-def pack_records(
+def _pack_records(
     records: Sequence[Record], encode: Encode, max_tokens: int, seed: int
 ) -> list[Pack]:
-    """Encode and pack records; those that are too long are named on standard error.
-
-    Raises:
-        InputError: no record fits.
-    """
+    """Encode and pack records; those that are too long are named on standard error."""
     packing = pack(map(encode, records), max_tokens, seed)
-    if packing.too_long:
-        shown = ", ".join(packing.too_long[:5])
-        print(  # noqa: T201
-            f"pasta: {len(packing.too_long)} of {len(records)} records are longer than "
-            f"{max_tokens} tokens and left out: {shown}",
-            file=sys.stderr,
-        )
+    counted = f"{len(packing.too_long)} of {len(records)} records"
+    say_left_out(f"{counted} are longer than {max_tokens} tokens and", packing.too_long)
     if not packing.packs:
         raise InputError(f"nothing to learn: none of {len(records)} records can be trained on")
     return packing.packs
+
+
+def say_left_out(reason: str, ids: Sequence[str]) -> None:
+    """Print a line on standard error with the first ids of what is left out, if anything is."""
+    if ids:
+        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201

@@ -37,7 +37,6 @@ class PackTrainer(Trainer):
     """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
 
     def __init__(self, train: TrainConfig, **kwargs: Any) -> None:
-        """Build a Trainer; it logs to ``log.jsonl`` in ``train.out``."""
         super().__init__(args=training_arguments(train), **kwargs)
         self.add_callback(LogCallback(Path(train.out) / LOG))
         self.remove_callback(PrinterCallback)  # standard output is for the result
@@ -47,31 +46,20 @@ class PackTrainer(Trainer):
         # A sharp softmax has many denormal numbers, which are slow and as good as zero.
         torch.set_flush_denormal(True)
         try:
-            self._learn(checkpoint)
+            # From a checkpoint of the last step the Trainer would take one step more.
+            if checkpoint and num_processes() == 1 and self._is_last(checkpoint):
+                self._load_from_checkpoint(str(checkpoint))
+            else:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             torch.set_flush_denormal(False)
 
-    def _learn(self, checkpoint: Path | None) -> None:
-        if checkpoint is None:
-            self.train()
-            return
+    def _is_last(self, checkpoint: Path) -> bool:
         step = TrainerState.load_from_json(str(checkpoint / STATE)).global_step
-        # From a checkpoint of the last step the Trainer would take one step more.
-        if 0 < self.args.max_steps <= step and num_processes() == 1:
-            self._load_from_checkpoint(str(checkpoint))
-        else:
-            self.train(resume_from_checkpoint=str(checkpoint))
+        return bool(0 < self.args.max_steps <= step)
 
     def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
-        """Refuse a loss that is NaN or infinite, before it reaches the weights.
-
-        Args:
-            loss: A scalar, the loss of a pack.
-            ids: The records of the pack.
-
-        Raises:
-            ModelError: the loss is NaN or infinite; the records are named.
-        """
+        """Raise a ModelError that names a pack's records if its loss is NaN or infinite."""
         if not torch.isfinite(loss):
             shown = ", ".join(ids[:8])
             raise ModelError(
@@ -82,11 +70,7 @@ class PackTrainer(Trainer):
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights of a checkpoint.
-
-        Raises:
-            ModelError: a weight is NaN or infinite, which no loss has shown yet.
-        """
+        """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
         assert isinstance(self.model, nn.Module)
         check_finite(self.model)
         super().save_model(output_dir, _internal_call)
@@ -96,7 +80,6 @@ class LogCallback(TrainerCallback):
     """Writes each logged row as JSON, and prints the loss and the time left."""
 
     def __init__(self, log: Path) -> None:
-        """Append to a log."""
         self._log = log
         self._began: tuple[int, float] | None = None
 
@@ -142,18 +125,11 @@ def append_row(log: Path, row: Mapping[str, Any]) -> None:
 
 
 def newest_checkpoint(out: Path) -> Path | None:
-    """Return the newest complete checkpoint of a run; incomplete ones are named and skipped.
-
-    Args:
-        out: The run's folder; it may not exist.
-    """
+    """Return the newest complete checkpoint of a run; incomplete ones are named and skipped."""
     found = {
         int(name[1]): path for path in out.glob("*") if (name := _CHECKPOINT.fullmatch(path.name))
     }
-    for step in sorted(found, reverse=True):
-        folder = found[step]
-        if not folder.is_dir():
-            continue
+    for folder in (found[step] for step in sorted(found, reverse=True) if found[step].is_dir()):
         if _is_complete(folder):
             return folder
         _say(f"{folder} was not written to its end: it is left out")
