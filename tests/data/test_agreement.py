@@ -65,7 +65,7 @@ def of_words(kinds: list[tuple[str, bool]]) -> Document:
     return Document(tuple(items))
 
 
-def test_marks_are_places_in_the_plain_text_and_white_space_at_their_ends_is_not_seen() -> None:
+def test_marks_are_offsets_in_the_plain_text_without_outer_white_space() -> None:
     (document,) = annotated('A\n<async topic="t"> b c \n</async>d<sync/>\n\ne')
     found = marks(document)
     assert [document.plain_text[begin:end] for begin, end in found.blocks] == ["b c"]
@@ -74,7 +74,7 @@ def test_marks_are_places_in_the_plain_text_and_white_space_at_their_ends_is_not
 
 
 @pytest.mark.parametrize("other", [SPLIT, EARLY_SYNC, OTHER_TOPICS])
-def test_annotations_that_say_the_same_agree_in_full(other: str) -> None:
+def test_equal_annotations_agree_fully(other: str) -> None:
     assert set(compared(SPLIT, other).values()) == {1.0}
 
 
@@ -88,7 +88,7 @@ def test_annotations_that_say_the_same_agree_in_full(other: str) -> None:
     ],
     ids=["no sync", "no tags", "one block", "no labels"],
 )
-def test_each_tag_that_moves_costs_the_figures_that_see_it(
+def test_a_moved_tag_lowers_the_figures_that_depend_on_it(
     other: str, exact: float, overlap: float, character: float, fork: float, sync: float
 ) -> None:
     assert compared(SPLIT, other) == pytest.approx(

@@ -94,7 +94,7 @@ def test_an_answer_that_ends_in_a_block_ends_with_the_promise_before_it() -> Non
     ]
 
 
-def test_siblings_are_blind_to_each_other_and_main_sees_them_from_the_sync_on() -> None:
+def test_siblings_do_not_see_each_other_and_main_sees_them_after_the_sync() -> None:
     example = encoded(
         'A<promise topic="t" tokens="1"/><async>a</async>'
         'B<promise topic="u" tokens="1"/><async>d</async><sync/>C',
@@ -142,7 +142,7 @@ THREE_BLOCKS = (
         (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
     ],
 )
-def test_main_leaves_the_gap_of_its_strategy_and_blocks_stand_behind_their_promises(
+def test_main_leaves_the_gap_of_its_strategy_and_blocks_start_after_their_promises(
     strategy: PositionStrategy, main: list[int]
 ) -> None:
     example = encoded(THREE_BLOCKS, "pq", strategy)
@@ -156,7 +156,7 @@ def test_main_leaves_the_gap_of_its_strategy_and_blocks_stand_behind_their_promi
         ]
 
 
-def test_rotate_is_refused_since_its_keys_have_several_positions() -> None:
+def test_rotate_cannot_be_encoded() -> None:
     with pytest.raises(UsageError, match="'rotate' cannot be trained") as caught:
         encoded(TWO_BLOCKS, strategy=PositionStrategy.ROTATE)
     assert "predict" in str(caught.value.hint)
@@ -188,7 +188,7 @@ def test_with_its_tags_stripped_an_answer_is_its_text(document: Document) -> Non
     assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text(document.plain_text))
 
 
-def test_a_sync_that_joins_nothing_is_still_a_tag_to_learn() -> None:
+def test_a_sync_without_blocks_is_still_predicted() -> None:
     example = encoded(Document((Text("A"), Sync(), Text("B"))))
     assert fed(example) == "begin q A | B"
     assert [spelled(label) for label in example.labels] == ["-", "A", "|", "B", "end"]
@@ -199,7 +199,7 @@ def test_a_sync_that_joins_nothing_is_still_a_tag_to_learn() -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_a_prompt_that_spells_tags_teaches_none(name: str) -> None:
+def test_tags_in_a_prompt_are_encoded_as_text(name: str) -> None:
     vocabulary = VOCABULARIES[name]
     tags = set(vocabulary.piece_ids.values())
     prompt = f"Explain {''.join(PIECES[:6])} <async topic='x'> and <sync/>."
@@ -211,7 +211,7 @@ def test_a_prompt_that_spells_tags_teaches_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_text_that_spells_tags_is_learned_as_text(name: str) -> None:
+def test_tags_in_answer_text_are_encoded_as_text(name: str) -> None:
     vocabulary = VOCABULARIES[name]
     inside = f"write {''.join(PIECES[:6])}"
     document = Document((Block("a <sync/>", 1, (Text(inside),)), Text(inside)))
@@ -220,7 +220,7 @@ def test_text_that_spells_tags_is_learned_as_text(name: str) -> None:
     assert [spelled(token, vocabulary) for token in found] == ["<p", ">1", "[", "]"]
 
 
-def test_a_length_that_nobody_knows_is_counted() -> None:
+def test_missing_lengths_are_counted() -> None:
     document = Document((Block("t", None, (Text("a b " * 12),)),))
     length = len(BARE.encode_text("a b " * 12)) + 2
     closing = f">{round(length / 10)}"
@@ -235,13 +235,13 @@ def test_without_tag_pieces_only_plain_answers_can_be_encoded() -> None:
 
 
 @pytest.mark.parametrize("inner", [Block("inner", 1, (Text("b"),)), Sync()])
-def test_tags_inside_a_block_are_refused_by_the_name_of_their_record(inner: Item) -> None:
+def test_tags_inside_a_block_are_refused_and_the_record_is_named(inner: Item) -> None:
     nested = Document((Block("outer", 2, (Text("a"), inner)), Block("next", 1)))
     with pytest.raises(InputError, match="record r: .*inside"):
         encoded(nested)
 
 
-def test_a_prompt_of_no_tokens_is_refused_by_the_name_of_its_record() -> None:
+def test_an_empty_prompt_is_refused_and_the_record_is_named() -> None:
     class Silent(Vocabulary):
         def encode_prompt(self, prompt: object) -> list[int]:
             return []
@@ -279,7 +279,7 @@ def test_every_token_but_the_prompts_and_async_is_predicted_once_by_the_one_befo
 
 
 @given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(TRAINABLE))
-def test_every_token_stands_and_sees_as_the_written_form_says(
+def test_every_tokens_position_and_visibility_follow_the_written_form(
     document: Document, family: str, strategy: PositionStrategy
 ) -> None:
     vocabulary = TAUGHT[family]
@@ -308,7 +308,7 @@ def test_the_tokens_of_each_thread_are_those_that_it_decodes(
 
 
 @given(documents, st.sampled_from(TRAINABLE))
-def test_training_sees_what_the_interpreter_lets_decoding_see(
+def test_training_visibility_equals_the_interpreters(
     document: Document, strategy: PositionStrategy
 ) -> None:
     example = encoded(document, "Hello", strategy)
@@ -345,7 +345,7 @@ def met_by(seen: Seen) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[
 
 @pytest.mark.parametrize("max_threads", [None, 1])
 @pytest.mark.parametrize("strategy", TRAINABLE)
-def test_training_sees_what_an_engine_saw_while_it_decoded(
+def test_training_visibility_equals_that_of_a_decoding_engine(
     strategy: PositionStrategy, max_threads: int | None
 ) -> None:
     model, rng = loaded("qwen2"), random.Random(f"{strategy}")
@@ -372,7 +372,7 @@ def test_training_sees_what_an_engine_saw_while_it_decoded(
     assert num_blocks > 8
 
 
-def test_the_worked_example_of_the_rules_is_encoded_as_it_is_decoded() -> None:
+def test_the_documented_example_is_encoded_as_it_is_decoded() -> None:
     document = parse(
         'A<promise topic="t" tokens="1"/><async>abd</async>'
         'B<promise topic="t" tokens="1"/><async>d</async><sync/>C'

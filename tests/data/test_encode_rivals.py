@@ -57,7 +57,7 @@ TWO_FORKS = Document(
 )
 
 
-def test_a_fork_predicts_what_the_parent_says_next_and_nobody_sees_a_child() -> None:
+def test_a_fork_predicts_the_parents_next_token_and_children_are_invisible() -> None:
     example = forked(TWO_FORKS)
     assert rows(example) == [
         ("begin", "-"),
@@ -95,7 +95,7 @@ def test_a_fork_predicts_what_the_parent_says_next_and_nobody_sees_a_child() -> 
     ]
 
 
-def test_forks_are_trained_without_gaps_only() -> None:
+def test_forks_need_positions_without_gaps() -> None:
     record = Record("r", "q", TWO_FORKS)
     with pytest.raises(UsageError, match="promise no length"):
         encode_example(record, BARE, EOS, PositionStrategy.PREDICT, Form.FORKED)
@@ -138,7 +138,7 @@ def assert_met(example: EncodedExample, request: Request) -> None:
 
 
 @pytest.mark.parametrize("max_threads", [None, 1])
-def test_forks_are_learned_as_an_engine_decodes_them(max_threads: int | None) -> None:
+def test_forks_are_encoded_as_an_engine_decodes_them(max_threads: int | None) -> None:
     rng = random.Random("forks")
     params = SamplingParams(max_tokens=400, max_threads=max_threads)
     vocabulary = MODEL.vocabulary
@@ -171,7 +171,7 @@ def texts(example: EncodedExample, thread: int) -> tuple[str, str]:
     return fed, BARE.text([label for _, label in own if label not in (-100, EOS)])
 
 
-def test_main_learns_the_skeleton_and_every_point_its_part() -> None:
+def test_main_predicts_the_skeleton_and_each_point_its_part() -> None:
     example = points(POINTS)
     assert texts(example, PROMPT) == ("qSkeleton:\n", "1")
     assert texts(example, 0) == ("1. x\n2. y", ". x\n2. y")
@@ -188,7 +188,7 @@ def test_main_learns_the_skeleton_and_every_point_its_part() -> None:
         assert [example.positions[slot] for slot in seen] == [*range(len(seen))]
 
 
-def test_a_single_point_is_no_skeleton_and_the_answer_begins_behind_the_prompt() -> None:
+def test_a_single_point_has_an_empty_skeleton_and_starts_after_the_prompt() -> None:
     example = points(Document((Block("x", None, (Text("ab"),)),)))
     prompt = BARE.encode_prompt("q")
     lead = BARE.encode_text("Skeleton:\n")
@@ -201,7 +201,7 @@ def test_a_single_point_is_no_skeleton_and_the_answer_begins_behind_the_prompt()
     assert seen == [0, *range(example.num_prompt, len(example))]
 
 
-def test_an_answer_without_points_is_learned_whole() -> None:
+def test_an_answer_without_points_is_encoded_as_plain_text() -> None:
     example = points(Document((Text("A b"),)))
     assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text("A b"))
 
@@ -213,13 +213,13 @@ def test_an_answer_without_points_is_learned_whole() -> None:
         ((*POINTS.items, Block(" ", None, (Text("c"),))), "without a topic"),
     ],
 )
-def test_what_no_skeleton_can_say_is_refused(items: tuple[Item, ...], reason: str) -> None:
+def test_answers_with_text_outside_points_are_refused(items: tuple[Item, ...], reason: str) -> None:
     with pytest.raises(InputError, match=f"record r: .*{reason}"):
         points(Document(items))
 
 
 @pytest.mark.parametrize("num_points", [0, 1, 2, 5])
-def test_points_are_learned_as_an_engine_decodes_them(num_points: int) -> None:
+def test_points_are_encoded_as_an_engine_decodes_them(num_points: int) -> None:
     rng = random.Random(f"points {num_points}")
     vocabulary, user = MODEL.vocabulary, [{"role": "user", "content": QUESTION}]
     for max_threads in (None, 1):

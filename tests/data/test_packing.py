@@ -27,7 +27,7 @@ def examples(of_lengths: list[int]) -> list[EncodedExample]:
 
 
 @given(lengths, seeds)
-def test_every_example_is_in_one_pack_whole_or_named_as_too_long(
+def test_every_example_is_whole_in_one_pack_or_named_as_too_long(
     of_lengths: list[int], seed: int
 ) -> None:
     given_ones = examples(of_lengths)
@@ -40,7 +40,7 @@ def test_every_example_is_in_one_pack_whole_or_named_as_too_long(
 
 
 @given(lengths, seeds)
-def test_no_pack_is_empty_or_over_its_bound_or_has_room_for_what_came_next(
+def test_packs_are_never_empty_too_long_or_closed_too_early(
     of_lengths: list[int], seed: int
 ) -> None:
     packs = pack(examples(of_lengths), MOST, seed).packs
@@ -63,7 +63,7 @@ def order(seed: int) -> list[str]:
     return [e.id for group in pack(examples([1] * 40), MOST, seed).packs for e in group]
 
 
-def test_examples_are_shuffled_and_another_seed_shuffles_otherwise() -> None:
+def test_the_seed_decides_the_order_of_examples() -> None:
     given_order = [str(number) for number in range(40)]
     orders = [given_order, *(order(seed) for seed in range(3))]
     assert all(sorted(one) == sorted(given_order) for one in orders)
@@ -82,6 +82,6 @@ def test_examples_are_shuffled_and_another_seed_shuffles_otherwise() -> None:
         ([1] * (MOST + 1), [MOST, 1]),
     ],
 )
-def test_packs_are_filled_to_the_brim(of_lengths: list[int], sizes: list[int]) -> None:
+def test_a_pack_can_be_filled_completely(of_lengths: list[int], sizes: list[int]) -> None:
     packs = pack(examples(of_lengths), MOST).packs
     assert [sum(map(len, group)) for group in packs] == sizes

@@ -22,7 +22,7 @@ ROW = {
 }
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_pairs_can_be_read(tmp_path: Path) -> None:
     pairs = [
         PreferencePair(
             id=name,
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert rows[0]["chosen"] == FORKED
 
 
-def test_blocks_without_lengths_are_written_and_read_too(tmp_path: Path) -> None:
+def test_blocks_without_lengths_can_be_written_and_read(tmp_path: Path) -> None:
     forked = parse('1. Tea:<async topic="fork"> hot &lt;async>.</async>', "annotator")
     pairs = [
         PreferencePair(
@@ -60,7 +60,7 @@ def test_blocks_without_lengths_are_written_and_read_too(tmp_path: Path) -> None
     assert pairs[0].chosen.blocks[0].units is None
 
 
-def test_a_row_may_say_more_than_is_read(tmp_path: Path) -> None:
+def test_unknown_keys_of_a_pair_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({**ROW, "judge": "me", "is_new": True}) + "\n\n", "utf-8")
     (pair,) = read_pairs(path)
@@ -79,7 +79,7 @@ def test_a_row_may_say_more_than_is_read(tmp_path: Path) -> None:
         ({"id": None}, ":1: no JSON object with an id"),
     ],
 )
-def test_what_is_no_pair_is_named(tmp_path: Path, changes: dict[str, object], shown: str) -> None:
+def test_an_invalid_pair_is_named(tmp_path: Path, changes: dict[str, object], shown: str) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({**ROW, **changes}), "utf-8")
     with pytest.raises(InputError) as caught:

@@ -36,7 +36,7 @@ GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "b
         (HARMONIC, 0, 0, 20, 0.0),
     ],
 )
-def test_efficiency_by_hand(
+def test_efficiency_equals_values_computed_by_hand(
     kind: Efficiency, path: int, content: int, baseline: int, expected: float
 ) -> None:
     found = efficiency(kind, sample(path=path, content=content), sample(path=baseline))
@@ -44,11 +44,11 @@ def test_efficiency_by_hand(
 
 
 @pytest.mark.parametrize(("weight", "score"), [(0, 1.5), (1, 2.1), (4, 3.9), (inf, 0.6)])
-def test_the_score_is_efficiency_and_quality_by_its_weight(weight: float, score: float) -> None:
+def test_the_score_is_efficiency_plus_weighted_quality(weight: float, score: float) -> None:
     assert ScoreConfig(quality_weight=weight).score(1.5, 0.6) == pytest.approx(score)
 
 
-def test_a_score_by_hand() -> None:
+def test_a_score_equals_the_value_computed_by_hand() -> None:
     judge = GradeBook(GRADES)
     selection = select_pairs(
         [rollout(sample("good"), sample("fair", path=4))],
@@ -74,7 +74,7 @@ def test_a_score_by_hand() -> None:
     }
 
 
-def test_the_judge_is_asked_once_about_each_opponent_in_both_orders() -> None:
+def test_each_opponent_is_judged_once_in_both_orders() -> None:
     judge = GradeBook(GRADES)
     rollouts = [rollout(sample("good"), sample("bad"), name=name) for name in ("one", "two")]
     select_pairs(rollouts, {"one": ORIGINAL}, judge, ScoreConfig(quality_weight=1.0))
@@ -99,20 +99,20 @@ def chosen(weight: float, *samples: AnswerRecord) -> tuple[str, str] | None:
     return texts[0] if texts else None
 
 
-def test_the_weight_of_quality_decides_between_fast_and_good() -> None:
+def test_the_quality_weight_decides_between_fast_and_good_samples() -> None:
     samples = sample("good", path=10), sample("fair", path=8)
     assert chosen(0, *samples) == ("fair", "good")
     assert chosen(1, *samples) == ("good", "fair")
     assert chosen(inf, *samples) == ("good", "fair")
 
 
-def test_without_end_quality_alone_counts_and_speed_is_no_difference() -> None:
+def test_an_infinite_quality_weight_ignores_speed() -> None:
     assert chosen(inf, sample("good", path=10), sample("same", path=2)) is None
     fast_and_bad = sample("bad", path=1)
     assert chosen(inf, sample("good"), fast_and_bad, sample("fair")) == ("good", "bad")
 
 
-def test_of_equals_the_first_drawn_is_taken() -> None:
+def test_of_equal_samples_the_first_is_taken() -> None:
     first, later = sample("good"), sample("same")
     assert chosen(1, first, later, sample("bad")) == ("good", "bad")
     assert chosen(1, later, first, sample("bad")) == ("same", "bad")
@@ -126,7 +126,7 @@ def test_of_equals_the_first_drawn_is_taken() -> None:
         (9, [("good", "bad"), ("fair", "poor")]),
     ],
 )
-def test_more_pairs_of_a_prompt_go_inwards_while_one_side_is_better(
+def test_further_pairs_are_next_best_and_next_worst(
     asked: int, pairs: list[tuple[str, str]]
 ) -> None:
     grades = GRADES | {"poor": 0.2}
@@ -171,7 +171,7 @@ class Silent(GradeBook):
         return [None if a.first == "fair" else v for a, v in zip(comparisons, said, strict=True)]
 
 
-def test_a_sample_on_which_a_verdict_is_missing_is_left_out_and_counted() -> None:
+def test_samples_without_a_verdict_are_left_out_and_counted() -> None:
     rollouts = [
         rollout(sample("good"), sample("fair", path=1), sample("bad"), name="pair"),
         rollout(sample("fair"), sample("good"), name="one is left"),
@@ -194,11 +194,11 @@ def test_a_sample_on_which_a_verdict_is_missing_is_left_out_and_counted() -> Non
         (sample(" \n"), False),
     ],
 )
-def test_only_complete_answers_with_text_are_learned(one: AnswerRecord, usable: bool) -> None:
+def test_only_complete_answers_with_text_are_usable(one: AnswerRecord, usable: bool) -> None:
     assert is_usable(one) is usable
 
 
-def test_of_nothing_there_are_no_pairs() -> None:
+def test_no_rollouts_give_no_pairs() -> None:
     selection = select_pairs([], {}, GradeBook({}), ScoreConfig(quality_weight=1.0))
     assert selection.pairs == []
     assert selection.figures()["score"] == 0.0

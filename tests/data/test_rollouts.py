@@ -88,7 +88,7 @@ def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "BATCH_SIZE", 2)
 
 
-def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path) -> None:
+def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     model, load = fakes()
     found = roll_out(path, QUESTIONS, SAMPLING, load, silent)
@@ -107,7 +107,7 @@ def test_a_row_has_the_prompt_its_samples_and_how_they_were_drawn(tmp_path: Path
         assert params.seed == seed_of(7, 1, question.id)
 
 
-def test_the_baseline_answers_sequentially_and_by_its_likeliest_tokens(tmp_path: Path) -> None:
+def test_the_baseline_answers_sequentially_and_greedily(tmp_path: Path) -> None:
     baseline = Fake()
     both = AnsweringModels(cast(Pasta, Fake()), cast(Pasta, baseline))
     roll_out(tmp_path / "rollouts.jsonl", QUESTIONS, SAMPLING, lambda: both, silent)
@@ -116,7 +116,7 @@ def test_the_baseline_answers_sequentially_and_by_its_likeliest_tokens(tmp_path:
         assert strategy == "sequential"
 
 
-def test_cut_at_every_byte_of_the_last_line_no_row_is_lost_or_repeated(tmp_path: Path) -> None:
+def test_truncation_within_the_last_line_loses_or_repeats_no_row(tmp_path: Path) -> None:
     path, sampling = tmp_path / "rollouts.jsonl", replace(SAMPLING, samples=2)
     roll_out(path, QUESTIONS[:2], sampling, fakes()[1], silent)
     whole = path.read_bytes()
@@ -128,7 +128,9 @@ def test_cut_at_every_byte_of_the_last_line_no_row_is_lost_or_repeated(tmp_path:
 
 
 @pytest.mark.parametrize("num_lines", range(5))
-def test_cut_after_any_line_it_ends_the_same(tmp_path: Path, num_lines: int) -> None:
+def test_a_journal_truncated_after_any_line_is_completed_identically(
+    tmp_path: Path, num_lines: int
+) -> None:
     path = tmp_path / "rollouts.jsonl"
     roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
     whole = path.read_bytes()
@@ -142,7 +144,7 @@ def test_cut_after_any_line_it_ends_the_same(tmp_path: Path, num_lines: int) -> 
 
 
 @pytest.mark.parametrize("num_batches", range(3))
-def test_what_was_written_before_a_power_cut_is_not_asked_again(
+def test_rows_written_before_a_power_cut_are_not_sampled_again(
     tmp_path: Path, num_batches: int
 ) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
@@ -156,7 +158,7 @@ def test_what_was_written_before_a_power_cut_is_not_asked_again(
     assert roll_out(parts, QUESTIONS, SAMPLING, never, silent) == expected
 
 
-def test_progress_is_told_before_the_first_batch_and_after_each(tmp_path: Path) -> None:
+def test_progress_is_reported_before_the_first_batch_and_after_each(tmp_path: Path) -> None:
     told: list[tuple[int, int, float | None]] = []
     path = tmp_path / "rollouts.jsonl"
     with pytest.raises(PowerCutError):
@@ -167,7 +169,7 @@ def test_progress_is_told_before_the_first_batch_and_after_each(tmp_path: Path) 
     assert told[-1][2] == 0
 
 
-def test_seeds_depend_on_recipe_round_and_prompt_alone() -> None:
+def test_seeds_depend_only_on_recipe_round_and_prompt() -> None:
     seeds = {seed_of(seed, round, name) for seed in (0, 1) for round in (1, 2) for name in "ab"}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**56 for seed in seeds)
@@ -181,7 +183,7 @@ def test_seeds_depend_on_recipe_round_and_prompt_alone() -> None:
         ({"model": "other", "round": 2}, "sampled with another model, round"),
     ],
 )
-def test_a_journal_that_was_sampled_otherwise_is_refused(
+def test_a_journal_with_other_sampling_settings_is_refused(
     tmp_path: Path, changes: dict[str, Any], shown: str
 ) -> None:
     path = tmp_path / "rollouts.jsonl"
@@ -199,7 +201,9 @@ def test_a_journal_of_other_prompts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["strategy", "round", "samples", "temperature", "max_tokens"])
-def test_a_journal_to_share_must_be_sampled_as_the_recipe_says(tmp_path: Path, key: str) -> None:
+def test_a_shared_journal_must_have_the_sampling_settings_of_the_recipe(
+    tmp_path: Path, key: str
+) -> None:
     path = tmp_path / "rollouts.jsonl"
     found = roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
     elsewhere = replace(SAMPLING, model="moved", baseline="moved too", seed=8)
@@ -209,7 +213,7 @@ def test_a_journal_to_share_must_be_sampled_as_the_recipe_says(tmp_path: Path, k
         read_rollouts(path, other)
 
 
-def test_a_row_that_is_no_rollout_is_named(tmp_path: Path) -> None:
+def test_an_invalid_rollout_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text('{"id": "q0", "prompt": "?", "samples": [{}], "baseline": {}}\n', "utf-8")
     with pytest.raises(InputError, match="row q0 is no rollout"):
@@ -227,7 +231,7 @@ def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
     assert rollout.samples == tuple(replace(one, kind=None) for one in found[0].samples)
 
 
-def test_a_real_engine_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_real_engine_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     both = AnsweringModels(tiny("model"), tiny("baseline", seed=1))
     sampling = replace(SAMPLING, samples=2, max_tokens=12)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"

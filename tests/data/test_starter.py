@@ -59,19 +59,19 @@ BOTH = pytest.mark.parametrize("file", [ROWS, SECOND_PASS], ids=["first", "secon
 # --- what stands in it
 
 
-def test_it_has_at_least_a_thousand_rows_with_ids_in_order() -> None:
+def test_the_corpus_has_at_least_a_thousand_rows_with_ids_in_order() -> None:
     assert len(ROWS) >= 1000
     assert [row["id"] for row in ROWS] == [f"starter-{n:04}" for n in range(1, len(ROWS) + 1)]
 
 
-def test_no_instruction_and_no_answer_stands_there_twice() -> None:
+def test_instructions_and_answers_are_unique() -> None:
     instructions = [spoken(row["messages"][0]["content"]) for row in ROWS]
     assert all(instructions)
     assert len(set(instructions)) == len(ROWS)
     assert len({spoken(parse(row["response"]).plain_text) for row in ROWS}) == len(ROWS)
 
 
-def test_every_row_says_where_it_comes_from_with_one_spelling() -> None:
+def test_every_row_names_its_source_in_one_spelling() -> None:
     assert all(list(row) == KEYS for row in ROWS)
     assert all(list(row) == PASS_KEYS for row in SECOND_PASS)
     for file in (ROWS, SECOND_PASS):
@@ -88,7 +88,7 @@ def test_every_answer_is_valid_without_a_warning(file: list[dict[str, Any]]) -> 
 
 
 @BOTH
-def test_no_block_is_short_and_no_answer_has_tags_that_gain_nothing(
+def test_no_block_is_short_and_no_tags_are_useless(
     file: list[dict[str, Any]],
 ) -> None:
     for row in file:
@@ -102,13 +102,13 @@ def test_no_block_is_short_and_no_answer_has_tags_that_gain_nothing(
 
 
 @BOTH
-def test_lengths_are_those_of_the_rule_that_the_card_names(file: list[dict[str, Any]]) -> None:
+def test_lengths_follow_the_rule_that_the_card_names(file: list[dict[str, Any]]) -> None:
     for row in file:
         document = parse(row["response"])
         assert document == document.with_lengths(SCRIPT["estimate_tokens"]), row["id"]
 
 
-def test_sums_that_are_written_out_are_right() -> None:
+def test_written_out_sums_are_correct() -> None:
     num_sums = 0
     for row in ROWS:
         for terms, value, after in SUM.findall(parse(row["response"]).plain_text):
@@ -121,7 +121,7 @@ def test_sums_that_are_written_out_are_right() -> None:
     assert num_sums > 150
 
 
-def test_no_instruction_is_one_of_the_data_beside_the_project(shared_data: Path) -> None:
+def test_no_instruction_is_in_the_other_data_of_the_project(shared_data: Path) -> None:
     path = shared_data / "alpaca_eval" / "alpacaeval_instructions.jsonl"
     theirs = {spoken(row["instruction"]) for row in rows(path)}
     with gzip.open(shared_data / "annotated" / "gemma-7b-it.jsonl.gz", "rt", "utf-8") as file:
@@ -130,7 +130,7 @@ def test_no_instruction_is_one_of_the_data_beside_the_project(shared_data: Path)
     assert not theirs & {spoken(row["messages"][0]["content"]) for row in ROWS}
 
 
-def test_the_second_pass_has_200_of_the_same_texts() -> None:
+def test_the_second_pass_annotates_200_of_the_same_texts() -> None:
     first = {row["id"]: row for row in ROWS}
     assert len({row["id"] for row in SECOND_PASS}) == len(SECOND_PASS) == 200
     for row in SECOND_PASS:
@@ -160,7 +160,7 @@ def test_the_card_names_every_row_of_which_the_passes_have_other_numbers_of_tags
     assert set(re.findall(r"`(starter-\d{4})`", limits)) == differ
 
 
-def test_it_goes_into_the_source_archive_and_not_into_the_wheel() -> None:
+def test_the_corpus_is_in_the_source_archive_and_not_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {"packages": ["src/pasta_lm"]}
     assert "/corpora" in build["targets"]["sdist"]["include"]
@@ -207,7 +207,7 @@ def test_the_recipe_of_the_page_shows_one_of_its_answers(
     assert not (ROOT / "outputs" / "starter").exists()
 
 
-def test_the_code_of_the_page_counts_lengths_anew_and_changes_nothing_else(
+def test_the_code_of_the_page_recounts_lengths_and_changes_nothing_else(
     model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ names, prompts = st.text("abc", min_size=1), st.text(min_size=1)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.builds(Record, names, prompts, nonempty, st.text())))
-def test_any_records_survive_the_disk(tmp_path: Path, records: list[Record]) -> None:
+def test_any_records_can_be_written_and_read_again(tmp_path: Path, records: list[Record]) -> None:
     path = tmp_path / "data.jsonl"
     assert write_records(path, records) == len(records)
     found = read_records(path)
@@ -102,7 +102,7 @@ QUESTION = [{"role": "user", "content": "Q?"}]
     ],
 )
 @pytest.mark.parametrize("is_zipped", [False, True])
-def test_a_prompt_stands_under_one_of_three_keys(
+def test_a_prompt_is_read_from_one_of_three_keys(
     tmp_path: Path, line: str, prompt: str, is_zipped: bool
 ) -> None:
     path = tmp_path / ("data.jsonl.gz" if is_zipped else "data.jsonl")
@@ -113,7 +113,7 @@ def test_a_prompt_stands_under_one_of_three_keys(
 @pytest.mark.parametrize(
     ("given_id", "expected"), [("x", "x"), (7, "7"), (0, "0"), (None, "2"), ("", "2")]
 )
-def test_a_record_without_an_id_has_its_line_s(
+def test_a_record_without_an_id_gets_its_line_number(
     tmp_path: Path, given_id: object, expected: str
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -160,7 +160,7 @@ WITHOUT_PROMPT = [
 
 
 @pytest.mark.parametrize(("line", "reason"), PROBLEMS + WITHOUT_PROMPT)
-def test_a_line_that_is_no_record_is_named_by_file_and_number(
+def test_an_invalid_line_is_named_by_file_and_number(
     tmp_path: Path, line: str, reason: str
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -185,7 +185,7 @@ def test_a_replay_reads_the_same_rows_and_needs_no_prompt(
         assert reason in problems[0].reason
 
 
-def test_a_fault_in_an_answer_is_shown_with_what_to_do(tmp_path: Path) -> None:
+def test_an_invalid_answer_is_reported_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(row(response="<async>nobody promised it</async>"), encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -193,7 +193,7 @@ def test_a_fault_in_an_answer_is_shown_with_what_to_do(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_blank_lines_and_the_keys_of_others_are_passed_over(tmp_path: Path) -> None:
+def test_blank_lines_and_unknown_keys_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(f"\n{row(score=3)}\n  \n", encoding="utf-8")
     assert read_records(path) == [Record("a", "Q?", parse("A."))]
@@ -207,7 +207,7 @@ def test_blank_lines_and_the_keys_of_others_are_passed_over(tmp_path: Path) -> N
         (Record("bad", "", parse("A.")), "prompt"),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(
+def test_records_that_could_not_be_read_again_are_not_written(
     tmp_path: Path, record: Record, part: str
 ) -> None:
     path = tmp_path / "data.jsonl"

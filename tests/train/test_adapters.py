@@ -77,7 +77,7 @@ def tag_rows(folder: Path) -> list[int]:
     return sorted(ids.values())
 
 
-def test_only_adapters_and_the_rows_of_the_tags_learn(base: Path, trained: SftConfig) -> None:
+def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) -> None:
     before, after = weights(base), weights(Path(trained.train.out) / "model")
     assert before.keys() == after.keys()
     rows = torch.tensor(tag_rows(base))
@@ -92,9 +92,7 @@ def test_only_adapters_and_the_rows_of_the_tags_learn(base: Path, trained: SftCo
             assert not moved.any(), name
 
 
-def test_what_was_learned_from_is_likelier_by_what_the_adapters_learned(
-    base: Path, trained: SftConfig
-) -> None:
+def test_adapters_make_the_training_data_likelier(base: Path, trained: SftConfig) -> None:
     before, after = (
         loss_of(load_learner(ModelConfig(base=str(folder))), trained)
         for folder in (base, Path(trained.train.out) / "model")
@@ -111,7 +109,7 @@ def loss_of(learner: Learner, config: SftConfig) -> float:
     return float(torch.stack(found).mean())
 
 
-def test_a_checkpoint_holds_what_learns_and_nothing_else(trained: SftConfig) -> None:
+def test_a_checkpoint_holds_only_trained_weights(trained: SftConfig) -> None:
     folder = Path(trained.train.out) / "checkpoint-4"
     assert not (folder / "model.safetensors").exists()
     kept = load_file(folder / "adapter_model.safetensors")
@@ -168,7 +166,7 @@ def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     assert (logits_of(loaded.model.double(), pack) - adapters).abs().max() < 1e-4
 
 
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+def test_an_interrupted_run_resumes_with_the_same_result(
     trained: SftConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = replace(trained, train=replace(trained.train, out=str(tmp_path)))
@@ -192,7 +190,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_layers_that_are_computed_twice_learn_the_same(
+def test_gradient_checkpointing_trains_the_same_weights(
     trained: SftConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpointing: bool
 ) -> None:
     train = replace(trained.train, out=str(tmp_path), checkpointing=checkpointing)
@@ -213,7 +211,7 @@ def test_layers_that_are_computed_twice_learn_the_same(
         assert losses(config)[step] == [pytest.approx(loss, abs=1e-6)]
 
 
-def test_frozen_weights_are_held_as_they_are_saved_and_adapters_in_float32(
+def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(
     base: Path, data: DataConfig, tmp_path: Path
 ) -> None:
     config = recipe(base, tmp_path, data, steps=1, dtype="bfloat16")
@@ -227,7 +225,7 @@ def test_frozen_weights_are_held_as_they_are_saved_and_adapters_in_float32(
 # --- refused
 
 
-def test_without_peft_the_extra_is_named(
+def test_a_missing_peft_names_the_extra_to_install(
     base: Path, data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
@@ -235,9 +233,7 @@ def test_without_peft_the_extra_is_named(
         train_sft(recipe(base, tmp_path, data))
 
 
-def test_targets_that_the_model_does_not_have_are_refused(
-    base: Path, data: DataConfig, tmp_path: Path
-) -> None:
+def test_unknown_targets_are_refused(base: Path, data: DataConfig, tmp_path: Path) -> None:
     config = replace(recipe(base, tmp_path, data), lora=LoraConfig(targets=("query",)))
     with pytest.raises(UsageError, match=r"\[lora\] does not fit the model"):
         train_sft(config)
@@ -251,13 +247,13 @@ def test_targets_that_the_model_does_not_have_are_refused(
         ({"dropout": 1.0}, "lora.dropout must be at least 0 and below 1"),
     ],
 )
-def test_a_table_that_means_nothing_is_refused(table: dict[str, object], reason: str) -> None:
+def test_invalid_adapter_settings_are_refused(table: dict[str, object], reason: str) -> None:
     with pytest.raises(UsageError) as caught:
         LoraConfig(**table)  # type: ignore[arg-type]
     assert reason in caught.value.message
 
 
-def test_adapters_beside_random_weights_are_refused(
+def test_adapters_on_random_weights_are_refused(
     base: Path, data: DataConfig, tmp_path: Path
 ) -> None:
     random = ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="tokenizer"))

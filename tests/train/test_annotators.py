@@ -39,7 +39,7 @@ def test_an_annotation_keeps_the_text_and_has_no_sync(family: str) -> None:
         assert parse(document.annotator_form(), Form.ANNOTATOR) == document
 
 
-def test_apars_rules_read_the_plain_answer() -> None:
+def test_apar_rules_read_the_plain_answer() -> None:
     for seed in range(6):
         task = make("takings", "train", seed)
         assert BASELINES["apar"](task, 0) == forked_document(task.text)
@@ -47,7 +47,7 @@ def test_apars_rules_read_the_plain_answer() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_points_are_the_units_with_the_text_in_front_of_them(family: str) -> None:
+def test_each_point_is_a_unit_with_the_text_before_it(family: str) -> None:
     for seed in range(6):
         task = make(family, "train", seed)
         blocks = by_points(task).items
@@ -58,7 +58,7 @@ def test_points_are_the_units_with_the_text_in_front_of_them(family: str) -> Non
         assert len(by_gold.blocks) == (len(task.units) if is_free else 1)
 
 
-def test_a_share_of_the_answers_stays_whole_the_same_every_time() -> None:
+def test_a_fixed_share_of_the_answers_stays_whole() -> None:
     tasks = [make("takings", "train", seed) for seed in range(200)]
     whole = [not SOT_ANNOTATORS["sot"](task, 0).blocks for task in tasks]
     assert sum(whole) / len(whole) == pytest.approx(WHOLE_SHARE, abs=0.13)

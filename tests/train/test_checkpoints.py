@@ -44,7 +44,7 @@ STEPS, SAVE_STEPS = 12, 4
         ({"model": WHOLE, "checkpoint-x": WHOLE, "old-checkpoint-7": WHOLE}, None, []),
     ],
 )
-def test_the_newest_that_is_whole_is_taken_and_what_is_left_out_is_said(
+def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     states: dict[str, str | None],
@@ -64,7 +64,7 @@ def test_the_newest_that_is_whole_is_taken_and_what_is_left_out_is_said(
     assert capsys.readouterr().err.splitlines() == said
 
 
-def test_a_file_and_a_folder_that_is_not_there_are_no_checkpoints(tmp_path: Path) -> None:
+def test_files_and_missing_folders_are_not_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").touch()
     assert newest_checkpoint(tmp_path) is None
     assert newest_checkpoint(tmp_path / "absent") is None
@@ -106,7 +106,7 @@ def assert_same_run(parts: SftConfig, whole: SftConfig) -> None:
     assert all(allclose(one[key], other[key], atol=1e-6) for key in one)
 
 
-def test_without_the_newest_checkpoint_s_end_it_goes_on_from_the_one_before(
+def test_a_truncated_newest_checkpoint_falls_back_to_the_previous_one(
     model: ModelConfig, whole: SftConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = recipe(model, tmp_path)
@@ -181,7 +181,7 @@ def written(config: SftConfig, folder: Path) -> Path:
         ("in the last file", True),
     ],
 )
-def test_a_run_that_was_killed_is_in_the_end_the_run_that_was_not(
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(
     model: ModelConfig,
     whole: SftConfig,
     tmp_path: Path,
@@ -202,8 +202,6 @@ def test_a_run_that_was_killed_is_in_the_end_the_run_that_was_not(
     assert_same_run(config, whole)
 
 
-def test_the_recipe_that_the_other_process_reads_is_the_same(
-    model: ModelConfig, tmp_path: Path
-) -> None:
+def test_the_subprocess_reads_the_same_recipe(model: ModelConfig, tmp_path: Path) -> None:
     config = recipe(model, tmp_path / "out")
     assert read_recipe(written(config, tmp_path), SftConfig) == config

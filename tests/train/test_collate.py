@@ -112,7 +112,7 @@ def worst(first: Tensor, second: Tensor) -> float:
 
 @architectures
 @torch.no_grad()
-def test_a_pack_leaks_nothing(name: str) -> None:
+def test_examples_of_a_pack_do_not_see_each_other(name: str) -> None:
     model = loaded(name).model
     pack = [example_of(name, document) for document in answers(name)]
     for together, example in zip(logits(model, pack), pack, strict=True):
@@ -122,7 +122,9 @@ def test_a_pack_leaks_nothing(name: str) -> None:
 
 @architectures
 @torch.no_grad()
-def test_a_pack_meets_the_logits_of_the_models_own_attention_under_a_drawn_mask(name: str) -> None:
+def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_mask(
+    name: str,
+) -> None:
     own = eager(name)
     strategies = [TRAINABLE[index % 3] for index in range(len(answers(name)))]
     pairs = list(zip(answers(name), strategies, strict=True))
@@ -142,7 +144,7 @@ def test_a_pack_meets_the_logits_of_the_models_own_attention_under_a_drawn_mask(
     ],
 )
 @torch.no_grad()
-def test_a_models_own_scale_of_its_scores_is_kept(name: str, changes: dict[str, float]) -> None:
+def test_the_models_attention_scale_is_used(name: str, changes: dict[str, float]) -> None:
     own, ours = eager(name, **changes), load(name, build(name, **changes)).model
     for document in answers(name)[:2]:
         example = example_of(name, document)
@@ -153,7 +155,7 @@ def test_a_models_own_scale_of_its_scores_is_kept(name: str, changes: dict[str, 
 
 @some
 @torch.no_grad()
-def test_a_token_more_or_less_in_sight_would_show(name: str) -> None:
+def test_hiding_a_visible_token_changes_the_logits(name: str) -> None:
     document = answers(name)[0]
     example = example_of(name, document)
     (right,) = logits(loaded(name).model, [example])
@@ -174,7 +176,7 @@ def fields(example: EncodedExample) -> dict[str, Any]:
 @pytest.mark.parametrize("strategy", TRAINABLE)
 @some
 @torch.no_grad()
-def test_a_pack_meets_the_logits_that_an_engine_met_while_it_decoded(
+def test_a_pack_gives_the_logits_of_the_decoding_engine(
     name: str, strategy: PositionStrategy
 ) -> None:
     model = loaded(name)
@@ -220,7 +222,7 @@ def assert_close(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
 
 
 @some
-def test_the_gradient_of_an_example_does_not_depend_on_its_company(name: str) -> None:
+def test_the_gradient_of_an_example_does_not_depend_on_its_pack(name: str) -> None:
     model = loaded(name).model
     first, plain, third, fourth = (example_of(name, document) for document in answers(name))
     for example, packs in [
@@ -237,7 +239,7 @@ def test_the_gradient_of_an_example_does_not_depend_on_its_company(name: str) ->
 
 
 @some
-def test_the_gradient_is_that_of_the_models_own_attention(name: str) -> None:
+def test_the_gradient_equals_that_of_the_models_own_attention(name: str) -> None:
     own, model = eager(name), loaded(name).model
     for document in answers(name)[:2]:
         example = example_of(name, document)
@@ -249,7 +251,7 @@ def test_the_gradient_is_that_of_the_models_own_attention(name: str) -> None:
 
 
 @some
-def test_no_other_example_has_a_part_in_an_examples_logits(name: str) -> None:
+def test_other_examples_do_not_change_an_examples_logits(name: str) -> None:
     model = loaded(name).model
     pack = [example_of(name, document) for document in answers(name)]
     batch = collate([pack])
@@ -271,7 +273,7 @@ def test_no_other_example_has_a_part_in_an_examples_logits(name: str) -> None:
 
 
 @given(documents)
-def test_the_mask_says_what_the_example_says(document: Document) -> None:
+def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> None:
     example = encoded(document)
     slots = range(len(example))
     expected = [[is_seen(example, query, key) for key in slots] for query in slots]

@@ -70,7 +70,7 @@ def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
     return read_recipe(path, SftConfig, changes)
 
 
-def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
+def test_defaults_are_as_documented(tmp_path: Path) -> None:
     assert read(tmp_path, recipe({})) == SftConfig(
         model=ModelConfig(base="some/model"),
         data=DataConfig(tasks=TasksConfig()),
@@ -78,7 +78,7 @@ def test_what_a_recipe_does_not_say_is_as_documented(tmp_path: Path) -> None:
     )
 
 
-def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
+def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     text = """
     [model.random]
     architecture = "tiny.json"
@@ -135,7 +135,7 @@ def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
         ({"model.xyzzy": 1}, "unknown key model.xyzzy", "known: base, random"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_one_that_may_be_meant(
+def test_an_unknown_key_is_named_with_a_suggestion(
     tmp_path: Path, changes: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -177,7 +177,7 @@ def test_a_value_of_another_type_is_named(
         ({"data": NONE}, "data is missing"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_missing_key_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path, recipe(changes))
     assert caught.value.message == message
@@ -216,9 +216,7 @@ def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], messa
         ),
     ],
 )
-def test_keys_that_exclude_or_need_each_other_are_named(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_conflicting_keys_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path, recipe(changes))
     assert caught.value.message == message
@@ -235,7 +233,7 @@ def test_keys_that_exclude_or_need_each_other_are_named(
         ("data.tasks.split", "training", "train"),
     ],
 )
-def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
+def test_an_unknown_choice_is_named_with_the_known_ones(
     tmp_path: Path, key: str, value: str, option: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -258,7 +256,7 @@ def test_a_choice_that_there_is_not_is_named_with_those_that_there_are(
         ("data.max_tokens", {}),
     ],
 )
-def test_what_must_be_more_than_nothing_is_named(
+def test_a_value_that_is_not_positive_is_named(
     tmp_path: Path, key: str, value: int, rest: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -276,7 +274,7 @@ def test_what_must_be_more_than_nothing_is_named(
         ("train.decay", 1.0, "at least 0 and below 1"),
     ],
 )
-def test_a_share_is_no_more_than_all(tmp_path: Path, key: str, value: float, bounds: str) -> None:
+def test_a_share_above_one_is_refused(tmp_path: Path, key: str, value: float, bounds: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path, recipe({key: value}))
     assert caught.value.message == f"{key} must be {bounds}"
@@ -313,7 +311,7 @@ def test_valid_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> 
     read(tmp_path, recipe(changes))
 
 
-def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_recipe_is_named(tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"x = '\xe9'")
     broken = tmp_path / "broken.toml"
@@ -329,7 +327,7 @@ def test_a_recipe_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
 RULED = {"data": {**FILE, "rule": "apar"}, "train.positions": "continue"}
 
 
-def test_a_file_whose_answers_a_rule_forks_teaches_that_rivals_strategy(tmp_path: Path) -> None:
+def test_a_file_annotated_by_an_apar_rule_trains_the_apar_strategy(tmp_path: Path) -> None:
     assert read(tmp_path, recipe(RULED)).data.trained_strategy == "apar"
     assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
 
@@ -346,9 +344,7 @@ def test_a_file_whose_answers_a_rule_forks_teaches_that_rivals_strategy(tmp_path
         ),
     ],
 )
-def test_a_rule_that_cannot_be_followed_is_refused(
-    tmp_path: Path, changes: dict[str, Any], reason: str
-) -> None:
+def test_an_unusable_rule_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         read(tmp_path, recipe({"train.positions": "continue", **changes}))
 
@@ -368,7 +364,7 @@ def test_a_rule_that_cannot_be_followed_is_refused(
         ("data.plain=true", "data.plain", True),
     ],
 )
-def test_a_key_can_be_changed_from_outside(
+def test_a_key_can_be_changed_by_an_override(
     tmp_path: Path, change: str, key: str, value: object
 ) -> None:
     found: Any = read(tmp_path, recipe({}), ["train.steps=5", change])
@@ -377,7 +373,7 @@ def test_a_key_can_be_changed_from_outside(
     assert found == value
 
 
-def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
+def test_an_override_without_a_value_removes_the_key(tmp_path: Path) -> None:
     random = ["model.random.architecture=a.json", "model.random.tokenizer=t"]
     found = read(tmp_path, recipe({}), ["model.base=", *random, "data.file="])
     assert found.model == ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="t"))
@@ -396,7 +392,7 @@ def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
         ("train.out=", "train.out is missing"),
     ],
 )
-def test_a_wrong_change_is_named_as_in_the_recipe(
+def test_a_wrong_override_is_reported_like_a_wrong_key(
     tmp_path: Path, change: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

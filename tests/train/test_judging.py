@@ -89,7 +89,7 @@ def scores(pairs: list[PreferencePair]) -> list[tuple[str, float, float]]:
 
 
 @pytest.mark.parametrize(("method", "confidence"), [("confidence", 0.8), ("logprobs", 0.75)])
-def test_quality_is_made_of_the_verdicts_against_both_opponents_in_both_orders(
+def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
     tmp_path: Path, method: str, confidence: float
 ) -> None:
     with ScriptedServer(longer_wins) as server:
@@ -113,7 +113,7 @@ def test_quality_is_made_of_the_verdicts_against_both_opponents_in_both_orders(
     assert (logged["num_unjudged"], logged["no_verdict"]) == (0, {})
 
 
-def test_a_round_that_is_carried_out_again_pays_for_nothing_again(tmp_path: Path) -> None:
+def test_repeating_a_round_sends_no_request_twice(tmp_path: Path) -> None:
     with ScriptedServer(longer_wins) as server:
         round = judged(tmp_path, server.base_url)
         before = scores(pairs_of(round))
@@ -123,7 +123,7 @@ def test_a_round_that_is_carried_out_again_pays_for_nothing_again(tmp_path: Path
         assert server.num_requests == num_paid
 
 
-def test_recipes_may_share_what_was_paid_for(tmp_path: Path) -> None:
+def test_recipes_can_share_a_journal_of_replies(tmp_path: Path) -> None:
     shared = str(tmp_path / "shared-replies.jsonl")
     with ScriptedServer(longer_wins) as server:
         first = judged(tmp_path, server.base_url, journal=shared)
@@ -137,7 +137,7 @@ def test_recipes_may_share_what_was_paid_for(tmp_path: Path) -> None:
         assert server.num_requests == num_paid
 
 
-def test_storms_of_429_and_other_faults_change_no_score(tmp_path: Path) -> None:
+def test_bursts_of_429_and_other_faults_change_no_score(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     with ScriptedServer(longer_wins) as server:
         calm = scores(pairs_of(judged(tmp_path / "calm", server.base_url)))
@@ -154,7 +154,7 @@ def mute(asked: Mapping[str, Any]) -> ScriptedReply:
     return ScriptedReply("I cannot tell.") if is_short else longer_wins(asked)
 
 
-def test_what_has_no_verdict_is_left_out_counted_and_named(
+def test_samples_without_a_verdict_are_left_out_counted_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ScriptedServer(mute) as server:
@@ -169,7 +169,7 @@ def test_what_has_no_verdict_is_left_out_counted_and_named(
     assert "gave no verdict: not-a-verdict 24; 6 samples left out" in said
 
 
-def test_a_judge_that_leaves_too_much_open_stops_the_run_and_what_was_paid_is_kept(
+def test_too_many_missing_verdicts_stop_the_run_and_replies_are_kept(
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(mute) as server:
@@ -188,7 +188,7 @@ def test_a_wrong_model_stops_the_run_at_once(tmp_path: Path) -> None:
         pairs_of(judged(tmp_path, server.base_url))
 
 
-def test_a_run_goes_on_with_its_judge_and_no_other(tmp_path: Path) -> None:
+def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
     round = judged(tmp_path, "http://localhost:1/v1")
     check_same_recipe(round.config)
     round.folder.mkdir()
@@ -201,7 +201,7 @@ def test_a_run_goes_on_with_its_judge_and_no_other(tmp_path: Path) -> None:
             check_same_recipe(replace(round.config, judge=other))
 
 
-def test_a_run_that_was_begun_before_there_was_a_choice_had_the_grader(tmp_path: Path) -> None:
+def test_a_stored_recipe_without_a_judge_means_the_grader(tmp_path: Path) -> None:
     graded = recipe("base", "baseline", tmp_path)
     check_same_recipe(graded)
     (stored,) = [json.loads((tmp_path / "recipe.json").read_text())]
@@ -215,7 +215,7 @@ def test_a_run_that_was_begun_before_there_was_a_choice_had_the_grader(tmp_path:
         check_same_recipe(replace(graded, judge=llm))
 
 
-def test_a_dry_run_asks_nobody_and_shows_the_estimate_and_one_request(tmp_path: Path) -> None:
+def test_a_dry_run_sends_no_request_and_shows_an_estimate_and_one_request(tmp_path: Path) -> None:
     round = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
     said = preflight(round.config)
     # Ten comparisons a prompt, in each of two rounds.
@@ -233,7 +233,7 @@ def cost_usd(config: PreferenceConfig) -> float:
     return sum(10 * one["prompt_tokens"] + 30 * one["completion_tokens"] for one in used) / 1e6
 
 
-def test_the_cost_limit_stops_a_round_before_it_is_passed_and_a_higher_one_goes_on(
+def test_a_round_stops_below_the_cost_limit_and_resumes_with_a_higher_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "whole").mkdir()
@@ -314,7 +314,7 @@ print([verdict.winner.value for verdict in judge.compare(asked)])
 """
 
 
-def test_a_judge_that_is_killed_again_and_again_pays_again_for_what_was_in_flight_alone(
+def test_a_killed_judge_repeats_only_requests_in_flight(
     tmp_path: Path,
 ) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

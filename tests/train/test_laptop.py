@@ -52,7 +52,7 @@ def test_the_whole_path_on_a_toy_ends_with_models_that_load_and_figures(made: Pa
         assert report["strategies"]["pasta"]["quality"] is not None
 
 
-def test_what_was_done_before_is_not_done_again(made: Path) -> None:
+def test_finished_steps_are_not_repeated(made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*.safetensors")}
     environment = os.environ | {"OUT": str(made), "PASTA": "false"}
     command = [str(ROOT / "runs" / "laptop.sh"), "--tiny"]
@@ -60,7 +60,7 @@ def test_what_was_done_before_is_not_done_again(made: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*.safetensors")} == before
 
 
-def test_what_was_measured_is_printed_as_tables(made: Path) -> None:
+def test_measurements_are_printed_as_tables(made: Path) -> None:
     command = [sys.executable, str(ROOT / "runs" / "laptop_tables.py"), str(made / "results")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [line.split(" | ") for line in printed.splitlines() if line.startswith("| ")]

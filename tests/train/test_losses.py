@@ -27,7 +27,7 @@ EVEN = [5.0, 5.0]
         ([[1e4, 0.0]], [1], 1e4),
     ],
 )
-def test_the_loss_is_the_mean_surprise_of_the_labels(
+def test_the_loss_is_the_mean_cross_entropy_of_the_labels(
     logits: list[list[float]], labels: list[int], loss: float
 ) -> None:
     found = next_token_loss(torch.tensor([logits]), torch.tensor([labels]))
@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_surprise_of_the_labels(
 
 
 @given(st.lists(st.sampled_from([NO_LABEL, 0, 1, 2]), min_size=2, max_size=6), st.integers(0, 99))
-def test_what_has_no_label_has_no_part_in_the_loss(labels: list[int], seed: int) -> None:
+def test_tokens_without_a_label_do_not_count_in_the_loss(labels: list[int], seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     logits = torch.randn(1, len(labels), 3, generator=random, requires_grad=True)
     labels[0] = 1
@@ -48,14 +48,14 @@ def test_what_has_no_label_has_no_part_in_the_loss(labels: list[int], seed: int)
     assert [bool(row.any()) for row in grad[0]] == [label != NO_LABEL for label in labels]
 
 
-def test_a_label_is_not_shifted() -> None:
+def test_labels_are_not_shifted() -> None:
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     right, shifted = (next_token_loss(logits, torch.tensor([ids])) for ids in ([0, 1], [1, 0]))
     assert right < 0.01
     assert shifted > 8
 
 
-def test_reduced_precision_is_summed_in_full() -> None:
+def test_low_precision_logits_are_summed_in_float32() -> None:
     logits = torch.randn(1, 50, 100, generator=torch.Generator().manual_seed(0))
     logits = logits.to(torch.bfloat16)
     labels = torch.arange(50)[None]
@@ -64,6 +64,6 @@ def test_reduced_precision_is_summed_in_full() -> None:
     assert float(loss) == pytest.approx(float(next_token_loss(logits.float(), labels)))
 
 
-def test_nothing_to_learn_is_no_number() -> None:
+def test_the_loss_of_no_labels_is_nan() -> None:
     logits, labels = torch.zeros(1, 2, 3), torch.tensor([[NO_LABEL, NO_LABEL]])
     assert math.isnan(float(next_token_loss(logits, labels)))

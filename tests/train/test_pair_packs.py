@@ -97,7 +97,7 @@ def met_log_prob(name: str, request: Request) -> float:
 
 
 @some
-def test_the_reference_finds_what_decoding_would(name: str, tmp_path: Path) -> None:
+def test_reference_log_probs_equal_those_of_decoding(name: str, tmp_path: Path) -> None:
     pairs = pairs_of(name, 4)
     packs = packed(name, pairs, 400)
     path = tmp_path / "reference.jsonl"
@@ -112,7 +112,7 @@ def test_the_reference_finds_what_decoding_would(name: str, tmp_path: Path) -> N
         )
 
 
-def test_the_reference_finds_of_forks_what_their_decoding_would(tmp_path: Path) -> None:
+def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) -> None:
     loaded_model, rng = loaded("qwen2"), random.Random("pairs of forks")
     vocabulary, eos = loaded_model.vocabulary, min(loaded_model.eos_ids)
     trees = [random_tree(rng) for _ in range(6)]
@@ -135,7 +135,9 @@ def test_the_reference_finds_of_forks_what_their_decoding_would(tmp_path: Path) 
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
 
 
-def test_the_reference_is_asked_once_and_goes_on_after_any_cut(tmp_path: Path) -> None:
+def test_reference_log_probs_are_computed_once_and_resume_after_any_truncation(
+    tmp_path: Path,
+) -> None:
     packs = packed("llama", pairs_of("llama", 6), 250)
     path, model = tmp_path / "reference.jsonl", loaded("llama").model
     found = reference_log_probs(path, packs, lambda: model, is_bfloat16=False)
@@ -153,7 +155,7 @@ def test_the_reference_is_asked_once_and_goes_on_after_any_cut(tmp_path: Path) -
         assert path.read_bytes() == whole
 
 
-def test_a_reference_of_other_answers_is_refused(tmp_path: Path) -> None:
+def test_reference_log_probs_of_other_answers_are_refused(tmp_path: Path) -> None:
     packs = packed("llama", pairs_of("llama", 2))
     path = tmp_path / "reference.jsonl"
     reference_log_probs(path, packs, lambda: loaded("llama").model, is_bfloat16=False)
@@ -166,7 +168,7 @@ def test_a_reference_of_other_answers_is_refused(tmp_path: Path) -> None:
 # --- packs
 
 
-def test_answers_stand_beside_each_other_in_order() -> None:
+def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     packs = packed("llama", [pair("one", "a b", "c"), pair("two", "d", "e f g")])
     (only,) = (packs[index] for index in range(len(packs)))
     references = {"one": LogProbs(-1.0, -2.0), "two": LogProbs(-3.0, -4.0)}
@@ -179,7 +181,7 @@ def test_answers_stand_beside_each_other_in_order() -> None:
     assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
 
 
-def test_log_probs_do_not_depend_on_company() -> None:
+def test_log_probs_do_not_depend_on_the_pack() -> None:
     pairs = pairs_of("llama", 3)
     model = loaded("llama").model
     nothing = {one.id: LogProbs(0.0, 0.0) for one in pairs}
@@ -194,7 +196,7 @@ def test_log_probs_do_not_depend_on_company() -> None:
             assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
 
 
-def test_a_pair_is_as_long_as_both_answers_and_known_by_them() -> None:
+def test_a_pairs_length_and_digest_cover_both_answers() -> None:
     (one,) = packed("llama", [pair("one", "a b", "c")])[0]
     assert len(one) == len(one.chosen) + len(one.rejected)
     turned = EncodedPair("one", one.rejected, one.chosen)
@@ -214,19 +216,19 @@ def test_a_pair_is_as_long_as_both_answers_and_known_by_them() -> None:
         (LossConfig(kind="dpo", beta=0.1), lambda given: dpo_loss(given, 0.1)),
     ],
 )
-def test_a_recipe_names_its_loss(config: LossConfig, expected: object) -> None:
+def test_the_recipe_selects_the_loss(config: LossConfig, expected: object) -> None:
     given = PairLogProbs(*torch.tensor([[-3.0, -5.0], [-9.0, -7.0], [-4.0, -4.0], [-8.0, -8.0]]))
     assert callable(expected)
     assert float(loss_of(config, 10)(given)) == pytest.approx(float(expected(given)))
 
 
-def test_beta_goes_by_the_number_of_samples() -> None:
+def test_beta_depends_on_the_number_of_samples() -> None:
     assert beta_of(LossConfig(), 10) == pytest.approx(0.0196382, rel=1e-5)
     assert beta_of(LossConfig(), 5) == pytest.approx(1 / (8 * 25 / 12))
     assert beta_of(LossConfig(beta=0.3), 5) == 0.3
 
 
-def test_records_of_pairs_are_the_prompts() -> None:
+def test_a_pair_is_encoded_with_its_prompt() -> None:
     (one,) = packed("llama", [pair("one", "a b", "c", prompt="Why?")])[0]
     model = loaded("llama")
     record = Record("one", "Why?", pair("one", "a b", "c").chosen)

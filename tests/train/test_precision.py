@@ -38,7 +38,7 @@ def on(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, units: bool) -> None:
         (False, False, "bfloat16", True, False),
     ],
 )
-def test_a_gpu_goes_by_the_dtype_and_a_cpu_by_the_recipe_and_its_units(
+def test_mixed_precision_depends_on_dtype_on_a_gpu_and_on_amx_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch,
     gpu: bool,
     units: bool,
@@ -51,7 +51,7 @@ def test_a_gpu_goes_by_the_dtype_and_a_cpu_by_the_recipe_and_its_units(
     assert is_mixed(train) is expected
 
 
-def test_a_torch_that_cannot_say_what_a_cpu_has_trains_in_float32(
+def test_without_cpu_capabilities_training_is_in_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
@@ -59,7 +59,7 @@ def test_a_torch_that_cannot_say_what_a_cpu_has_trains_in_float32(
     assert not is_mixed(TrainConfig(out="out", steps=1, mixed_precision=True))
 
 
-def test_products_in_bfloat16_learn_what_float32_learns_with_weights_of_float32(
+def test_bfloat16_products_train_like_float32_and_weights_stay_float32(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     on(monkeypatch, gpu=False, units=True)
@@ -75,7 +75,7 @@ def test_products_in_bfloat16_learn_what_float32_learns_with_weights_of_float32(
     assert found["mixed"] != found["whole"]
 
 
-def test_numbers_below_the_normal_ones_are_nothing_in_training_only(tmp_path: Path) -> None:
+def test_denormals_are_flushed_in_training_only(tmp_path: Path) -> None:
     seen: list[float] = []
     original = F.cross_entropy
 

@@ -77,7 +77,7 @@ def are_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 # --- rounds
 
 
-def test_the_margin_rises_in_both_rounds(whole: PreferenceConfig) -> None:
+def test_the_margin_increases_in_both_rounds(whole: PreferenceConfig) -> None:
     found = {number: margins(out(whole), number) for number in (1, 2)}
     assert [*found[1]] == [*found[2]] == [*range(1, 11)]
     assert found[1][1] == [pytest.approx(0, abs=1e-3)]  # nobody has learned anything yet
@@ -86,7 +86,7 @@ def test_the_margin_rises_in_both_rounds(whole: PreferenceConfig) -> None:
         assert fmean(steps[5:]) > fmean(steps[:5]) + 5
 
 
-def test_a_round_leaves_everything_that_it_was_made_of(whole: PreferenceConfig) -> None:
+def test_a_round_writes_all_its_inputs_to_its_folder(whole: PreferenceConfig) -> None:
     for number in (1, 2):
         folder = out(whole) / f"round-{number}"
         assert {path.name for path in folder.iterdir()} == {
@@ -102,7 +102,9 @@ def test_a_round_leaves_everything_that_it_was_made_of(whole: PreferenceConfig) 
             assert 0 <= row["share_right"] <= 1
 
 
-def test_the_newest_model_answers_and_the_reference_stays(whole: PreferenceConfig) -> None:
+def test_each_round_samples_the_newest_model_and_keeps_the_reference(
+    whole: PreferenceConfig,
+) -> None:
     first, second = (out(whole) / f"round-{number}" for number in (1, 2))
     sampled = [read_rows(folder / "rollouts.jsonl")[0]["sampled"] for folder in (first, second)]
     assert sampled[0]["model"] == whole.model.base
@@ -111,14 +113,14 @@ def test_the_newest_model_answers_and_the_reference_stays(whole: PreferenceConfi
     assert margins(out(whole), 2)[1][0] > 1
 
 
-def test_each_round_has_its_own_prompts_and_none_of_stage_one(whole: PreferenceConfig) -> None:
+def test_each_round_has_its_own_prompts_apart_from_stage_one(whole: PreferenceConfig) -> None:
     drawn = [{task.id for task in Round(whole, number, "m").tasks()} for number in (1, 2, 3)]
     assert [len(ids) for ids in drawn] == [24] * 3
     assert not drawn[0] & drawn[1] | drawn[1] & drawn[2] | drawn[0] & drawn[2]
     assert {task.id for task in Round(whole, 1, "other").tasks()} == drawn[0]
 
 
-def test_after_a_tenth_the_model_is_kept(whole: PreferenceConfig, models: Models) -> None:
+def test_a_model_is_saved_after_a_tenth_of_a_round(whole: PreferenceConfig, models: Models) -> None:
     early, late = weights(whole, 1, EARLY_FOLDER), weights(whole, 1)
     base = load_file(Path(models.base) / "model.safetensors")
     assert not are_close(early, base)
@@ -127,12 +129,12 @@ def test_after_a_tenth_the_model_is_kept(whole: PreferenceConfig, models: Models
     assert load(out(whole) / "round-1" / EARLY_FOLDER).vocabulary.has_pieces
 
 
-def test_the_last_model_can_be_asked(whole: PreferenceConfig) -> None:
+def test_the_last_model_can_be_loaded_and_decoded(whole: PreferenceConfig) -> None:
     model = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
     assert model.has_tag_pieces
 
 
-def test_saving_in_another_dtype_leaves_the_weights_that_learn(
+def test_saving_in_another_dtype_does_not_change_the_trained_weights(
     models: Models, whole: PreferenceConfig, tmp_path: Path
 ) -> None:
     files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
@@ -151,7 +153,7 @@ def never(*_: object, **__: object) -> Any:
     raise AssertionError("nothing was to be sampled")
 
 
-def test_rollouts_are_shared_by_recipes_that_weigh_quality_otherwise(
+def test_rollouts_are_shared_by_recipes_of_other_quality_weights(
     models: Models, whole: PreferenceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pasta, "from_pretrained", never)
@@ -201,7 +203,7 @@ def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> Preferen
 FORKED = '<promise topic="tea" tokens="1"/><async>Tea.</async><sync/> So.'
 
 
-def test_a_file_of_pairs_is_learned(models: Models, tmp_path: Path) -> None:
+def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
     config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), pair("two", FORKED, "Yes."))
     folder = train_preference(config)
     assert folder == out(config) / "round-1" / "model"
@@ -213,7 +215,7 @@ def test_a_file_of_pairs_is_learned(models: Models, tmp_path: Path) -> None:
     }
 
 
-def test_pairs_that_cannot_be_learned_are_named(
+def test_pairs_that_cannot_be_trained_on_are_named(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = pair("long", "Yes." * 40, "No.")
@@ -223,7 +225,9 @@ def test_pairs_that_cannot_be_learned_are_named(
         train_preference(of_file(models, tmp_path / "again", long))
 
 
-def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_path: Path) -> None:
+def test_a_baseline_is_trained_on_its_own_sequential_answers(
+    models: Models, tmp_path: Path
+) -> None:
     config = recipe(models.baseline, models.baseline, tmp_path / "out", rounds=1, steps=1)
     config = replace(config, rollouts=replace(config.rollouts, strategy="sequential"))
     train_preference(config)
@@ -234,7 +238,7 @@ def test_a_baseline_learns_from_its_own_sequential_answers(models: Models, tmp_p
             assert not parse(sample["program"]).blocks
 
 
-def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> None:
+def test_an_apar_model_is_trained_on_its_own_forks(models: Models, tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(
         base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
@@ -255,14 +259,14 @@ def test_a_rival_learns_from_its_own_forks(models: Models, tmp_path: Path) -> No
     assert not model.supports("pasta")
 
 
-def test_a_base_is_asked_as_it_was_taught(models: Models, tmp_path: Path) -> None:
+def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
     with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
         train_preference(config)
 
 
-def test_a_base_that_was_not_taught_is_refused(models: Models, tmp_path: Path) -> None:
+def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
     folder = tmp_path / "untaught"
     tiny("untaught").engine.loaded.model.save_pretrained(folder)
     byte_level().save_pretrained(folder)
@@ -273,13 +277,13 @@ def test_a_base_that_was_not_taught_is_refused(models: Models, tmp_path: Path) -
 # --- refusals
 
 
-def test_a_run_is_not_begun_again_over_itself(whole: PreferenceConfig) -> None:
+def test_an_existing_run_is_not_overwritten(whole: PreferenceConfig) -> None:
     with pytest.raises(UsageError, match="has a run already") as caught:
         train_preference(whole)
     assert "--resume" in str(caught.value.hint)
 
 
-def test_a_finished_run_that_is_resumed_learns_no_more(whole: PreferenceConfig) -> None:
+def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:
     before = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
     assert train_preference(whole, resume=True) == out(whole) / "round-2" / "model"
     after = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
@@ -294,7 +298,7 @@ def test_a_finished_run_that_is_resumed_learns_no_more(whole: PreferenceConfig) 
         ({"steps": 11}, "train.steps = 10, not 11"),
     ],
 )
-def test_a_run_goes_on_under_no_other_recipe(
+def test_a_run_cannot_be_resumed_with_another_recipe(
     models: Models, whole: PreferenceConfig, changes: dict[str, Any], shown: str
 ) -> None:
     config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
@@ -302,7 +306,7 @@ def test_a_run_goes_on_under_no_other_recipe(
         train_preference(config, resume=True)
 
 
-def test_a_run_that_failed_before_its_first_round_may_begin_under_another_recipe(
+def test_a_run_that_failed_before_round_one_may_begin_with_another_recipe(
     models: Models, tmp_path: Path
 ) -> None:
     (tmp_path / "absent").mkdir()
@@ -312,27 +316,25 @@ def test_a_run_that_failed_before_its_first_round_may_begin_under_another_recipe
     check_same_recipe(recipe(*models, tmp_path / "out", quality_weight=8.0))
 
 
-def test_what_changes_no_figure_may_change_when_a_run_goes_on(whole: PreferenceConfig) -> None:
+def test_settings_that_change_no_result_may_change_on_resume(whole: PreferenceConfig) -> None:
     changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
     folder = train_preference(replace(whole, train=changed), resume=True)
     assert folder == out(whole) / "round-1" / "model"
 
 
-def test_positions_that_the_base_was_not_taught_are_refused(models: Models, tmp_path: Path) -> None:
+def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
         train_preference(recipe(*models, tmp_path, positions="continue"))
 
 
-def test_prompts_whose_samples_are_all_alike_teach_nothing(models: Models, tmp_path: Path) -> None:
+def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path) -> None:
     # Random answers have no grade: by quality alone none is better.
     config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), num_prompts=2)
     with pytest.raises(InputError, match="no prompt has two samples of different score"):
         train_preference(config)
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_names_the_pairs(
-    models: Models, tmp_path: Path
-) -> None:
+def test_a_nan_loss_stops_the_run_and_names_the_pairs(models: Models, tmp_path: Path) -> None:
     config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), learning_rate=1e30)
     with pytest.raises(ModelError, match="(the loss is|are) (nan|inf|NaN)"):
         train_preference(config)
@@ -369,7 +371,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+def test_an_interrupted_run_resumes_with_the_same_result(
     models: Models,
     whole: PreferenceConfig,
     tmp_path: Path,
@@ -421,7 +423,7 @@ train_preference(recipe(base, baseline, Path(out), save_steps=4), resume=True)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_is_in_the_end_the_run_that_was_not(
+def test_a_run_killed_repeatedly_equals_an_uninterrupted_run(
     models: Models, whole: PreferenceConfig, tmp_path: Path
 ) -> None:
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))

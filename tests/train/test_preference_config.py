@@ -66,7 +66,7 @@ def read(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig:
     return read_recipe(path, PreferenceConfig)
 
 
-def test_what_a_recipe_does_not_say_is_as_in_the_paper(tmp_path: Path) -> None:
+def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
     config = read(tmp_path, {})
     assert config == PreferenceConfig(
         model=StartConfig(base="sft", baseline="plain"),
@@ -79,7 +79,7 @@ def test_what_a_recipe_does_not_say_is_as_in_the_paper(tmp_path: Path) -> None:
     assert (config.train.learning_rate, config.train.rounds) == (5e-7, 2)
 
 
-def test_a_recipe_says_all_that_can_be_said(tmp_path: Path) -> None:
+def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     changes = {
         "data": {"tasks": {"num_prompts": 9, "split": "dev", "seed": 3}, "max_tokens": 512},
         "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096}
@@ -131,7 +131,7 @@ def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         {"model.baseline": NONE, "rollouts": {"files": ["one", "two"]}},
     ],
 )
-def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
     read(tmp_path, changes)
 
 
@@ -188,7 +188,7 @@ def test_these_are_fine(tmp_path: Path, changes: dict[str, Any]) -> None:
         ({**FILE, "model.baseline": "b"}, "model.baseline would be ignored"),
     ],
 )
-def test_what_cannot_be_meant_is_named(
+def test_invalid_preference_recipes_are_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -196,7 +196,7 @@ def test_what_cannot_be_meant_is_named(
     assert caught.value.message.startswith(message)
 
 
-def test_the_recipes_that_we_ship_differ_in_what_they_compare_and_in_nothing_else() -> None:
+def test_shipped_recipes_differ_only_in_the_compared_keys() -> None:
     # Alpha, rate, pairs are what trials chose; tests/train/test_paper_small.py holds them to these.
     ours = {path.stem: as_if_untried(read_recipe(path, PreferenceConfig)) for path in OURS}
     pasta, baseline = ours.pop("pasta-bon-4"), ours["baseline-bon"]
@@ -231,7 +231,7 @@ def as_if_untried(config: PreferenceConfig) -> PreferenceConfig:
     )
 
 
-def test_the_judged_recipe_differs_from_the_graded_one_in_its_judge_alone() -> None:
+def test_the_judged_and_the_graded_recipe_differ_only_in_the_judge() -> None:
     judged, graded = (read_recipe(path, PreferenceConfig) for path in (JUDGED, GRADED))
     assert judged.judge.is_remote
     assert judged.judge.model is not None

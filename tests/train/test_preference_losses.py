@@ -32,11 +32,11 @@ def pairs(*rows: tuple[float, float, float, float]) -> PairLogProbs:
     # n = 2: 1 / (2 * 1 * 1); n = 3: 1 / (2 * 2 * 3/2); n = 10: H_9 = 7129/2520
     [(2, 1 / 2), (3, 1 / 6), (5, 1 / (8 * 25 / 12)), (10, 0.0196382)],
 )
-def test_beta_is_that_of_bonbon(num_samples: int, beta: float) -> None:
+def test_beta_equals_bonbons_formula(num_samples: int, beta: float) -> None:
     assert bonbon_beta(num_samples) == pytest.approx(beta, rel=1e-5)
 
 
-def test_of_one_sample_there_is_no_pair() -> None:
+def test_a_single_sample_has_no_beta() -> None:
     with pytest.raises(ValueError, match="no pair"):
         bonbon_beta(1)
 
@@ -45,7 +45,7 @@ def test_of_one_sample_there_is_no_pair() -> None:
 ROW = (-10.0, -14.0, -11.0, -12.0)
 
 
-def test_losses_worked_out_by_hand() -> None:
+def test_losses_equal_values_computed_by_hand() -> None:
     assert pairs(ROW).margin.tolist() == [3.0]
     assert float(bonbon_loss(pairs(ROW), alpha=0.1, beta=0.25)) == pytest.approx(1.0 + 0.9 * 1.0)
     assert float(ipo_loss(pairs(ROW), beta=0.1)) == pytest.approx(4.0)
@@ -66,7 +66,7 @@ def test_ipo_is_bonbon_without_the_likelihood(row: tuple[float, float, float, fl
 
 
 @given(FOUR)
-def test_the_reference_alone_decides_nothing(row: tuple[float, float, float, float]) -> None:
+def test_only_the_margin_over_the_reference_matters(row: tuple[float, float, float, float]) -> None:
     chosen, rejected, reference_chosen, reference_rejected = row
     moved = (chosen, rejected, reference_chosen - 5, reference_rejected - 5)
     assert float(dpo_loss(pairs(row), 0.3)) == pytest.approx(float(dpo_loss(pairs(moved), 0.3)))
@@ -81,21 +81,21 @@ def test_the_reference_alone_decides_nothing(row: tuple[float, float, float, flo
         partial(dpo_loss, beta=0.1),
     ],
 )
-def test_gradients_are_those_of_finite_differences(loss: partial[Tensor]) -> None:
+def test_gradients_equal_finite_differences(loss: partial[Tensor]) -> None:
     random = torch.Generator().manual_seed(0)
     given_ = [torch.randn(3, generator=random, dtype=torch.float64) for _ in range(4)]
     learned = [t.requires_grad_() for t in given_[:2]]
     assert torch.autograd.gradcheck(lambda a, b: loss(PairLogProbs(a, b, *given_[2:])), learned)
 
 
-def test_an_answer_is_the_sum_of_its_labelled_tokens() -> None:
+def test_an_answers_log_prob_is_the_sum_over_its_labelled_tokens() -> None:
     logits = torch.log(torch.tensor([[[0.25, 0.75], [0.5, 0.5], [0.1, 0.9], [0.2, 0.8]]]))
     labels = torch.tensor([[NO_LABEL, 0, 1, 0]])
     found = answer_log_probs(logits, labels, [2, 2])
     assert found.tolist() == pytest.approx([math.log(0.5), math.log(0.9) + math.log(0.2)])
 
 
-def test_a_pack_gives_what_its_examples_give_alone() -> None:
+def test_a_pack_gives_the_same_log_probs_as_single_examples() -> None:
     random = torch.Generator().manual_seed(1)
     logits = torch.randn(1, 9, 5, generator=random)
     labels = torch.randint(0, 5, (1, 9), generator=random)

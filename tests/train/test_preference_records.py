@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> PreferenceConfig:
 
 
 @pytest.mark.parametrize(("num_prompts", "expected"), [(None, NUM_RECORDS // 2), (3, 3)])
-def test_each_round_has_prompts_of_its_own_the_same_every_time(
+def test_each_round_has_its_own_reproducible_prompts(
     config: PreferenceConfig, num_prompts: int | None, expected: int
 ) -> None:
     assert config.data.records is not None
@@ -78,7 +78,7 @@ def test_several_processes_are_refused(
         train_preference(config)
 
 
-def test_adapters_learn_preferences_and_nothing_else_moves(tmp_path: Path) -> None:
+def test_preference_training_with_adapters_changes_only_the_adapters(tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "base")
     names = ("one", "two", "three")
     pairs = [pair(name, f"Say {name}.", f"Nothing of {name} at all.") for name in names]

@@ -60,9 +60,7 @@ def carry_out(recipe: SftConfig, file: Path, *flags: str, **environment: str) ->
     return done.stdout
 
 
-def test_two_processes_that_share_the_weights_learn_what_one_does(
-    alone: SftConfig, tmp_path: Path
-) -> None:
+def test_two_sharded_processes_learn_the_same_as_one(alone: SftConfig, tmp_path: Path) -> None:
     recipe = replace(alone, train=replace(alone.train, out=str(tmp_path / "out")))
     printed = carry_out(recipe, tmp_path / "recipe.toml", **FSDP)
     assert printed.splitlines() == [str(tmp_path / "out" / "model")]
@@ -88,7 +86,7 @@ def test_two_processes_that_share_the_weights_learn_what_one_does(
         (False, FSDP | {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "without weights"),
     ],
 )
-def test_what_several_processes_cannot_train_is_refused(
+def test_unsupported_recipes_are_refused_with_several_processes(
     monkeypatch: pytest.MonkeyPatch,
     has_adapters: bool,
     environment: dict[str, str],
@@ -102,7 +100,7 @@ def test_what_several_processes_cannot_train_is_refused(
         check_launch(has_adapters=has_adapters)
 
 
-def test_a_step_has_as_many_packs_whatever_the_number_of_processes(
+def test_a_step_has_the_same_number_of_packs_for_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert packs_each(8) == 8

@@ -97,7 +97,7 @@ def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
     assert first == pytest.approx(math.log(670), abs=0.3)
 
 
-def test_a_model_learns_its_records_by_heart(
+def test_a_model_can_memorise_its_records(
     model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -116,7 +116,7 @@ def test_a_model_learns_its_records_by_heart(
     assert decoded.finish_reason == "stop"
 
 
-def test_a_step_learns_from_the_mean_of_its_packs(model: ModelConfig, tmp_path: Path) -> None:
+def test_a_step_averages_over_its_packs(model: ModelConfig, tmp_path: Path) -> None:
     config = sft(model, tmp_path, steps=2, accumulate=3)
     train_sft(config)
     learner = fresh(config)
@@ -128,9 +128,7 @@ def test_a_step_learns_from_the_mean_of_its_packs(model: ModelConfig, tmp_path: 
     assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
-def test_the_rate_grows_stays_and_falls_as_the_schedule_says(
-    model: ModelConfig, tmp_path: Path
-) -> None:
+def test_the_learning_rate_follows_the_schedule(model: ModelConfig, tmp_path: Path) -> None:
     shares = {"schedule": "warmup_stable_decay", "warmup": 0.2, "decay": 0.5}
     config = sft(model, tmp_path, steps=10, learning_rate=1e-3, **shares)
     train_sft(config)
@@ -150,7 +148,7 @@ def test_the_same_recipe_gives_the_same_model(trained: SftConfig, tmp_path: Path
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_another_seed_begins_elsewhere(trained: SftConfig, tmp_path: Path) -> None:
+def test_another_seed_gives_another_model(trained: SftConfig, tmp_path: Path) -> None:
     other = sft(trained.model, tmp_path, steps=1, seed=1)
     train_sft(other)
     assert losses(other)[1] != losses(trained)[1]
@@ -178,7 +176,7 @@ Make = Callable[[Path], SftConfig]
     ("name", "num_packs_until", "resumed_from"),
     [("linear", 8, 5), ("stable", 8, 5), ("epochs", 2 * 8 + 1, 5), ("at once", 2, 0)],
 )
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+def test_an_interrupted_run_resumes_with_the_same_result(
     model: ModelConfig,
     file: DataConfig,
     tmp_path: Path,
@@ -214,7 +212,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
         assert torch.allclose(first[key], second[key], atol=1e-6)
 
 
-def test_without_a_checkpoint_a_resumed_run_begins_anew_and_says_so(
+def test_resuming_without_a_checkpoint_starts_anew_with_a_message(
     model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sft(model, tmp_path / "new", steps=1)
@@ -223,7 +221,7 @@ def test_without_a_checkpoint_a_resumed_run_begins_anew_and_says_so(
     assert list(losses(config)) == [1]
 
 
-def test_a_finished_run_that_is_resumed_learns_no_more(trained: SftConfig) -> None:
+def test_resuming_a_finished_run_changes_nothing(trained: SftConfig) -> None:
     before, rows = load_file(folder_of(trained) / "model.safetensors"), losses(trained)
     train_sft(trained, resume=True)
     after = load_file(folder_of(trained) / "model.safetensors")
@@ -231,7 +229,7 @@ def test_a_finished_run_that_is_resumed_learns_no_more(trained: SftConfig) -> No
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_a_run_that_ended_within_an_epoch_takes_no_step_more(
+def test_resuming_a_run_that_ended_within_an_epoch_takes_no_step(
     model: ModelConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     assert len(packs(sft(model, tmp_path, file, epochs=1))) > 2
@@ -246,9 +244,7 @@ def test_a_run_that_ended_within_an_epoch_takes_no_step_more(
 # --- stopping
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_names_the_records(
-    model: ModelConfig, tmp_path: Path
-) -> None:
+def test_a_nan_loss_stops_the_run_and_names_the_records(model: ModelConfig, tmp_path: Path) -> None:
     config = sft(model, tmp_path, learning_rate=1e30, steps=5, schedule="constant")
     with pytest.raises(ModelError, match="the loss is (nan|inf) after step") as caught:
         train_sft(config)
@@ -261,7 +257,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_records(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_records_of_the_very_batch_are_named(
+def test_the_records_of_the_failing_batch_are_named(
     model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     config = sft(model, tmp_path, steps=3, accumulate=2)
@@ -282,7 +278,7 @@ def without_gradient(loss: Tensor, logits: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_a_gradient_that_is_no_number_is_never_saved(
+def test_a_nan_gradient_is_never_saved(
     model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """No loss meets what the last step before a checkpoint, or before the end, did."""
@@ -305,9 +301,7 @@ def test_a_gradient_that_is_no_number_is_never_saved(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_weights_that_are_no_numbers_are_not_saved(
-    model: ModelConfig, tmp_path: Path, value: float
-) -> None:
+def test_nan_weights_are_not_saved(model: ModelConfig, tmp_path: Path, value: float) -> None:
     config = sft(model, tmp_path)
     learner = load_learner(model)
     with torch.no_grad():
@@ -345,7 +339,7 @@ def tags_of(learner: Learner) -> set[int]:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_plain_data_hold_the_same_text_and_no_tag(
+def test_plain_data_have_the_same_text_without_tags(
     model: ModelConfig, tmp_path: Path, plain: bool
 ) -> None:
     learner, tags = load_learner(model), tags_of(load_learner(model))
@@ -367,7 +361,7 @@ def test_the_plain_model_still_has_the_tag_pieces(model: ModelConfig, tmp_path: 
     assert load(train_sft(sft(model, tmp_path, data, steps=1))).vocabulary.has_pieces
 
 
-def test_a_file_is_learned_epoch_by_epoch(
+def test_a_file_is_trained_on_for_several_epochs(
     model: ModelConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     config = sft(model, tmp_path, file, epochs=2)
@@ -397,7 +391,7 @@ def test_records_that_are_too_long_are_named_and_left_out(
 # --- what comes out
 
 
-def test_the_folder_holds_what_was_learned_and_can_be_decoded(trained: SftConfig) -> None:
+def test_the_model_folder_holds_the_trained_weights_and_can_be_decoded(trained: SftConfig) -> None:
     loaded = load(folder_of(trained))
     assert loaded.vocabulary.has_pieces
     assert loaded.positions is PositionStrategy.PREDICT
@@ -416,7 +410,7 @@ def test_the_folder_holds_what_was_learned_and_can_be_decoded(trained: SftConfig
 
 
 @pytest.mark.parametrize("positions", ["continue", "oracle"])
-def test_the_folder_says_with_which_positions_it_was_trained(
+def test_the_model_folder_records_its_positions(
     model: ModelConfig, tmp_path: Path, positions: str
 ) -> None:
     config = sft(model, tmp_path, steps=1, positions=positions)
@@ -455,7 +449,7 @@ def untaught(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_model_without_tags_is_given_them(
+def test_a_model_without_tag_pieces_gets_them(
     untaught: Path, file: DataConfig, tmp_path: Path
 ) -> None:
     config = sft(ModelConfig(base=str(untaught)), tmp_path, file, steps=8, learning_rate=1e-2)
@@ -472,7 +466,7 @@ def test_a_model_without_tags_is_given_them(
 # --- reports and refusals
 
 
-def test_standard_output_is_left_to_the_result(
+def test_training_prints_nothing_on_standard_output(
     model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sft(model, tmp_path, steps=2)
@@ -484,7 +478,7 @@ def test_standard_output_is_left_to_the_result(
     assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= row.keys()
 
 
-def test_the_preflight_shows_what_the_run_then_shows(
+def test_the_preflight_shows_the_same_summary_as_the_run(
     model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sft(model, tmp_path, steps=1)
@@ -503,7 +497,7 @@ def test_positions_rotate_are_refused_before_anything_is_trained(
     assert not (tmp_path / "log.jsonl").exists()
 
 
-def test_data_of_which_nothing_fits_are_refused(
+def test_data_without_a_fitting_record_are_refused(
     model: ModelConfig, file: DataConfig, tmp_path: Path
 ) -> None:
     assert file.file is not None
@@ -519,7 +513,7 @@ def test_data_of_which_nothing_fits_are_refused(
 
 
 @pytest.mark.parametrize("missing", ["base", "architecture", "tokenizer", "file"])
-def test_what_is_not_there_is_named(model: ModelConfig, tmp_path: Path, missing: str) -> None:
+def test_missing_files_are_named(model: ModelConfig, tmp_path: Path, missing: str) -> None:
     absent = str(tmp_path / "absent")
     assert model.random is not None
     source = ModelConfig(base=absent) if missing == "base" else model
@@ -530,7 +524,7 @@ def test_what_is_not_there_is_named(model: ModelConfig, tmp_path: Path, missing:
         train_sft(sft(source, tmp_path, data))
 
 
-def test_processes_that_draw_the_data_change_nothing(model: ModelConfig, tmp_path: Path) -> None:
+def test_data_loader_processes_do_not_change_the_result(model: ModelConfig, tmp_path: Path) -> None:
     alone, beside = (sft(model, tmp_path / str(n), steps=4, workers=n) for n in (0, 2))
     train_sft(alone)
     train_sft(beside)

@@ -40,14 +40,14 @@ def test_the_same_index_gives_the_same_pack_in_any_order() -> None:
     assert [[e.id for e in pack] for pack in reversed(backwards)] == ids(again)
 
 
-def test_no_task_is_drawn_twice_and_no_seed_repeats_another() -> None:
+def test_packs_and_seeds_share_no_task() -> None:
     flat = [name for seed in range(3) for pack in ids(drawn(seed=seed)) for name in pack]
     assert len(flat) > 100
     assert len(set(flat)) == len(flat)
 
 
 @pytest.mark.parametrize("max_tokens", [3000, 6000, 20_000])
-def test_a_pack_holds_what_fits(max_tokens: int) -> None:
+def test_a_pack_is_filled_until_the_next_task_does_not_fit(max_tokens: int) -> None:
     packs = drawn(max_tokens)
     sizes = [sum(map(len, packs[index])) for index in range(NUM_PACKS)]
     assert all(0.5 * max_tokens < size <= max_tokens for size in sizes)
@@ -99,7 +99,7 @@ def file(tmp_path: Path) -> DataConfig:
 
 
 @pytest.mark.parametrize("last", [None, 19, 20, 1000])
-def test_records_within_the_context_are_learned(file: DataConfig, last: int | None) -> None:
+def test_records_within_the_context_are_accepted(file: DataConfig, last: int | None) -> None:
     packs = packs_of(file, placed, None, seed=0, last_position=last)
     assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-20", "of-5"]
 
@@ -112,21 +112,21 @@ def test_a_record_beyond_the_context_is_named(file: DataConfig, last: int) -> No
     assert caught.value.message.endswith(str(last))
 
 
-def test_a_record_that_is_left_out_as_too_long_is_no_fault(file: DataConfig) -> None:
+def test_a_record_that_is_too_long_for_a_pack_is_no_error(file: DataConfig) -> None:
     assert file.file is not None
     shorter = DataConfig(file=file.file, max_tokens=15)
     packs = packs_of(shorter, placed, None, seed=0, last_position=9)
     assert sorted(name for pack in ids(packs) for name in pack) == ["of-10", "of-5"]
 
 
-def test_a_task_beyond_the_context_is_named_when_it_is_drawn() -> None:
+def test_a_task_beyond_the_context_is_named_when_it_is_generated() -> None:
     config = DataConfig(tasks=TasksConfig(), max_tokens=6000)
     packs = packs_of(config, placed, NUM_PACKS, seed=0, last_position=20)
     with pytest.raises(InputError, match=r"record \w+-train-\d+ reaches position \d+, "):
         packs[0]
 
 
-def test_answers_of_a_file_are_learned_as_the_recipe_wants_them(tmp_path: Path) -> None:
+def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) -> None:
     text = "Two parts.\n\n1. Bread: it is baked from flour.\n2. Jam: it is boiled from fruit."
     marked = Document((Text(text[:12]), Block("parts", 3, (Text(text[12:]),))))
     write_records(tmp_path / "data.jsonl", [Record("1", "Say.", marked)])

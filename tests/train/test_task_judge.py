@@ -37,14 +37,14 @@ def test_equal_grades_are_a_tie() -> None:
     assert verdicts("nothing", "") == [(Winner.TIE, 0.0)] * 2
 
 
-def test_quality_of_a_perfect_a_half_and_an_empty_answer() -> None:
+def test_quality_of_perfect_partial_and_empty_answers() -> None:
     judge, worth = GraderJudge([TASK]), grade(TASK, HALF)
     for text, expected in ((TASK.text, 1.0), (HALF, 1 / (1 + 2 * (1 - worth))), ("", 1 / 3)):
         asked = both_orders(TASK.id, TASK.prompt, text, TASK.text)
         assert smoothed_ratio(judge.compare(asked), 1.0) == pytest.approx(expected)
 
 
-def test_no_training_ever_meets_the_referee() -> None:
+def test_training_does_not_import_the_referee() -> None:
     folder = Path(judging.__file__).parent
     for file in [*folder.glob("*.py"), *folder.parent.joinpath("data").glob("*.py")]:
         tree = ast.walk(ast.parse(file.read_text("utf-8")))
