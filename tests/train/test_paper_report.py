@@ -120,9 +120,13 @@ def test_a_stage_is_held_against_the_finetuning_by_prompt(
 
 
 def test_rounds_cover_an_area_that_grows_and_has_an_interval(
-    paper: dict[str, Any], tmp_path: Path, rows: list[GradedAnswer]
+    paper: dict[str, Any],
+    tmp_path: Path,
+    rows: list[GradedAnswer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = paper["order"].comparison(paper["steps"].Options(out=tmp_path, laptop=tmp_path))
+    monkeypatch.chdir(ROOT)
+    plan = paper["pages"].read_plan(paper["plan"].Options(out=tmp_path, base="some/base"))
     names = {"rounds: 1": [0.4, 0.2, 0.0], "rounds: 2": [0.6, 0.5, 0.4], "rounds: 4": [0.3]}
     answers = measured(tmp_path, rows, **names)
     figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
@@ -153,10 +157,10 @@ def test_a_report_of_nothing_says_the_budget_and_how_to_run_all(
     paper: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    options = paper["steps"].Options(
-        out=tmp_path, laptop=tmp_path, num_prompts=840, num_sampled=300
+    options = paper["plan"].Options(
+        out=tmp_path, base="some/base", num_prompts=840, num_sampled=300
     )
-    plan = paper["order"].comparison(options)
+    plan = paper["pages"].read_plan(options)
     paper["report"].write_report(tmp_path / "report.md", plan)
     text = (tmp_path / "report.md").read_text("utf-8")
     for said in (
@@ -173,22 +177,21 @@ def test_a_report_of_nothing_says_the_budget_and_how_to_run_all(
 
 
 def test_the_trials_say_what_each_setting_gave_and_which_one_the_recipe_has(
-    paper: dict[str, Any],
+    paper: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trials = paper["trials"]
-    grades = {"before": 0.80, "pair": 0.70, "best": 0.75, "best four": 0.74}
+    monkeypatch.chdir(ROOT)
+    pages, report = paper["pages"], paper["report"]
+    plan = pages.read_plan(paper["plan"].Options(out=tmp_path, base="some/base"))
+    grades = {"before": 0.80, "pair": 0.70, "best": 0.75, "best-four": 0.74}
     points = {
-        tried.trial(name): {
+        pages.trial_name(recipe, name): {
             "quality": {"mean": grade, "low": grade, "high": grade},
             "parallelism": {"mean": 1.5, "low": 1.4, "high": 1.6},
         }
-        for tried in trials.TRIED
+        for recipe in pages.RECIPES
         for name, grade in grades.items()
     }
-    taken = {tried.recipe: trials.SETTINGS["best"] for tried in trials.TRIED}
-    rows = [line for line in trials.chosen(points, taken) if line.startswith("|")][2:]
+    monkeypatch.setattr(report, "_setting", lambda recipe: [1.0, 2e-4, 1])
+    rows = [line for line in report._trials(plan, points) if line.startswith("|")][2:]
     assert len(rows) == 16
     assert [row for row in rows if "taken" in row] == [row for row in rows if "| best |" in row]
-    assert rows[0].startswith("| pasta-bon-4 | before | - | - | - | 0.800")
-    assert rows[2].startswith("| pasta-bon-4 | best | 1 | 0.0002 | 1 | 0.750")
-    assert len([line for line in trials.chosen({}, taken) if line.startswith("|")]) == 2
