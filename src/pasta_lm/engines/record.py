@@ -1,4 +1,4 @@
-"""One answer as a row of a file: its text, how it ended, and the counts that speed is made of.
+"""One answer as a row of a file: its text, how it ended, and the counts behind its speed.
 
 Evaluation, rollouts and replay keep this record; each adds columns of its own (a grade, a
 system, a score). Every figure can be computed again from such rows.
@@ -13,8 +13,6 @@ from typing import Any
 from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
-
-_COUNTS = ("num_illegal", "num_content_tokens", "critical_path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,7 @@ class AnswerRecord:
         for key in ("text", "program", "finish_reason"):
             if not isinstance(values.get(key), str):
                 raise InputError(f"{key!r} is {values.get(key)!r}, not a text")
-        for key in _COUNTS:
+        for key in ("num_illegal", "num_content_tokens", "critical_path"):
             if type(values.get(key)) is not int or values[key] < 0:
                 raise InputError(f"{key!r} is {values.get(key)!r}, not a count")
         wall_s = values.get("wall_s")

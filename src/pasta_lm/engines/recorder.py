@@ -48,7 +48,7 @@ class Recorder:
         self.trace.threads[thread.id].num_tokens += 1
 
     def fed(self, thread: Thread, placed: Placement, *, step: int) -> None:
-        """Note that a thread's first token that was not fed yet is fed."""
+        """Record where and in which step a thread fed its first unfed token."""
         token = self._pending[thread.id].popleft()
         token.fed_step = step
         token.slot, token.position, token.depth = placed.slot, placed.position, placed.depth
@@ -64,17 +64,15 @@ class Recorder:
         self.trace.syncs.append(SyncRecord(thread.id, ids, step, position))
 
     def passed(self, t_s: float) -> None:
-        """Note the end of a forward pass after the prefill."""
+        """Record the end of a forward pass after the prefill."""
         self.trace.step_s.append(t_s)
         self.trace.forward_passes += 1
 
     def finished(self, threads: Sequence[Thread], reason: str, *, t_s: float) -> None:
-        """Note the end of the response."""
+        """Record the end of the response."""
         for thread in threads:
             self.thread_started(thread)
-            record = self.trace.threads[thread.id]
-            record.finish_reason = (
-                None if thread.finish_reason is None else thread.finish_reason.value
-            )
+            if thread.finish_reason is not None:
+                self.trace.threads[thread.id].finish_reason = thread.finish_reason.value
         self.trace.finish_reason = reason
         self.trace.wall_s = t_s

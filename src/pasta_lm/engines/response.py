@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from pasta_lm.engines.live_thread import (
-    END_OF_TEXT,
-    Expander,
-    Guesses,
-    LiveThread,
-    Special,
-    Tokens,
-)
+from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, Guesses, LiveThread, Special, Tokens
 from pasta_lm.engines.recorder import Recorder
 from pasta_lm.engines.request import (
     Answer,
@@ -143,8 +136,7 @@ class Response:
             placement = feed(thread, token, promised=live.promised, is_same_pass=bool(prefix))
         else:
             placement = self.placer.feed_sync(thread, token, live.joined)
-            position = placement.position
-            self.recorder.synced(thread, live.joined, step=self._step, position=position)
+            self.recorder.synced(thread, live.joined, step=self._step, position=placement.position)
         for one in (*placements, placement):
             self.recorder.fed(thread, one, step=self._step)
         live.next_token = live.promised = live.joined = None

@@ -139,7 +139,7 @@ class ScriptedEngine:
             step_s: Seconds that a step takes on the simulated clock.
 
         Raises:
-            InputError: a block has no topic, so its promise could never be told from text.
+            InputError: a block has no topic, so no promise can be written for it.
         """
         if any(not block.topic.strip() for block in script.blocks):
             raise InputError("a block of the script has no topic")

@@ -150,16 +150,12 @@ class StopWatch:
         if found is not None:
             self.has_matched, self._held = True, ""
             return text[: found[1]]
-        num_held = next(n for n in range(self._longest - 1, -1, -1) if self._may_begin(text, n))
-        cut = len(text) - num_held
+        # Hold back the longest end of the text that begins a stop string.
+        cuts = range(max(0, len(text) - self._longest + 1), len(text))
+        begins_stop = (cut for cut in cuts if any(s.startswith(text[cut:]) for s in self._stops))
+        cut = next(begins_stop, len(text))
         self._held = text[cut:]
         return text[:cut]
-
-    def _may_begin(self, text: str, length: int) -> bool:
-        """Return whether the last ``length`` characters are the beginning of a stop."""
-        return length == 0 or (
-            length <= len(text) and any(stop.startswith(text[-length:]) for stop in self._stops)
-        )
 
     def flush(self) -> str:
         """Return the text that is held back: a tag or the end of the thread follows."""

@@ -1,9 +1,8 @@
 """A tokenizer with the ids of the tag pieces; it never encodes text as a tag.
 
-The tokenizer given never encodes. Two copies of it do: one for prompts, to which only the tags do
-not exist, and one for the text between tags, to which no special token exists and which adds
-nothing to the ends of a text. Tag ids enter through the table of pieces alone. Needs the
-``tokenizers`` library, never torch.
+Two copies of the tokenizer encode. The copy for prompts lacks the tags. The copy for text between
+tags lacks all special tokens and adds nothing to the ends of a text. Tag ids come from the table of
+pieces alone. Needs the ``tokenizers`` library, never torch.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Vocabulary:
         special_ids = frozenset(i for i, token in added.items() if token.special)
 
         copies = _Copies(backend, tag_ids, special_ids)
-        self._prompts = copies.for_prompts()
-        self._texts = copies.for_text_between_tags()
+        self._prompts, self._texts = copies.prompts, copies.texts
         self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
         self._bytes = TokenBytes(
             backend.id_to_token,
@@ -81,11 +79,7 @@ class Vocabulary:
         return bool(self.piece_ids)
 
     def piece_id(self, piece: str) -> int:
-        """Return a tag piece's token id.
-
-        Raises:
-            VocabularyError: this model was not taught the tags.
-        """
+        """Return a tag piece's token id; a ``VocabularyError`` if the model has none."""
         return self._pieces[piece]
 
     def id_to_lexeme(self, token_id: int) -> Lexeme | None:
@@ -220,9 +214,9 @@ class Vocabulary:
 
 
 class _Copies:
-    """Makes the two copies of a tokenizer; they share one model.
+    """Makes the two copies of a tokenizer, which share one model.
 
-    The model is the tokenizer's own, unless it could match a token that must not be.
+    The model is the tokenizer's own, or a rebuilt one if its own could match a forbidden token.
     """
 
     def __init__(
@@ -230,8 +224,8 @@ class _Copies:
     ) -> None:
         self.data: tag_free.Json = json.loads(backend.to_str())
         added = backend.get_added_tokens_decoder()
-        self._ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
-        self._special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
+        special = {i: token for i, token in added.items() if i in special_ids - tag_ids}
+        ordinary = {i: token for i, token in added.items() if i not in tag_ids | special_ids}
         self._tag_ids = tag_ids
         gone = {*PIECES, *(added[token_id].content for token_id in special_ids)}
         rebuilt = tag_free.without_tokens(self.data["model"], gone, tag_ids)
@@ -242,14 +236,8 @@ class _Copies:
             alone = {**tag_free.stages(self.data), "model": rebuilt.model}
             self._model = Tokenizer.from_str(json.dumps(alone, ensure_ascii=False)).model
             self._ids = rebuilt.original_ids
-
-    def for_prompts(self) -> _Encoder:
-        """Return the encoder of prompts: special tokens keep their meaning, tags do not exist."""
-        return self._copy(self.data, self._special | self._ordinary)
-
-    def for_text_between_tags(self) -> _Encoder:
-        """Return the encoder of text between tags: no special token exists either."""
-        return self._copy(tag_free.as_middle_of_text(self.data), self._ordinary)
+        self.prompts = self._copy(self.data, special | ordinary)
+        self.texts = self._copy(tag_free.as_middle_of_text(self.data), ordinary)
 
     def _copy(self, data: tag_free.Json, added: Mapping[int, AddedToken]) -> _Encoder:
         copy = Tokenizer.from_str(json.dumps(tag_free.stages(data)))

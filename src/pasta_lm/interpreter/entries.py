@@ -74,5 +74,5 @@ class Entries:
         return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
 
     def position_seen(self, query_slot: int, slot: int) -> int:
-        """Return the position at which a query saw a key: the one of the query's epoch."""
+        """Return the position at which a query saw a key, in the query's epoch."""
         return key_position(slot, self.items[slot].position, self.items[query_slot].epoch)

@@ -137,7 +137,9 @@ class Interpreter:
         return commands + self._cut_if_full()
 
     def _tag(self, thread: Thread, lexeme: Lexeme, is_forced: bool) -> list[Command]:
-        if lexeme.kind is LexemeKind.PROMISE_CLOSE and not self._may_close(thread):
+        # A promise may close if its topic has text and its block has positions.
+        may_close = thread.has_topic_text and self.limits.largest_units(thread.position) >= 1
+        if lexeme.kind is LexemeKind.PROMISE_CLOSE and not may_close:
             self.num_illegal += 1
             return []
         try:
@@ -162,10 +164,6 @@ class Interpreter:
                 case Sync():
                     commands += self._sync(thread)
         return commands
-
-    def _may_close(self, thread: Thread) -> bool:
-        """Return whether the topic has text, and its block has positions."""
-        return thread.has_topic_text and self.limits.largest_units(thread.position) >= 1
 
     def _fork(self, parent: Thread, promise: Promise) -> list[Command]:
         parent.num_topic_tokens = None
@@ -215,7 +213,7 @@ class Interpreter:
         Args:
             starts: Each thread's topic (None: it decodes the answer itself, no block of it) and
                 the number of tokens of its prefix; no more threads than there may be blocks.
-            is_cut: A limit left some out: the answer is not whole.
+            is_cut: Whether a limit left some out, so that the answer is incomplete.
         """
         self.main.content.clear()
         for topic, num_prefix in starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> lis
         ValueError: the form is the inside of a block, which is never stored.
     """
     problems = Walk(text, Form(form), max_depth).problems
-    line_starts = _line_starts(text) if problems else [0]
+    line_starts = [0, *(match.end() for match in re.finditer("\n", text))] if problems else [0]
     diagnostics = []
     for problem in problems:
         line = bisect_right(line_starts, problem.start)
@@ -51,8 +52,8 @@ def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> lis
 def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
     """Return the text with the documented repairs applied; a valid text comes back as it is.
 
-    Tags are repaired, moved or removed. Text is never removed, and none is added but a tag that
-    cannot be told, which becomes text. ``check`` finds no error in the result.
+    Tags are repaired, moved or removed; text is kept. An unreadable tag becomes text. ``check``
+    finds no error in the result.
     """
     walk = Walk(text, Form(form), max_depth)
     if all(problem.fault.severity == "warning" for problem in walk.problems):
@@ -71,13 +72,6 @@ def describe(diagnostic: Diagnostic, text: str) -> str:
     place = f"line {diagnostic.line}, column {diagnostic.column}"
     shown, caret = _excerpt(text, diagnostic.offset, diagnostic.length)
     return f"{place}: {weight}{diagnostic.message} ({diagnostic.code})\n    {shown}\n    {caret}"
-
-
-def _line_starts(text: str) -> list[int]:
-    starts = [0]
-    while end := text.find("\n", starts[-1]) + 1:
-        starts.append(end)
-    return starts
 
 
 def _excerpt(text: str, offset: int, length: int) -> tuple[str, str]:

@@ -116,8 +116,10 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     Raises:
         PastaSyntaxError: the text breaks the grammar; it names the first fault and its place.
     """
+    lexer, parser = Lexer(), Parser(form, max_depth)
     try:
-        return from_events(_read(text, Parser(form, max_depth)))
+        events = [event for one in lexer.feed(text) + lexer.close() for event in parser.feed(one)]
+        return from_events(events + parser.close())
     except PastaSyntaxError as error:
         if Form(form) in (Form.BLOCK, Form.FORKED):
             raise  # ``check`` reads stored forms only
@@ -163,14 +165,6 @@ def from_events(events: Iterable[Event]) -> Document:
     while len(open_blocks) > 1:
         _close_last(open_blocks)
     return Document(tuple(open_blocks[0].items))
-
-
-def _read(text: str, parser: Parser) -> list[Event]:
-    lexer = Lexer()
-    events: list[Event] = []
-    for lexeme in lexer.feed(text) + lexer.close():
-        events += parser.feed(lexeme)
-    return events + parser.close()
 
 
 @dataclass(slots=True)

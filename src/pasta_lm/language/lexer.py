@@ -36,7 +36,7 @@ _PLAIN = {
     ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
     SYNC: LexemeKind.SYNC,
 }
-# What decides a tag, by the quote that is open: a > ends it, another tag's start breaks it off.
+# The characters that decide a tag, by the open quote: a > ends it, another tag's start breaks it.
 _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("['<]")}
 
 

@@ -24,7 +24,7 @@ NAMES: Final = ("promise", "async", "sync")
 _NAME = rf"/?(?:{'|'.join(NAMES)})"
 _PREFIXES = "|".join(name[:end] for name in NAMES for end in range(len(name), 0, -1))
 
-# A tag begins here; "plain" if it is one of the three that have nothing to read in them.
+# A tag begins here; "plain" if it is one of the three tags without attributes.
 # Streaming needs to see the character after the name: <asyncio> is text.
 _PLAIN = "|".join(tag[1:] for tag in (ASYNC_OPEN, ASYNC_CLOSE, SYNC))
 TAG_START: Final = re.compile(rf"<(?:(?P<plain>{_PLAIN})|{_NAME}(?=\W))")

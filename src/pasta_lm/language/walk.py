@@ -68,7 +68,7 @@ class Walk:
         self.problems: list[Problem] = []
         self._form = form
         self._max_depth = max_depth
-        self._parser = Parser(form, sys.maxsize)  # faults of depth are not in the walk's way
+        self._parser = Parser(form, sys.maxsize)  # the walk itself checks the depth
         self._kept: list[_Kept] = []
         self._open: list[_Open] = []
         self._is_promise_kept = False
@@ -76,7 +76,7 @@ class Walk:
         pieces = list(_pieces(text))
         if form is Form.WRITTEN:
             pieces = list(self._put_blocks_after_promises(pieces))
-        for piece, following in pairwise([*pieces, _END]):
+        for piece, following in pairwise([*pieces, Piece(None, "", 0, 0)]):
             self._take(piece, following)
         self._close_blocks()
         # A promise is walked before the text that stood between it and its block.
@@ -232,9 +232,6 @@ class Walk:
             self._open[-1].is_empty = False
 
 
-_END = Piece(None, "", 0, 0)
-
-
 def _pieces(text: str) -> Iterator[Piece]:
     """Group lexemes into whole tags and whole stretches of text."""
     lexer = Lexer()
@@ -276,13 +273,13 @@ def _tag_piece(lexeme: Lexeme) -> Piece:
 
 def _lexeme(piece: Piece) -> Lexeme:
     """Return the tag's first lexeme, as if the tag had no problems of its own."""
-    assert piece.kind is not None, "what cannot be told is never put to the table"
+    assert piece.kind is not None, "an unreadable tag has no lexeme"
     topic = piece.topic if piece.kind is LexemeKind.ASYNC_OPEN else None
     return Lexeme(piece.kind, topic=topic)
 
 
 def _repaired_promise(piece: Piece) -> str | None:
-    """Return the tag to write; None if its topic or its length cannot be told."""
+    """Return the tag to write; None if its topic or its length is unreadable."""
     if not piece.problems:
         return piece.source
     topic = _cut_topic(piece.topic)
@@ -290,7 +287,7 @@ def _repaired_promise(piece: Piece) -> str | None:
 
 
 def _repaired_open(piece: Piece) -> str | None:
-    """Return the annotator's tag to write; None if its topic cannot be told."""
+    """Return the annotator's tag to write; None if its topic is unreadable."""
     topic = _cut_topic(piece.topic)
     if topic is None:
         return None
@@ -302,7 +299,7 @@ def _cut_topic(topic: str | None) -> str | None:
 
 
 def _write_text(run: list[_Kept]) -> str:
-    """Write text that has come together, escaped anew where a tag between it is gone."""
+    """Return neighbouring texts as one, escaped anew if a tag between them was removed."""
     if len(run) == 1:
         return run[0].source
     # Text on both sides of a removed tag can spell a new tag.

@@ -187,7 +187,7 @@ def additive(visible_QK: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def entries_mask(entries: Entries, device: torch.device) -> Tensor:
-    """Return who saw whom among all entries: bool [K, K], rows are queries."""
+    """Return which entries each entry saw: bool [K, K], rows are queries."""
     owners_K = torch.tensor([entry.owner for entry in entries.items], device=device)
     cutoffs = cutoff_table([entry.row for entry in entries.items], entries.num_owners, device)
     return visible(torch.arange(len(entries), device=device), cutoffs, owners_K)

@@ -58,7 +58,7 @@ class Batch:
 
 
 class EntryTensors:
-    """What masks need of a request's entries, kept as tensors that grow with it."""
+    """The owners and positions of a request's entries as tensors, for its masks."""
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
         self._entries = entries

@@ -83,7 +83,6 @@ class TorchEngine:
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent]] = {}
-        self._num_submitted = 0
 
     # Asking
 
@@ -116,7 +115,7 @@ class TorchEngine:
         entries = Entries.of_prompt(request.prompt)
         responses = [self._response(request, entries, sample) for sample in range(params.n)]
         tensors = EntryTensors(entries, self.loaded.device)
-        number, self._num_submitted = self._num_submitted, self._num_submitted + 1
+        number = ticket.arrival
         now = time.perf_counter()
         self._requests[number] = ActiveRequest(
             number, request, entries, ticket, responses, tensors, now
@@ -133,13 +132,12 @@ class TorchEngine:
             positions=request.positions.value,
             num_prompt_tokens=len(request.prompt),
         )
-        limits = limits_of(request, loaded)
         return Response(
             request,
             sample,
             entries,
             loaded.vocabulary,
-            limits=limits,
+            limits=limits_of(request, loaded),
             trace=trace,
             eos_ids=loaded.eos_ids,
         )
@@ -213,10 +211,9 @@ class TorchEngine:
         return self._collect()
 
     def _plan(self) -> PassPlan:
-        by_arrival = {active.ticket.arrival: active for active in self._requests.values()}
         plan = PassPlan()
         for ticket in self.scheduler.schedule():
-            active = by_arrival[ticket.arrival]
+            active = self._requests[ticket.arrival]
             if ticket.num_computed < len(active.entries):
                 self._plan_computing(plan, active)
             else:

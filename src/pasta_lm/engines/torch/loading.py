@@ -69,7 +69,7 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Return where the model is."""
+        """Return the model's device."""
         return self.model.device
 
     @property
@@ -96,7 +96,7 @@ class LoadedModel:
 
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
-        """Return the shape of each layer's keys and values, by asking the model."""
+        """Return the shape of each layer's keys and values, found by a pass of one token."""
         recorder = KeyRecorder()
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         with torch.inference_mode():

@@ -92,13 +92,16 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
             f"this is version {LANGUAGE_VERSION}",
             hint="install the release of pasta-lm that the model was trained with",
         )
-    piece_ids = _read_piece_ids(file, data["piece_ids"])
+    piece_ids = data["piece_ids"]
+    if not isinstance(piece_ids, dict) or {type(one) for one in piece_ids.values()} - {int}:
+        raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
+    check_piece_ids(piece_ids)
     _check_same(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
+    names = list(PositionStrategy)
+    positions = _read_name(file, "no position strategy", data["positions"], names)
     return PastaConfig(
         piece_ids=piece_ids,
-        positions=PositionStrategy(
-            _read_name(file, "no position strategy", data["positions"], list(PositionStrategy))
-        ),
+        positions=PositionStrategy(positions),
         limits=_read_limits(file, data["limits"]),
         trained_strategy=_read_name(file, "taught", data.get("taught", PASTA), TAUGHT),
     )
@@ -111,13 +114,6 @@ def _read_object(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file} cannot be read: {exc}") from exc
     if not isinstance(data, dict):
         raise ModelError(f"{file} holds no JSON object")
-    return data
-
-
-def _read_piece_ids(file: Path, data: object) -> dict[str, int]:
-    if not isinstance(data, dict) or not all(type(token_id) is int for token_id in data.values()):
-        raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
-    check_piece_ids(data)
     return data
 
 

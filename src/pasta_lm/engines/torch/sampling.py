@@ -23,7 +23,7 @@ from pasta_lm.language.lexer import LexemeKind
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """All that the choice of one token depends on beside its logits."""
+    """Everything except the logits that determines one token."""
 
     params: SamplingParams
     legal: Legal
@@ -51,7 +51,7 @@ class TokenMasks:
         vocab_size: int,
         device: torch.device,
     ) -> None:
-        """Keep what rows are made of; they are made when first asked for."""
+        """Keep the settings; each row is made on first use."""
         self._vocabulary = vocabulary
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocab_size = vocab_size

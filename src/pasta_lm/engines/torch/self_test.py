@@ -224,17 +224,15 @@ class SelfTest:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the difference is one of rounding alone."""
+        """Return whether the difference is rounding only."""
         return self.max_difference <= TOLERANCE
 
 
 def devices() -> list[str]:
-    """Return where a model can be, by name; the CPU always."""
-    num_threads = torch.get_num_threads()
-    names = [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})"]
-    for index in range(torch.cuda.device_count()):
-        names.append(f"cuda:{index} ({torch.cuda.get_device_name(index)})")
-    return names
+    """Return the names of the devices that a model can run on, the CPU first."""
+    num_threads, num_gpus = torch.get_num_threads(), torch.cuda.device_count()
+    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_gpus)]
+    return [f"cpu ({num_threads} thread{'s' * (num_threads > 1)})", *gpus]
 
 
 def run_self_test() -> SelfTest:

@@ -73,10 +73,9 @@ class Linear:
         elif self._transposed is not None and num_rows <= MAX_TRANSPOSED_ROWS:
             # One addition comes for free with the product.
             start = self._bias if residual is None else residual[0]
-            flat = x[0]
             if start is None:
-                return torch.mm(flat, self._transposed)[None]
-            product = torch.addmm(start, flat, self._transposed)[None]
+                return torch.mm(x[0], self._transposed)[None]
+            product = torch.addmm(start, x[0], self._transposed)[None]
             out = product if residual is None or self._bias is None else product + self._bias
         else:
             out = F.linear(x, self._weight, self._bias)
@@ -105,9 +104,9 @@ class RmsNorm:
     def __init__(self, eps: float, weight: Tensor | None) -> None:
         """Keep the settings; ``weight`` is [D] of the input's dtype."""
         self._eps = eps
-        self._weight = None if weight is None else weight.detach()
         self._is_mirrored = weight is not None and weight.device.type == "cpu"
-        if self._is_mirrored and weight is not None:
+        self._weight = None if weight is None else weight.detach()
+        if weight is not None and self._is_mirrored:
             self._weight = torch.cat((weight, weight)).detach()
         self.__name__ = "rms_norm"
 

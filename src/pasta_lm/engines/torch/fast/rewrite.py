@@ -63,12 +63,12 @@ def _merge_equal(graph: fx.GraphModule) -> None:
     """Compute equal views and casts once."""
     seen: dict[str, Node] = {}
     for node in list(graph.graph.nodes):
-        is_parameter = node.op == "get_attr"
-        if not is_parameter and node.target not in _PURE:
-            continue
-        key = f"{node.target}{node.args}{node.kwargs}"
-        if is_parameter:
+        if node.op == "get_attr":
             key = f"parameter {id(_attribute(graph, node))}"
+        elif node.target in _PURE:
+            key = f"{node.target}{node.args}{node.kwargs}"
+        else:
+            continue
         if key in seen:
             node.replace_all_uses_with(seen[key])
             graph.graph.erase_node(node)

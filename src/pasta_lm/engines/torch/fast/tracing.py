@@ -114,13 +114,10 @@ def _trace(model: PreTrainedModel) -> CapturedModel:
     def forward(tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor) -> Tensor:
         return plain_logits(model, tokens_N, positions_N, wanted_W, tracing)
 
-    device = model.device
+    sizes = (TRACED_TOKENS, TRACED_TOKENS, TRACED_WANTED)
+    inputs = [torch.zeros(size, dtype=torch.int64, device=model.device) for size in sizes]
     with torch.no_grad():
-        graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(
-            torch.zeros(TRACED_TOKENS, dtype=torch.int64, device=device),
-            torch.zeros(TRACED_TOKENS, dtype=torch.int64, device=device),
-            torch.zeros(TRACED_WANTED, dtype=torch.int64, device=device),
-        )
+        graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         rewrite(graph, TRACED_TOKENS, TRACED_WANTED)
     return CapturedModel(graph, tracing.calls)
 
