@@ -130,9 +130,8 @@ class Pasta:
                 or router is missing.
         """
         if strategy not in STRATEGIES:
-            raise UsageError(
-                f"unknown strategy {strategy!r}", hint=f"one of {', '.join(STRATEGIES)}"
-            )
+            names = ", ".join(STRATEGIES)
+            raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         loaded = self.engine.loaded
         params = params or SamplingParams()
         if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:

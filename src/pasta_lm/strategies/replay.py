@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
-"""Strategies whose answers can be replayed."""
 MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
 
