@@ -28,7 +28,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
 
     Args:
         path: A TOML file; None: an empty recipe.
-        kind: The dataclass of the whole recipe; its fields may be dataclasses, which are tables.
+        kind: The dataclass of the recipe; fields that are dataclasses are tables.
         changes: Each ``table.key=value``, applied in order before validation. A value is TOML, or
             else a text as it stands; an empty value removes the key.
 

@@ -1,4 +1,4 @@
-"""What an example feeds, predicts and sees: by hand, by the rules, and as decoding has it."""
+"""Encoded examples by hand, by the rules, and compared with decoding."""
 
 from __future__ import annotations
 

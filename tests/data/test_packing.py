@@ -1,4 +1,4 @@
-"""Packs hold whole examples, every one of them once, and no more than they may."""
+"""Packs hold whole examples, each once, within the bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preference data: what is written is read, and what is no pair is named."""
+"""Preference data: written pairs can be read, and invalid rows are named."""
 
 from __future__ import annotations
 

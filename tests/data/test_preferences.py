@@ -1,4 +1,4 @@
-"""Scores worked out by hand, and which samples become a pair."""
+"""Scores computed by hand, and the selection of pairs."""
 
 from __future__ import annotations
 

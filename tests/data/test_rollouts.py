@@ -1,4 +1,4 @@
-"""Rollouts: a run that was killed, wherever it was, ends with the journal of one that was not."""
+"""Rollouts: a killed and resumed run ends with the journal of an uninterrupted one."""
 
 from __future__ import annotations
 

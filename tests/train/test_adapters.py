@@ -1,4 +1,4 @@
-"""Adapters beside frozen weights: what learns, what comes out, and what is refused."""
+"""Low-rank adapters: which weights are trained, how they are merged, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was killed, whenever it was, goes on from what it had written to the end."""
+"""A run that is killed at any point resumes from its newest complete checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pack's pass: each example meets what it would alone, and what decoding would let it see."""
+"""Packs: each example gives the same logits as alone, under the visibility of decoding."""
 
 from __future__ import annotations
 

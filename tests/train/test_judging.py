@@ -1,4 +1,4 @@
-"""Stage two with a language model as judge: scores from its verdicts, nothing paid for twice."""
+"""Stage two with a language model as judge: scores from verdicts, no request sent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs in passes: what the reference finds is what decoding would, once and for all."""
+"""Packs of pairs: log-probabilities equal those of decoding and are computed once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pasta_lm.train.pair_packs import (
 from pasta_lm.train.preference import beta_of, loss_of
 from pasta_lm.train.preference_config import LossConfig
 from tests.data.examples import program_of
-from tests.data.test_encode_rivals import random_tree
+from tests.data.test_encode_baselines import random_tree
 from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import random_program

@@ -1,4 +1,4 @@
-"""Products in bfloat16 where a machine is quick at them; weights and small numbers stay whole."""
+"""Mixed precision on CPUs and GPUs; master weights and denormals."""
 
 from __future__ import annotations
 

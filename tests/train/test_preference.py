@@ -1,4 +1,4 @@
-"""Stage two on a tiny model: margins rise, rounds follow each other, a stop changes nothing."""
+"""Stage two on a tiny model: margins, rounds, resumption and refused recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe of stage two is read whole or refused by the key that is wrong."""
+"""Recipes of stage two: valid ones are read, and errors name the wrong key."""
 
 from __future__ import annotations
 

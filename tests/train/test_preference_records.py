@@ -1,4 +1,4 @@
-"""Stage two on a file of records, and by adapters."""
+"""Stage two on a file of records, and with adapters."""
 
 from __future__ import annotations
 

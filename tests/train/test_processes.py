@@ -1,4 +1,4 @@
-"""Two processes that train one model on CPUs: the losses are those of one, the model loads."""
+"""Two processes train one model on CPUs: the losses equal those of one, and the model loads."""
 
 from __future__ import annotations
 

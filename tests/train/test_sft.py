@@ -1,4 +1,4 @@
-"""Recipes carried out on a tiny model: it learns, goes on where it stopped, and can be decoded."""
+"""Stage one on a tiny model: training, resumption, saving and refused recipes."""
 
 from __future__ import annotations
 

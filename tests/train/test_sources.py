@@ -1,4 +1,4 @@
-"""Tasks drawn on the spot: the same for the same index, and never cut."""
+"""Generated tasks and files as packs: reproducible, and examples are never cut."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What we learn from: records, their encoding, packs; rollouts, their scores, pairs."""
+"""Training data: encoded examples and packs; rollouts, their scores, and preference pairs."""

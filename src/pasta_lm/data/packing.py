@@ -14,7 +14,6 @@ class Packable(Protocol):
     @property
     def id(self) -> str:
         """Return the id."""
-        ...
 
     def __len__(self) -> int: ...
 

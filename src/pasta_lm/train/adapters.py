@@ -1,7 +1,7 @@
-"""Low-rank adapters by peft: added to a learner's frozen weights, and merged at the end.
+"""Add low-rank adapters (peft) to a model's frozen weights, and merge them after training.
 
 The rows of the tag pieces are trained as well, in the input and the output matrix, because an
-untrained tag is a mean of other words. The result is an ordinary model without adapters.
+untrained tag's row is a mean of other rows. The result is an ordinary model without adapters.
 
 Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models".
 """

@@ -40,7 +40,7 @@ def apar_noisy(task: Task, seed: int = 0) -> Document:
 
 
 def sot(task: Task, seed: int = 0) -> Document:
-    """Return the answer by points, one for each unit, whatever they need; a share stays whole."""
+    """Return the answer by points, one for each unit, dependent or not; a share stays whole."""
     random = Random(f"sot/{task.id}/{seed}")
     if len(task.units) > 1 and random.random() < WHOLE_SHARE:
         return plain(task)
@@ -86,4 +86,4 @@ APAR_ANNOTATORS: dict[str, Annotator] = {
 }
 SOT_ANNOTATORS: dict[str, Annotator] = {"sot": sot, "sot_gold": sot_gold, "sot_noisy": sot_noisy}
 ANNOTATORS: dict[str, Annotator] = PASTA_ANNOTATORS | APAR_ANNOTATORS | SOT_ANNOTATORS
-"""All that a recipe can name."""
+"""All annotators that a recipe can name."""

@@ -1,6 +1,6 @@
-"""The collator: a pack of examples as one forward pass, with the mask that decoding has.
+"""Collate a pack of examples into one forward pass, with the attention mask of decoding.
 
-The attention function is the one that decodes. Each example of a pack attends to itself only.
+The attention function is that of the engine. Each example of a pack attends to itself only.
 """
 
 from __future__ import annotations

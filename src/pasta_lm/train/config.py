@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from pasta_lm.errors import UsageError
@@ -112,6 +113,10 @@ class TrainConfig:
     tensorboard: bool = False
     checkpointing: bool = False
     """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
+
+    def num_steps(self, num_packs: int) -> int:
+        """Return the number of steps on a set of packs."""
+        return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
 
     def __post_init__(self) -> None:
         check_one_of("train", steps=self.steps, epochs=self.epochs)

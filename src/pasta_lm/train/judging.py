@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,8 +96,8 @@ class GraderJudge:
     """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        self._tasks = {task.id: task for task in tasks}
-        self._grades: dict[tuple[str, str], float] = {}
+        by_id = {task.id: task for task in tasks}
+        self._grade = cache(lambda name, text: grade(by_id[name], text))
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
         """Return a verdict on each comparison, in order."""
@@ -108,12 +109,6 @@ class GraderJudge:
         if abs(first - second) < TIE:
             return Verdict(Winner.TIE, 0.0)
         return Verdict(Winner.FIRST if first > second else Winner.SECOND, abs(first - second))
-
-    def _grade(self, task_id: str, text: str) -> float:
-        key = (task_id, text)
-        if key not in self._grades:
-            self._grades[key] = grade(self._tasks[task_id], text)
-        return self._grades[key]
 
 
 def judge_of(

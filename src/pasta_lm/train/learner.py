@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.data.encode import encode_example, encode_points
@@ -25,7 +26,6 @@ from pasta_lm.language.parser import Form
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.train.config import ModelConfig, RandomConfig, TrainConfig
-from pasta_lm.train.processes import local_part
 from pasta_lm.train.sources import Encode
 
 MODEL_FOLDER = "model"
@@ -107,7 +107,9 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
 def check_finite(model: torch.nn.Module) -> None:
     """Raise a ModelError that names the first weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
-        if not torch.isfinite(local_part(weight)).all():
+        # Of a sharded weight each process checks its own part.
+        part = weight.to_local() if isinstance(weight, DTensor) else weight
+        if not torch.isfinite(part).all():
             raise ModelError(
                 f"the weights {name} are NaN or infinite: they are not saved",
                 hint="lower learning_rate; --resume goes on from the last checkpoint",

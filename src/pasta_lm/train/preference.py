@@ -1,8 +1,8 @@
 """Stage two: preference optimisation of quality and speed, in rounds.
 
-In each round the newest model answers prompts many times, the best and the worst sample of each
-prompt are a pair, and the model is trained to prefer the better one by a margin over its
-reference, which is Pasta-SFT in all rounds.
+In each round the newest model samples several answers to each prompt. The best and the worst are a
+pair, and the model is trained to prefer the better one by a margin over the reference model, which
+is Pasta-SFT in all rounds.
 
 Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 """
@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +183,7 @@ def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) 
 
 def _describe(round: Round, num_pairs: int, num_packs: int) -> str:
     config, train = round.config, round.train
-    num_steps = train.steps or ceil((train.epochs or 1) * ceil(num_packs / train.accumulate))
+    num_steps = train.num_steps(num_packs)
     return (
         f"{num_pairs} pairs in {num_packs} packs, {num_steps} steps of {train.accumulate} x "
         f"{config.data.max_tokens} tokens at most; {config.loss.kind}, beta "

@@ -9,8 +9,6 @@ import os
 
 import torch
 from accelerate import PartialState
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer
 
 from pasta_lm.errors import ModelError, UsageError
@@ -50,11 +48,6 @@ def check_launch(*, has_adapters: bool) -> None:
             "each runs the self-test",
             hint="set it to false in accelerate's configuration",
         )
-
-
-def local_part(weight: Tensor) -> Tensor:
-    """Return this process's shard of a weight."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:

@@ -1,7 +1,7 @@
 """Stage one: supervised finetuning on annotated answers.
 
-Pasta-SFT learns the tags; Baseline-SFT is the same recipe with the tags stripped. All numbers are
-the recipe's.
+Pasta-SFT is trained on answers with tags, Baseline-SFT by the same recipe on the same answers
+without them.
 
 Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5, linear, 4 epochs).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,10 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
 def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
     train, examples = config.train, packs[0]
     example = next((e for e in examples if e.rows is not None), examples[0])
-    steps_per_epoch = ceil(len(packs) / train.accumulate)
-    num_steps = train.steps or ceil((train.epochs or 1) * steps_per_epoch)
     of_rank = f", frozen, adapters of rank {config.lora.rank}" if config.lora else ""
     head = (
-        f"{learner.model.num_parameters():,} weights{of_rank}; {num_steps} steps of "
-        f"{train.accumulate} x {config.data.max_tokens} tokens at most; positions "
+        f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
+        f"steps of {train.accumulate} x {config.data.max_tokens} tokens at most; positions "
         f"{train.positions}"
     )
     table = example_table(example, learner.vocabulary, learner.eos_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from torch.utils.data import Dataset
@@ -23,26 +23,19 @@ Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
 
 
+@dataclass(frozen=True, eq=False)
 class TaskPacks(Dataset[Pack]):
-    """Packs of generated tasks; the same index gives the same pack."""
+    """Packs of tasks, generated when a pack is requested; the same index gives the same pack."""
 
-    def __init__(
-        self,
-        config: TasksConfig,
-        encode: Encode,
-        *,
-        max_tokens: int,
-        num_packs: int,
-        last_position: int | None = None,
-    ) -> None:
-        self._config = config
-        self._encode = encode
-        self._max_tokens = max_tokens
-        self._num_packs = num_packs
-        self._last_position = last_position
+    config: TasksConfig
+    encode: Encode
+    _: KW_ONLY
+    max_tokens: int
+    num_packs: int
+    last_position: int | None = None
 
     def __len__(self) -> int:
-        return self._num_packs
+        return self.num_packs
 
     def __getitem__(self, index: int) -> Pack:
         """Generate tasks of all families in turn until the next one would not fit.
@@ -51,17 +44,17 @@ class TaskPacks(Dataset[Pack]):
             InputError: the first task does not fit, or a task exceeds the model's context.
         """
         found: Pack = []
-        room = self._max_tokens
-        annotate = ANNOTATORS[self._config.annotator]
-        for task in tasks.mixture(self._config.split, self._config.seed * 1_000_000 + index):
-            example = self._encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
+        room = self.max_tokens
+        annotate = ANNOTATORS[self.config.annotator]
+        for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
+            example = self.encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
             room -= len(example)
             if room < 0:
                 break
             found.append(example)
         if not found:
-            raise InputError(f"nothing to learn: a task is longer than {self._max_tokens} tokens")
-        check_context(found, self._last_position)
+            raise InputError(f"nothing to learn: a task is longer than {self.max_tokens} tokens")
+        check_context(found, self.last_position)
         return found
 
 
@@ -78,12 +71,7 @@ def packs_of(
 ) -> PackSet:
     """Return the packs of a recipe.
 
-    Args:
-        config: The data of the recipe.
-        encode: Encodes a record for the model.
-        num_packs: Number of packs of generated tasks; unused for a file.
-        seed: For the order of a file's records.
-        last_position: The model's last position; None: unlimited.
+    ``num_packs`` is for generated tasks, and ``seed`` for the order of a file's records.
 
     Raises:
         InputError: the file is not annotated data, none of it fits, or a record exceeds the

@@ -1,4 +1,4 @@
-"""What the rivals learn: by hand, and as decoding has it."""
+"""Encoded examples of APAR and Skeleton-of-Thought: by hand, and compared with decoding."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def assert_met(example: EncodedExample, request: Request) -> None:
     label = dict(zip(names(example), example.labels, strict=True))
     chosen = {thread.id: thread.num_prefix for thread in seen.response.interpreter.threads}
     for record in seen.response.trace.threads:
-        lane = [one.token for one in seen.response.trace.tokens_of(record.id)]
-        for index in range(max(1, chosen[record.id]), len(lane)):
-            assert label[record.id, index - 1] == lane[index]
+        tokens = [one.token for one in seen.response.trace.tokens_of(record.id)]
+        for index in range(max(1, chosen[record.id]), len(tokens)):
+            assert label[record.id, index - 1] == tokens[index]
 
 
 @pytest.mark.parametrize("max_threads", [None, 1])
