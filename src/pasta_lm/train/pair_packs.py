@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.data.packing import pack
 from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.annotated import Record
 from pasta_lm.errors import InputError, VocabularyError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.train.collate import collate, labelled_logits
 from pasta_lm.train.losses import answer_log_probs
-from pasta_lm.train.sources import Encode, check_context, say_left_out
+from pasta_lm.train.sources import Encode, check_context, pack, say_left_out
 
 
 class LogProbs(NamedTuple):

@@ -1,17 +1,18 @@
-"""Training data as packs: records of a file, or tasks generated on the fly."""
+"""Training data as packs of whole examples: records of a file, or tasks generated on the fly."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from random import Random
+from typing import Generic, Protocol, TypeVar
 
 from torch.utils.data import Dataset
 
 from pasta_lm import tasks
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.packing import pack
 from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
@@ -123,6 +124,46 @@ def _pack_records(
     if not packing.packs:
         raise InputError(f"nothing to learn: none of {len(records)} records can be trained on")
     return packing.packs
+
+
+class Packable(Protocol):
+    """Anything with an id and a number of tokens."""
+
+    @property
+    def id(self) -> str:
+        """Return the id."""
+
+    def __len__(self) -> int: ...
+
+
+P = TypeVar("P", bound=Packable)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing(Generic[P]):
+    """Packs of examples, and the ids of examples that are longer than a pack."""
+
+    packs: list[list[P]]
+    too_long: list[str]
+
+
+def pack(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
+    """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn."""
+    order: Sequence[P] = list(examples)
+    order = Random(seed).sample(order, len(order))
+    packs: list[list[P]] = []
+    too_long: list[str] = []
+    room = 0
+    for example in order:
+        if len(example) > max_tokens:
+            too_long.append(example.id)
+            continue
+        if len(example) > room:
+            packs.append([])
+            room = max_tokens
+        packs[-1].append(example)
+        room -= len(example)
+    return Packing(packs, too_long)
 
 
 def say_left_out(reason: str, ids: Sequence[str]) -> None:

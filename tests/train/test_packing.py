@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.data.packing import pack
+from pasta_lm.train.sources import pack
 
 MOST = 12
 lengths = st.lists(st.integers(1, MOST + 3), max_size=30)
