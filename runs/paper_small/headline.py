@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from plan import Plan
 from table import cell, table
 
-from pasta_lm.evaluate.comparison import read_comparison
 from pasta_lm.evaluate.intervals import as_dict
 from pasta_lm.evaluate.points import (
     Pairing,
@@ -21,6 +20,7 @@ from pasta_lm.evaluate.points import (
     Verdict,
     pair,
     pair_over,
+    read_comparison,
     read_points,
 )
 

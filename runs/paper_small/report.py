@@ -18,7 +18,7 @@ from stages import stages
 from table import cell, table
 
 from pasta_lm.evaluate.frontier import over_prompts
-from pasta_lm.evaluate.provenance import commit, processor
+from pasta_lm.evaluate.records import commit, processor
 from pasta_lm.tasks import make
 from pasta_lm.tasks.annotators import gold
 from pasta_lm.tasks.registry import training_families

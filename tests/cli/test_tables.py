@@ -7,8 +7,15 @@ import json
 import pytest
 
 from pasta_lm.cli import exit_codes
-from pasta_lm.cli.renamed import Renamed, translate
-from pasta_lm.cli.tables import interval, number, print_facts, print_json, table_lines
+from pasta_lm.cli.tables import (
+    Renamed,
+    interval,
+    number,
+    print_facts,
+    print_json,
+    table_lines,
+    translate,
+)
 from tests.cli.conftest import Pasta
 
 RENAMED = (
@@ -73,7 +80,7 @@ def test_exit_codes_are_those_of_the_documentation() -> None:
 def test_old_names_are_translated_with_a_hint_for_each(
     monkeypatch: pytest.MonkeyPatch, old: str, new: str, num_hints: int
 ) -> None:
-    monkeypatch.setattr("pasta_lm.cli.renamed.RENAMED", RENAMED)
+    monkeypatch.setattr("pasta_lm.cli.tables.RENAMED", RENAMED)
     arguments, hints = translate(old.split())
     assert arguments == new.split()
     assert len(hints) == num_hints
@@ -84,7 +91,7 @@ def test_the_hint_of_an_old_name_goes_to_standard_error(
     pasta: Pasta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed = (Renamed("watch", "play"), Renamed("--scene", "--example", of="play"))
-    monkeypatch.setattr("pasta_lm.cli.renamed.RENAMED", renamed)
+    monkeypatch.setattr("pasta_lm.cli.tables.RENAMED", renamed)
     old, new = pasta("watch", "--scene", "sunday"), pasta("play", "--example", "sunday")
     assert (old.code, old.out) == (0, new.out)
     assert old.err.splitlines()[0].startswith("pasta: 'watch' is now called 'play'")

@@ -18,8 +18,7 @@ from pasta_lm.evaluate.alpaca_report import (
     write_outputs,
 )
 from pasta_lm.evaluate.answering import TOO_LONG, System
-from pasta_lm.evaluate.instructions import read_instructions, read_reference
-from pasta_lm.evaluate.judgements import read_judgements
+from pasta_lm.evaluate.judgements import read_instructions, read_judgements, read_reference
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
@@ -30,7 +29,7 @@ from tests.judging.endpoint import ScriptedTransport, answers_of, stated
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.evaluate.length_control.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.evaluate.win_rates.NUM_DRAWS", 5)
     monkeypatch.setattr("pasta_lm.evaluate.intervals.NUM_DRAWS", 50)
 
 

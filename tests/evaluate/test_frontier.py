@@ -14,10 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.evaluate.comparison import Comparison, Point, read_comparison
 from pasta_lm.evaluate.frontier import pareto, report
 from pasta_lm.evaluate.intervals import Interval
-from pasta_lm.evaluate.points import Pairing, Speed, Verdict, pair, read_points
+from pasta_lm.evaluate.points import (
+    Comparison,
+    Pairing,
+    Point,
+    Speed,
+    Verdict,
+    pair,
+    read_comparison,
+    read_points,
+)
 from pasta_lm.evaluate.records import read_answers, write_answers
 from tests.evaluate.records import FAMILIES, write_records
 

@@ -19,15 +19,16 @@ from pasta_lm.evaluate.judgements import (
     read_gamed,
     read_judgements,
 )
-from pasta_lm.evaluate.length_control import (
+from pasta_lm.evaluate.win_rates import (
     CHOICES,
+    Calibration,
     Design,
     choose_penalty,
     cross_entropy,
     fit,
     length_controlled,
+    win_rate_figures,
 )
-from pasta_lm.evaluate.win_rates import Calibration, win_rate_figures
 
 MODELS = (
     "claude-2",

@@ -11,13 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate.comparison import Comparison, Point
 from pasta_lm.evaluate.figures import frontier_plot, point_place
 from pasta_lm.evaluate.frontier import report
 from pasta_lm.evaluate.intervals import Span
-from pasta_lm.evaluate.pages import frontier_page
-from pasta_lm.evaluate.points import read_points
-from pasta_lm.evaluate.published import LABEL, published
+from pasta_lm.evaluate.pages import LABEL, frontier_page, published
+from pasta_lm.evaluate.points import Comparison, Point, read_points
 from pasta_lm.evaluate.records import read_answers, write_answers
 from tests.evaluate.records import write_records
 

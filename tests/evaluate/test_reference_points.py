@@ -13,11 +13,17 @@ import pytest
 
 from pasta_lm.engines.annotated import read_annotated
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.evaluate.comparison import Comparison, Point, SideMeasurement, read_comparison
 from pasta_lm.evaluate.figures import frontier_plot
 from pasta_lm.evaluate.frontier import report
 from pasta_lm.evaluate.pages import frontier_page
-from pasta_lm.evaluate.points import Speed, read_points
+from pasta_lm.evaluate.points import (
+    Comparison,
+    Point,
+    SideMeasurement,
+    Speed,
+    read_comparison,
+    read_points,
+)
 from pasta_lm.evaluate.records import PERFECT, export_answers, read_answers, write_answers
 from tests.evaluate.records import FAMILIES, answers, tasks, write_records
 

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from pasta_lm.errors import EndpointError, InputError, UsageError
 from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner, both_orders, smoothed_ratio
 from pasta_lm.judging.llm_judge import MissingVerdictsError
-from pasta_lm.judging.template import Method, load_template, template_names
-from pasta_lm.judging.verdicts import Problem, read_verdict, verdict_of
+from pasta_lm.judging.template import (
+    Method,
+    Problem,
+    load_template,
+    read_verdict,
+    template_names,
+    verdict_of,
+)
 from pasta_lm.remote.chat import read_reply
 from tests.judging.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
 

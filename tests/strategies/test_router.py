@@ -19,7 +19,7 @@ from pasta_lm.strategies.router import (
     write_router,
 )
 from pasta_lm.tasks import mixture
-from pasta_lm.train.annotators import SOT_ANNOTATORS
+from pasta_lm.tasks.baselines import SOT_ANNOTATORS
 from pasta_lm.train.router import MIN_PROMPTS, fit
 from tests.evaluate.tiny import tiny
 

@@ -10,7 +10,7 @@ from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.tasks import Task, Unit
 from pasta_lm.tasks.annotators import ANNOTATORS
-from pasta_lm.tasks.wordings import Wordings, read_data, wordings
+from pasta_lm.tasks.draw import Wordings, read_data, wordings
 
 FILES = sorted(
     file.name.removesuffix(".toml")

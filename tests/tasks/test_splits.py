@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.tasks import FAMILIES, Split, Task, make, training_families
-from pasta_lm.tasks.draw import owns_value, owns_word
+from pasta_lm.tasks.draw import Wording, owns_value, owns_word, word_lists
 from pasta_lm.tasks.registry import (
     NUM_PER_FAMILY,
     prompts_hash,
     task_set,
 )
-from pasta_lm.tasks.wordings import Wording, word_lists
 from tests.tasks.reading import SHARED_BY_MISTAKE, every_wording
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from pasta_lm.tasks import (
     training_families,
 )
 from pasta_lm.tasks.annotators import gold
-from pasta_lm.tasks.families import tallies
+from pasta_lm.tasks.draw import wordings
+from pasta_lm.tasks.families import mixed
 from pasta_lm.tasks.registry import held_out_families
-from pasta_lm.tasks.wordings import wordings
 from tests.tasks.reading import allows_gain
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ CLAUSES = [
 ]
 OWN_SIZE = {"two_rounds", "profiles_then_running"}
 """Families that draw their number of records alike in every split."""
-NOUNS = [*tallies.NOUNS]
+NOUNS = [*mixed.NOUNS]
 
 
 def sides(pair: tuple[str, str], split: str, seed: int) -> tuple[Task, Task]:

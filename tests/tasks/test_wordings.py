@@ -10,8 +10,15 @@ from string import Formatter
 import pytest
 
 from pasta_lm.tasks import Split
-from pasta_lm.tasks.draw import GRAMMAR_SHARE, Draw
-from pasta_lm.tasks.wordings import Wording, Wordings, read_data, syllable_parts, wordings
+from pasta_lm.tasks.draw import (
+    GRAMMAR_SHARE,
+    Draw,
+    Wording,
+    Wordings,
+    read_data,
+    syllable_parts,
+    wordings,
+)
 from tests.tasks.reading import FILES, SHARED_BY_MISTAKE, every_wording
 
 NUM_DRAWS = 300

@@ -18,7 +18,6 @@ from pasta_lm.engines.annotated import write_records
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.train import sft as training
-from pasta_lm.train.adapters import adapted, merged
 from pasta_lm.train.collate import collate
 from pasta_lm.train.config import (
     DataConfig,
@@ -28,7 +27,7 @@ from pasta_lm.train.config import (
     SftConfig,
     TrainConfig,
 )
-from pasta_lm.train.learner import Learner, load_learner, save
+from pasta_lm.train.learner import Learner, adapted, load_learner, merged, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sft import train_sft
 from pasta_lm.train.sources import Pack

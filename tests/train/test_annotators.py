@@ -10,13 +10,14 @@ from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 from pasta_lm.tasks import FAMILIES, make
 from pasta_lm.tasks.annotators import ANNOTATORS as PASTA_ANNOTATORS
-from pasta_lm.tasks.baselines import forked_document, published_document
-from pasta_lm.train.annotators import (
+from pasta_lm.tasks.baselines import (
     ANNOTATORS,
     APAR_ANNOTATORS,
     SOT_ANNOTATORS,
     WHOLE_SHARE,
     by_points,
+    forked_document,
+    published_document,
 )
 from tests.evaluate.rows import CHAIN
 from tests.tasks.reading import annotate

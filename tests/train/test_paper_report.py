@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.evaluate.comparison import Comparison, Point
-from pasta_lm.evaluate.points import PointAnswers, Speed, pair, pair_over, read_points
+from pasta_lm.evaluate.points import (
+    Comparison,
+    Point,
+    PointAnswers,
+    Speed,
+    pair,
+    pair_over,
+    read_points,
+)
 from pasta_lm.evaluate.records import GradedAnswer, read_answers, write_answers
 from tests.evaluate.records import write_records
 

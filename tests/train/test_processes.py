@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from pasta_lm.engines.annotated import write_records
 from pasta_lm.engines.torch.loading import load
 from pasta_lm.errors import UsageError
-from pasta_lm.train import processes
+from pasta_lm.train import trainer
 from pasta_lm.train.config import DataConfig, SftConfig
-from pasta_lm.train.processes import check_launch, packs_each
 from pasta_lm.train.sft import train_sft
+from pasta_lm.train.trainer import check_launch, packs_each
 from tests.train.recipes import as_toml, begin, losses, records, sft
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_unsupported_recipes_are_refused_with_several_processes(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     check_launch(has_adapters=has_adapters)  # alone, all of it can be trained
-    monkeypatch.setattr(processes, "num_processes", lambda: 2)
+    monkeypatch.setattr(trainer, "num_processes", lambda: 2)
     with pytest.raises(UsageError, match=reason):
         check_launch(has_adapters=has_adapters)
 
@@ -104,7 +104,7 @@ def test_a_step_has_the_same_number_of_packs_for_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert packs_each(8) == 8
-    monkeypatch.setattr(processes, "num_processes", lambda: 4)
+    monkeypatch.setattr(trainer, "num_processes", lambda: 4)
     assert packs_each(8) == 2
     with pytest.raises(UsageError, match="accumulate is 6, and 4 processes share"):
         packs_each(6)

@@ -119,7 +119,7 @@ def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:
     """Let the systems answer what is missing; models are loaded only if something is."""
     from pasta_lm import __version__
     from pasta_lm.evaluate.alpaca import answer_instructions
-    from pasta_lm.evaluate.provenance import provenance
+    from pasta_lm.evaluate.records import provenance
     from pasta_lm.strategies.model import Pasta
 
     systems = run.settings.systems

@@ -29,7 +29,7 @@ from pasta_lm.cli import (
     view,
 )
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.renamed import translate
+from pasta_lm.cli.tables import translate
 from pasta_lm.errors import MissingExtraError, PastaError
 
 MAX_ERROR_LINES = 4

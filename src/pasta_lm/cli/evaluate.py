@@ -13,7 +13,7 @@ import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import ENVIRONMENT, Json, Model, option
-from pasta_lm.cli.frontier_table import NoPublished, print_frontier
+from pasta_lm.cli.speed import NoPublished, print_frontier
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 from pasta_lm.errors import InputError
@@ -236,10 +236,9 @@ def frontier(
     Runs no model: a point without records is printed as "not run", with the command that makes
     them.
     """
-    from pasta_lm.evaluate.comparison import read_comparison
     from pasta_lm.evaluate.frontier import report
-    from pasta_lm.evaluate.points import read_points
-    from pasta_lm.evaluate.published import published
+    from pasta_lm.evaluate.pages import published
+    from pasta_lm.evaluate.points import read_comparison, read_points
 
     asked = read_comparison(comparison)
     found = report(asked, read_points(asked))

@@ -1,16 +1,16 @@
-"""The paper's table and figures of speed, from records of answers or from traces."""
+"""Print the paper's table of speed, and comparisons of many points."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pasta_lm.cli.flags import Json, option
-from pasta_lm.cli.frontier_table import NoPublished, print_published
-from pasta_lm.cli.tables import interval, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import read_text, write_text
 from pasta_lm.errors import InputError
 
@@ -58,7 +58,7 @@ def speed(
     Nothing is decoded. Geometric means are the headline; figures have 95 % bootstrap intervals.
     What the paper reports stands below, and in Figure 4 as hollow squares: for orientation.
     """
-    from pasta_lm.evaluate.published import published
+    from pasta_lm.evaluate.pages import published
     from pasta_lm.evaluate.speed import speed_tables
 
     rates: dict[str, Any] = {}
@@ -111,4 +111,80 @@ def _print(table: dict[str, dict[str, Any]], baseline: str) -> None:
     typer.echo(
         f"\n{', '.join(kinds)}; speedups over {baseline}'s answer to the same prompt; geometric "
         "means, except arithm.; 95 % bootstrap intervals over prompts"
+    )
+
+
+Figures = Mapping[str, Any]
+
+NoPublished = Annotated[
+    bool, option("--no-published", help="Leave out the figures that the paper reports.")
+]
+
+
+def print_frontier(found: Figures) -> None:
+    """Print what ``frontier.report`` returned."""
+    missing = (*found["not_run"], *found["step_costs"], *found["replays"])
+    not_run = [[m["name"], f"not run: {m['command']}"] for m in missing if not m.get("found")]
+    header = ["", "quality", "theoretical", "realised", "length", "frontier"]
+    print_table(header, [*map(_row, found["points"]), *not_run])
+    _print_reference_points(found)
+    if found["comparisons"]:
+        typer.echo()
+        header = [f"{found['ours']} against", "speed", "grade", "speedup", "verdict"]
+        print_table(header, [_verdict(row) for row in found["comparisons"]], text_columns=(0, 1, 4))
+    kinds = ", ".join(found["kinds"]) or "nothing was run"
+    typer.echo(
+        f"\n{kinds}: {found['num_prompts']} prompts of split {found['split']}, against the "
+        f"sequential answers of {found['baseline']}, paired by prompt; 95 % bootstrap intervals; "
+        "speedups are geometric means; !: length outside 0.95 to 1.05 of the baseline's"
+    )
+    if "published" in found:
+        print_published(found["published"])
+
+
+def _row(point: Figures) -> list[str]:
+    on_it = [speed for speed, is_on in point["on_frontier"].items() if is_on]
+    figures = [interval(point[key]) for key in ("quality", "theoretical_speedup")]
+    length = ("! " if point["is_length_unusual"] else "") + interval(point["length_ratio"])
+    realised = interval(point["realised_speedup"])
+    return [point["name"], *figures, realised, length, ", ".join(on_it) or "-"]
+
+
+def _verdict(row: Figures) -> list[str]:
+    said = row["verdict"] + (f": {row['by']}" if row["verdict"] == "better" else "")
+    figures = [interval(row[key]) for key in ("quality_difference", "speed_ratio")]
+    return [row["rival"], row["speed"], *figures, said]
+
+
+def _print_reference_points(found: Figures) -> None:
+    """Print the speed over the fastest sequential decoding, and of perfect forks."""
+    rows = [(p["name"], p["over_fastest_sequential"]) for p in found["points"]]
+    if found["fastest_sequential"]:
+        typer.echo()
+        header = ["realised, over the fastest sequential decoding", found["fastest_sequential"]]
+        print_table(header, [[name, interval(ratio)] for name, ratio in rows if ratio])
+    shares = [(p["name"], p["of_perfect_forks"]) for p in found["points"] if p["of_perfect_forks"]]
+    if shares:
+        typer.echo()
+        kinds = ("theoretical", "realised")
+        cells = [[name, *(interval(share[kind]) for kind in kinds)] for name, share in shares]
+        print_table(["speed / that of perfect forks", *kinds], cells)
+
+
+def print_published(found: Figures) -> None:
+    """Print the figures that the paper reports, under their label."""
+    typer.echo(f"\n{found['label']}")
+    print_table(
+        ["", "win rate, %", "theoretical", "realised", "efficiency"],
+        [
+            [
+                one["name"],
+                number(one["win_rate"], 1),
+                *(
+                    number(one[k])
+                    for k in ("theoretical_speedup", "realised_speedup", "efficiency")
+                ),
+            ]
+            for one in found["points"]
+        ],
     )

@@ -46,8 +46,8 @@ def sft(
 
     recipe = read_recipe(config, SftConfig, changes or ())
     silence_libraries()
-    from pasta_lm.train.processes import is_first
     from pasta_lm.train.sft import preflight, train_sft
+    from pasta_lm.train.trainer import is_first
 
     if dry_run:
         typer.echo(preflight(recipe), err=True)
@@ -119,7 +119,7 @@ def router(
     sot-router uses it.
     """
     from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.train.annotators import SOT_ANNOTATORS
+    from pasta_lm.tasks.baselines import SOT_ANNOTATORS
     from pasta_lm.train.router import train_router
 
     require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))

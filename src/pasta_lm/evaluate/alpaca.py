@@ -35,8 +35,14 @@ from pasta_lm.evaluate.answering import (
     answer_id,
 )
 from pasta_lm.evaluate.benchmark import Benchmark
-from pasta_lm.evaluate.instructions import Instruction, Reference, read_instructions, read_reference
-from pasta_lm.evaluate.judgements import read_difficulty, read_gamed
+from pasta_lm.evaluate.judgements import (
+    Instruction,
+    Reference,
+    read_difficulty,
+    read_gamed,
+    read_instructions,
+    read_reference,
+)
 from pasta_lm.evaluate.speed import ANSWERS
 from pasta_lm.evaluate.win_rates import Calibration
 from pasta_lm.journal import Journal, Row, read_rows, write_rows

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, PastaError
 from pasta_lm.evaluate.alpaca import AlpacaRun, outcomes_of
-from pasta_lm.evaluate.instructions import alpaca_eval_rows
 from pasta_lm.evaluate.intervals import as_dict, mean
-from pasta_lm.evaluate.judgements import Judgement
-from pasta_lm.evaluate.length_control import interval
+from pasta_lm.evaluate.judgements import Judgement, alpaca_eval_rows
 from pasta_lm.evaluate.pages import alpaca_page
 from pasta_lm.evaluate.speed import Systems, answer_of, speed_table
 from pasta_lm.evaluate.win_rates import (
     comparability,
     fitted_of,
+    interval,
     plain_figures,
     refusal,
     win_rate_figures,

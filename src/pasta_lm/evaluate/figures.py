@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta_lm.errors import InputError, MissingExtraError
 from pasta_lm.evaluate.intervals import Span, as_span
+from pasta_lm.evaluate.pages import LABEL, PUBLISHED
 from pasta_lm.evaluate.points import Speed
-from pasta_lm.evaluate.published import LABEL, PUBLISHED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

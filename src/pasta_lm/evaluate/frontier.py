@@ -15,9 +15,18 @@ from statistics import fmean
 from typing import Any
 
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate.comparison import Comparison, Point, SideMeasurement
 from pasta_lm.evaluate.intervals import as_dict, geometric_mean
-from pasta_lm.evaluate.points import Pairing, PointAnswers, Speed, Verdict, pair, speed_ratio
+from pasta_lm.evaluate.points import (
+    Comparison,
+    Pairing,
+    Point,
+    PointAnswers,
+    SideMeasurement,
+    Speed,
+    Verdict,
+    pair,
+    speed_ratio,
+)
 from pasta_lm.evaluate.quality import decisions, quality, smallest_difference
 from pasta_lm.evaluate.records import task_of
 from pasta_lm.evaluate.speed import num_failed, realised, speed

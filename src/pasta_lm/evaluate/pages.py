@@ -1,9 +1,11 @@
-"""Write reports as Markdown pages, with jinja2 templates beside this file."""
+"""Markdown pages of reports, and the paper's own figures as labelled reference points."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -78,3 +80,33 @@ def _notes(figures: Figures) -> list[str]:
             f"{figures['first_place_share']:.1%}"
         )
     return said
+
+
+LABEL = (
+    "published, Gemma 7B, AlpacaEval, not comparable with ours unless judge, baseline and prompts "
+    "are the same"
+)
+NUM_PROMPTS = 805
+
+
+class Published(NamedTuple):
+    """One row of the paper's results."""
+
+    name: str
+    method: str
+    win_rate: float
+    realised_speedup: float
+    theoretical_speedup: float
+    efficiency: float | None = None
+    """Realised / theoretical speedup, if the paper has it."""
+    source: str = ""
+
+
+_FILE = Path(__file__).with_name("published.toml")
+PUBLISHED = tuple(Published(**row) for row in tomllib.loads(_FILE.read_text("utf-8"))["points"])
+
+
+def published() -> dict[str, Any]:
+    """Return the paper's figures as a report has them, each with its source."""
+    points = [one._asdict() for one in PUBLISHED]
+    return {"label": LABEL, "num_prompts": NUM_PROMPTS, "points": points}

@@ -1,12 +1,14 @@
-"""Graded answers and the record files that keep them; every figure is computed from records."""
+"""Graded answers as rows of a file, where they were made, and their export for replay."""
 
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
@@ -16,6 +18,10 @@ from pasta_lm.language.document import parse_program
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
 
 PERFECT, ALWAYS, RANDOM = "perfect forks", "always fork", "random fork"
 """Reference answers that are replayed: with their true forks, with every unit a block, and with
@@ -148,3 +154,50 @@ def _row(one: GradedAnswer, wordings: str | None) -> Row:
         "response" if has_lengths else "annotated": one.program,
         "source": one.strategy,
     }
+
+
+def provenance(model: Pasta, version: str) -> dict[str, str]:
+    """Return what a stored answer says of the model's machine and of this version."""
+    loaded = model.engine.loaded
+    device = str(loaded.device)
+    named = machine_of(model) or device
+    return {
+        "hardware": named if "cuda" in device else f"{named}, {processor()}",
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "commit": commit() or f"release {version}",
+        "version": version,
+    }
+
+
+def machine_of(model: Pasta) -> str | None:
+    """Return the name of the device on which a model runs; None if it is not known."""
+    from pasta_lm.engines.torch.self_test import devices
+
+    device = str(model.engine.loaded.device)
+    return next((name for name in devices() if name.startswith(device)), None)
+
+
+def commit() -> str | None:
+    """Return the commit of this code, with a plus if files were changed; None: no repository."""
+    folder = Path(__file__).parent
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder.parent)) else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -27,7 +27,6 @@ from pasta_lm.evaluate.answering import (
     System,
 )
 from pasta_lm.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
-from pasta_lm.evaluate.provenance import machine_of
 from pasta_lm.evaluate.quality import decisions, share
 from pasta_lm.evaluate.records import (
     ALWAYS,
@@ -36,6 +35,7 @@ from pasta_lm.evaluate.records import (
     RANDOM,
     UNMASKED,
     GradedAnswer,
+    machine_of,
     read_answers,
 )
 from pasta_lm.evaluate.speed import realised, speed

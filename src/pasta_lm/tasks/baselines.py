@@ -1,4 +1,4 @@
-"""Write answers in the forms that the baselines learn: APAR's forked details, SoT's points.
+"""Write answers as the baselines learn them (APAR's details, SoT's points); all annotators by name.
 
 APAR's published rules read the layout: the label of a list item, or the first sentence of a
 paragraph, stays in the parent, and the rest is forked. ``forked_document`` has these rules in their
@@ -14,11 +14,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from random import Random
 
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.parser import FORK_TOPIC
+from pasta_lm.tasks.annotators import ANNOTATORS as PASTA_ANNOTATORS
+from pasta_lm.tasks.annotators import Annotator, gold, noisy, plain
 from pasta_lm.tasks.layout import Layout, Part, parts, rest
+from pasta_lm.tasks.task import Task
 
 MIN_DETAIL_CHARACTERS = 10
 """Shorter details are not forked (APAR's scripts)."""
@@ -128,3 +132,77 @@ def _lead_and_detail(part: Part, label_end: int | None) -> list[Item]:
     if len(text[end:].strip()) < MIN_DETAIL_CHARACTERS:
         return [Text(text)]
     return [Text(text[:end]), Block(FORK_TOPIC, None, (Text(text[end:]),))]
+
+
+WHOLE_SHARE = 0.25
+"""Share of the answers by points that are learned whole too, for prompts without a skeleton."""
+
+
+def apar(task: Task, seed: int = 0) -> Document:
+    """Return the answer as APAR's rules fork it, in their best form on short answers."""
+    return forked_document(task.text)
+
+
+def apar_published(task: Task, seed: int = 0) -> Document:
+    """Return the answer as APAR's published rules fork it."""
+    return published_document(task.text)
+
+
+def apar_gold(task: Task, seed: int = 0) -> Document:
+    """Return the answer with the details of the true blocks forked."""
+    return details_of(gold(task, seed))
+
+
+def apar_noisy(task: Task, seed: int = 0) -> Document:
+    """Return the answer with the details of the noisy annotator's blocks forked."""
+    return details_of(noisy(task, seed))
+
+
+def sot(task: Task, seed: int = 0) -> Document:
+    """Return the answer by points, one for each unit, dependent or not; a share stays whole."""
+    random = Random(f"sot/{task.id}/{seed}")
+    if len(task.units) > 1 and random.random() < WHOLE_SHARE:
+        return plain(task)
+    return by_points(task)
+
+
+def sot_gold(task: Task, seed: int = 0) -> Document:
+    """Return the answer by points where its true structure lets all be written at once.
+
+    Elsewhere it is a single point, which has no skeleton: the model learns to route by itself.
+    """
+    document = _by_points_like(task, gold(task, seed))
+    return document if document.blocks else points_document([(task.units[0].topic, task.text)])
+
+
+def sot_noisy(task: Task, seed: int = 0) -> Document:
+    """Return the answer by points where the noisy annotator lets all be written at once.
+
+    Elsewhere it stays whole. One wrong sync is enough for that, so the model must not learn from it
+    when to write no skeleton: a router decides.
+    """
+    return _by_points_like(task, noisy(task, seed))
+
+
+def by_points(task: Task) -> Document:
+    """Return the answer as blocks alone, one for each unit with the text in front of it."""
+    return points_document(
+        (unit.topic, (unit.before if index else task.preface) + unit.text)
+        for index, unit in enumerate(task.units)
+    )
+
+
+def _by_points_like(task: Task, document: Document) -> Document:
+    is_free = len(document.blocks) > 1 and not document.num_syncs
+    return by_points(task) if is_free or len(task.units) == 1 else document.without_tags()
+
+
+APAR_ANNOTATORS: dict[str, Annotator] = {
+    "apar": apar,
+    "apar_published": apar_published,
+    "apar_gold": apar_gold,
+    "apar_noisy": apar_noisy,
+}
+SOT_ANNOTATORS: dict[str, Annotator] = {"sot": sot, "sot_gold": sot_gold, "sot_noisy": sot_noisy}
+ANNOTATORS: dict[str, Annotator] = PASTA_ANNOTATORS | APAR_ANNOTATORS | SOT_ANNOTATORS
+"""All annotators that a recipe can name."""

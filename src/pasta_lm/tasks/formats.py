@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.draw import Draw, wordings
 from pasta_lm.tasks.task import Dependence, Split, Task, Unit
-from pasta_lm.tasks.wordings import wordings
 
 ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.families import held_out, mixed, paired_lists, sections, tallies
+from pasta_lm.tasks.families import mixed, paired_lists, sections
 from pasta_lm.tasks.task import Split, Task
 
 
@@ -53,14 +53,14 @@ FAMILIES: dict[str, Family] = {
         Family("two_rounds", mixed.two_rounds),
         Family("uneven", mixed.uneven),
         Family("short_answers", mixed.short_answers, draws=4),
-        Family("tallies_motto", tallies.tallies_motto, partner="tallies"),
-        Family("tallies", tallies.tallies, partner="tallies_motto"),
-        Family("bills_motto", tallies.bills_motto, partner="bills"),
-        Family("bills", tallies.bills, partner="bills_motto"),
-        Family("menus", held_out.menus, held_out=True),
-        Family("savings", held_out.savings, held_out=True),
-        Family("harvest", held_out.harvest, held_out=True),
-        Family("profiles_then_running", held_out.profiles_then_running, held_out=True),
+        Family("tallies_motto", mixed.tallies_motto, partner="tallies"),
+        Family("tallies", mixed.tallies, partner="tallies_motto"),
+        Family("bills_motto", mixed.bills_motto, partner="bills"),
+        Family("bills", mixed.bills, partner="bills_motto"),
+        Family("menus", mixed.menus, held_out=True),
+        Family("savings", mixed.savings, held_out=True),
+        Family("harvest", mixed.harvest, held_out=True),
+        Family("profiles_then_running", mixed.profiles_then_running, held_out=True),
     )
 }
 

@@ -10,8 +10,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.tasks.baselines import APAR_RULES
-from pasta_lm.train.annotators import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
+from pasta_lm.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, APAR_RULES, SOT_ANNOTATORS
 
 WSD = "warmup_stable_decay"
 SplitName = Literal["train", "dev", "test", "hard"]

@@ -34,10 +34,18 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import write_rows
 from pasta_lm.recipe import check_same_settings
-from pasta_lm.train.adapters import adapted, frozen_dtype, merged, snapshot
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.judging import JudgeConfig
-from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
+from pasta_lm.train.learner import (
+    MODEL_FOLDER,
+    Learner,
+    adapted,
+    frozen_dtype,
+    load_learner,
+    merged,
+    save,
+    snapshot,
+)
 from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
 from pasta_lm.train.pair_packs import (
     LogProbs,
@@ -48,9 +56,8 @@ from pasta_lm.train.pair_packs import (
     reference_log_probs,
 )
 from pasta_lm.train.preference_config import LossConfig, PreferenceConfig
-from pasta_lm.train.processes import num_processes
 from pasta_lm.train.rounds import Round, Show, pairs_of
-from pasta_lm.train.trainer import PackTrainer, is_mixed, newest_checkpoint
+from pasta_lm.train.trainer import PackTrainer, is_mixed, newest_checkpoint, num_processes
 
 EARLY_FOLDER = "model-tenth"
 EARLY = 0.1

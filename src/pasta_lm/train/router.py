@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from pasta_lm.errors import InputError
 from pasta_lm.strategies.router import LearnedRouter, features, write_router
 from pasta_lm.tasks import mixture
-from pasta_lm.train.annotators import SOT_ANNOTATORS
+from pasta_lm.tasks.baselines import SOT_ANNOTATORS
 
 MIN_PROMPTS = 5
 """Words of fewer prompts get no weight."""

@@ -17,15 +17,28 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.train.adapters import adapted, frozen_dtype, merged
 from pasta_lm.train.collate import collate, labelled_logits
 from pasta_lm.train.config import SftConfig, TrainConfig
 from pasta_lm.train.example_table import example_table
-from pasta_lm.train.learner import MODEL_FOLDER, Learner, load_learner, save
+from pasta_lm.train.learner import (
+    MODEL_FOLDER,
+    Learner,
+    adapted,
+    frozen_dtype,
+    load_learner,
+    merged,
+    save,
+)
 from pasta_lm.train.losses import next_token_loss
-from pasta_lm.train.processes import check_launch, is_first, num_processes, whole_model
 from pasta_lm.train.sources import PackSet, packs_of
-from pasta_lm.train.trainer import PackTrainer, newest_checkpoint
+from pasta_lm.train.trainer import (
+    PackTrainer,
+    check_launch,
+    is_first,
+    newest_checkpoint,
+    num_processes,
+    whole_model,
+)
 
 
 def train_sft(config: SftConfig, *, resume: bool = False) -> Path:

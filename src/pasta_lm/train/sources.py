@@ -16,8 +16,7 @@ from pasta_lm.data.encode import EncodedExample
 from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.tasks.baselines import APAR_RULES
-from pasta_lm.train.annotators import ANNOTATORS
+from pasta_lm.tasks.baselines import ANNOTATORS, APAR_RULES
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]

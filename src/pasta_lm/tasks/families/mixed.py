@@ -1,12 +1,13 @@
-"""Other structures: two rounds, uneven lengths, short answers, and words chosen by the model."""
+"""Families of several formats, of totals, and the held-out ones, which no training sees."""
 
 from __future__ import annotations
 
-from pasta_lm.tasks.draw import Draw
-from pasta_lm.tasks.families.sections import draw_rows
+from enum import Enum
+
+from pasta_lm.tasks.draw import Draw, wordings
+from pasta_lm.tasks.families.sections import describe, draw_rows, facts_of
 from pasta_lm.tasks.formats import draw_records, summed, write_lines
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
-from pasta_lm.tasks.wordings import wordings
 
 DETAILS = {
     "job": "job", "hobby": "hobby", "pet": "animal", "favourite food": "food", "instrument":
@@ -120,3 +121,169 @@ def code_words(draw: Draw) -> Task:
 
 def _sentences(draw: Draw, file: str) -> list[str]:
     return [draw.wording(wordings(file, place)) for place in ("openings", "clauses")]
+
+
+def menus(draw: Draw) -> Task:
+    """Independent sections of a domain that training lacks."""
+    num = draw.count()
+    dishes, foods = draw.names(num), draw.words("food", 2 * num)
+    flavours, prices = draw.words("quality", num), draw.values(num)
+    rows = [
+        (dish, foods.pop(), foods.pop(), flavour, price)
+        for dish, flavour, price in zip(dishes, flavours, prices, strict=True)
+    ]
+    units = []
+    for dish, one, two, flavour, price in rows:
+        text = (
+            f"{dish} is cooked with {one} and served with {two}. It tastes {flavour}, and guests "
+            f"pay {price} coins for it."
+        )
+        cues = ("cooked", "served", "tastes", "pay")
+        facts = tuple(map(Fact, (one, two, flavour, str(price)), ((cue,) for cue in cues)))
+        units.append(Unit(text, dish, dish, facts))
+    records = draw_records(draw, ("dish", "main", "side", "flavour", "price"), rows)
+    return records.task(draw, [draw.wording(wordings("held_out", "menus"))], units, Dependence.FREE)
+
+
+def savings(draw: Draw) -> Task:
+    """A balance carried from week to week."""
+    num = draw.count(high=7)
+    weeks, ones, twos = draw.names(num), draw.values(num, 11, 49), draw.values(num, 11, 49)
+    rows = list(zip(weeks, ones, twos, strict=True))
+    units: list[Unit] = []
+    balance = 0
+    for index, (week, one, two) in enumerate(rows):
+        addends = (balance, one, two) if index else (one, two)
+        balance = sum(addends)
+        text = f"{week}: {summed(addends)}. The balance is {balance}."
+        needs = frozenset({index - 1}) if index else frozenset[int]()
+        facts = (Fact(str(balance), ("balance",)),)
+        units.append(Unit(text, week, week, facts, needs, fork=False))
+    records = draw_records(draw, ("week", "first", "second"), rows)
+    sentences = [draw.wording(wordings("held_out", "savings"))]
+    return records.task(draw, sentences, units, Dependence.CHAIN, ordered=True)
+
+
+def harvest(draw: Draw) -> Task:
+    """Sub-totals by field, then a figure that needs them."""
+    num = draw.count(high=5)
+    fields, goods = draw.names(num), draw.words("food", num)
+    sacks = [draw.values(3, 11, 39) for _ in fields]
+    units = []
+    for field, good, given in zip(fields, goods, sacks, strict=True):
+        text = f"{field} grew {good}. {summed(given)}. The field gave {sum(given)} sacks."
+        facts = (Fact(good, ("grew",)), Fact(str(sum(given)), ("gave",)))
+        units.append(Unit(text, field, field, facts))
+    sums = [sum(given) for given in sacks]
+    text = f"Overall: {summed(sums)}. The harvest was {sum(sums)} sacks."
+    total = Fact(str(sum(sums)), ("harvest was",))
+    everything = frozenset(range(num))
+    units.append(Unit(text, "Overall", "Overall", (total,), everything, fork=False, weight=num / 2))
+    rows: list[tuple[str | int, ...]] = [
+        (f, g, *s) for f, g, s in zip(fields, goods, sacks, strict=True)
+    ]
+    records = draw_records(draw, ("field", "crop", "first", "second", "third"), rows)
+    return records.task(
+        draw, [draw.wording(wordings("held_out", "harvest"))], units, Dependence.SYNC
+    )
+
+
+def profiles_then_running(draw: Draw) -> Task:
+    """A composition of two: free sections, then a list whose items depend on the one before."""
+    num = draw.choice((2, 3, 4))
+    domain, rows = draw_rows(draw, num)
+    boxes = [name + "box" for name in draw.names(num)]
+    amounts = [draw.values(2, 11, 49) for _ in boxes]
+    units = [Unit(describe(domain, row), row[0], row[0], facts_of(domain, row)) for row in rows]
+    total = 0
+    for index, (box, given) in enumerate(zip(boxes, amounts, strict=True)):
+        addends = (total, *given) if index else tuple(given)
+        total = sum(addends)
+        text = f"{box}: {summed(addends)}. The total is {total}."
+        needs = frozenset({num + index - 1}) if index else frozenset[int]()
+        units.append(Unit(text, box, box, (Fact(str(total), ("total",)),), needs, fork=False))
+    stock: list[tuple[str | int, ...]] = [(b, *g) for b, g in zip(boxes, amounts, strict=True)]
+    lines = write_lines(draw, [*rows, *stock])
+    asked = draw.wording(wordings("held_out", "profiles_then_running")).format(noun=domain.noun)
+    return lines.task(draw, [asked], units, Dependence.CHAIN)
+
+
+class Closing(Enum):
+    """The content of the last line."""
+
+    MOTTO = "words of the prompt"
+    LIST = "the figures of the sections"
+    SUM = "the sum of these figures"
+
+
+NOUNS = {"shop": "object", "stall": "food", "guest": "hobby", "room": "colour", "garden": "flower"}
+"""What has the amounts, and the kind of word that it stands for."""
+
+
+def tallies(draw: Draw) -> Task:
+    """Sections, then a line that repeats their figures."""
+    return _task(draw, Closing.LIST, "listed")
+
+
+def tallies_motto(draw: Draw) -> Task:
+    """The same sections, then a line that needs the prompt alone."""
+    return _task(draw, Closing.MOTTO, "listed")
+
+
+def bills(draw: Draw) -> Task:
+    """Several sub-totals, then a grand total."""
+    return _task(draw, Closing.SUM, "summed")
+
+
+def bills_motto(draw: Draw) -> Task:
+    """The same sub-totals, then a line that needs the prompt alone."""
+    return _task(draw, Closing.MOTTO, "summed")
+
+
+def _task(draw: Draw, closing: Closing, clauses: str) -> Task:
+    noun, kind = draw.choice(tuple(NOUNS.items()))
+    num = draw.count(high=7 if clauses == "listed" else 5)
+    house, *names = draw.names(num + 1)
+    motto = " and ".join(draw.words("quality", 3))
+    goods = draw.words(kind, num)
+    amounts = [draw.values(3, 11, 39) for _ in range(num)]
+    rows: list[tuple[str | int, ...]] = [
+        (n, g, *a) for n, g, a in zip(names, goods, amounts, strict=True)
+    ]
+    records = draw_records(draw, (noun, kind, "first", "second", "third"), rows)
+    side = int(closing is not Closing.MOTTO)
+    clause = draw.wording(wordings("tallies", clauses), side)
+    opening, body = (draw.wording(wordings("tallies", place)) for place in ("openings", "body"))
+    units = [
+        _section(name, good, given) for name, good, given in zip(names, goods, amounts, strict=True)
+    ]
+    units.append(_overall(closing, house, motto, [sum(given) for given in amounts]))
+    asked = [
+        sentence.format(noun=noun, house=house, motto=motto) for sentence in (opening, body, clause)
+    ]
+    dependence = Dependence.FREE if closing is Closing.MOTTO else Dependence.SYNC
+    return records.task(draw, asked, units, dependence)
+
+
+def _section(name: str, good: str, amounts: list[int]) -> Unit:
+    text = f"{name} stands for {good}. {summed(amounts)}. The total is {sum(amounts)}."
+    facts = (Fact(good, ("stands",)), Fact(str(sum(amounts)), ("total",)))
+    return Unit(text, name, name, facts)
+
+
+def _overall(closing: Closing, house: str, motto: str, totals: list[int]) -> Unit:
+    needs = frozenset(range(len(totals)))
+    if closing is Closing.MOTTO:
+        text = f"Overall, this is the house {house}, which is always {motto}."
+        facts = (
+            Fact(house, ("always",)),
+            *(Fact(word, ("always",)) for word in motto.split(" and ")),
+        )
+        needs = frozenset()
+    elif closing is Closing.LIST:
+        text = f"Overall, the totals are {', '.join(map(str, totals))}."
+        facts = tuple(Fact(str(total), ("totals are",)) for total in totals)
+    else:
+        text = f"Overall: {summed(totals)}. The grand total is {sum(totals)}."
+        facts = (Fact(str(sum(totals)), ("grand total",)),)
+    return Unit(text, "Overall", "Overall", facts, needs, fork=False, weight=len(totals) / 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.draw import Draw, wordings
 from pasta_lm.tasks.formats import (
     CHAIN_LABEL,
     FREE_LABEL,
@@ -23,7 +23,6 @@ from pasta_lm.tasks.formats import (
     write_lines,
 )
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
-from pasta_lm.tasks.wordings import wordings
 
 
 def takings(draw: Draw) -> Task:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pasta_lm.tasks.draw import Draw
+from pasta_lm.tasks.draw import Draw, read_data, wordings
 from pasta_lm.tasks.formats import draw_records
 from pasta_lm.tasks.task import Dependence, Fact, Task, Unit
-from pasta_lm.tasks.wordings import read_data, wordings
 
 Row = tuple[str, ...]
 
