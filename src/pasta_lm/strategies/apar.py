@@ -1,8 +1,8 @@
-"""The APAR strategy: at a fork the parent goes on with what comes next, the child writes details.
+"""The APAR strategy: at a fork the parent goes on with the next item, the child writes its details.
 
-A fork has no topic and no length, nothing is joined, and positions leave no gap; so no text can
-depend on what a child wrote. The fork is PASTA's opening promise piece, read by a grammar of its
-own (``Form.FORKED``): every model with tag pieces has it.
+A fork has no topic and no promised length, and no thread ever joins another: no thread sees the
+text of its child. A fork is written with PASTA's opening promise piece, which every model with tag
+pieces has, and is read by a grammar of its own (``Form.FORKED``).
 
 Source: Liu et al. 2024, "APAR: LLMs Can Do Auto-Parallel Auto-Regressive Decoding",
 arXiv 2401.06761, section 3.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
 NAME = "apar"
+# A fork promises no length, so no gap can be computed: parent and child both count on from it.
 POSITIONS = PositionStrategy.CONTINUE
-"""Every thread counts on from its own prefix."""
 
 
 def request(prompt: Sequence[int], params: SamplingParams) -> Request:
@@ -37,7 +37,7 @@ def request(prompt: Sequence[int], params: SamplingParams) -> Request:
 def replay(
     prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
-    """Return the request that decodes a given answer, whose blocks are written by children.
+    """Return the request that decodes a given answer; each of its blocks is a child's text.
 
     Raises:
         VocabularyError: the answer has a sync, which APAR cannot express.

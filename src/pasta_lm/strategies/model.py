@@ -23,17 +23,15 @@ from pasta_lm.strategies.router import read_router
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
 
-Prompt = sot.Prompt
-"""With a chat template a text is the user's message; without one the model continues it."""
-Positions = PositionStrategy | str | None
-"""Where main goes on after a promise; None: as the model was trained."""
+Prompt = sot.Prompt  # a text is the user's message; without a chat template, the model continues it
+Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
 
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE)
 SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
-EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)
-"""Strategies whose tokens are those of the sequential one."""
+EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
 STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE)
+# 'oracle' needs the true length of every block, which only a given answer has.
 POSITIONS = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
 NO_TAG_PIECES = (
     "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
@@ -72,8 +70,8 @@ class Pasta:
         """Load a model folder, a hub id or a model that comes with the package.
 
         Args:
-            source: A folder that ``save_pretrained`` wrote, a hub id, 'builtin' or
-                'builtin-sequential', its sequential baseline without tags.
+            source: A folder that ``save_pretrained`` wrote, a hub id, 'builtin', or its
+                sequential baseline 'builtin-sequential', which has no tags.
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
@@ -86,20 +84,21 @@ class Pasta:
         """
         source = builtin_folder(source) if source in BUILTINS else source
         draft = builtin_folder(draft) if draft in BUILTINS else draft
-        try:
+        try:  # torch is an optional dependency: the module must be importable without it
             from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
         except ModuleNotFoundError as exc:
             if exc.name is None or exc.name.startswith("pasta_lm"):
-                raise
+                raise  # a fault of the package, not an extra that is not installed
             raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         loaded = load(source, dtype=dtype, device=device)
         guess = None
         if draft is not None:
             guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
         engine = TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS)
-        return cls(engine, router=read_router(Path(source)), guess=guess)
+        router = read_router(Path(source))  # None for a hub id, which is no local folder
+        return cls(engine, router=router, guess=guess)
 
     @property
     def has_tag_pieces(self) -> bool:
@@ -138,13 +137,13 @@ class Pasta:
             prompt = [{"role": "user", "content": prompt}]
         if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)
-            return self._by_points(prompt, params, strategy)
+            return self._by_points(prompt, params, strategy)  # wraps the prompt, then encodes it
         ids = loaded.vocabulary.encode_prompt(prompt)
         if strategy in SPECULATIVE:
             return speculation.request(ids, params, self._guess(strategy), strategy)
         if not self.supports(strategy):
             self._note_fallback(strategy)
-            strategy = sequential.NAME
+            strategy = sequential.NAME  # tags that it was not trained on would fork at random
         if strategy == sequential.NAME:
             return sequential.request(ids, params)
         if strategy == apar.NAME:
@@ -162,7 +161,7 @@ class Pasta:
         wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
         router = self.router if strategy == sot.ROUTED else None
         asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
-        return replace(asked, strategy=strategy)
+        return replace(asked, strategy=strategy)  # ``sot.request`` names both 'sot'
 
     def _guess(self, strategy: str) -> Guess:
         guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
@@ -228,8 +227,8 @@ def builtin_folder(name: str | Path) -> Path:
 
 
 def baseline_of(name: str) -> str:
-    """Return the model whose sequential answers are the baseline of a model: often itself."""
-    return SEQUENTIAL_BASELINE if name == BUILTIN else name
+    """Return the model whose sequential answers are the baseline of a model."""
+    return SEQUENTIAL_BASELINE if name == BUILTIN else name  # others are their own baseline
 
 
 def _positions(chosen: Positions, default: PositionStrategy) -> PositionStrategy:

@@ -22,9 +22,9 @@ NAME = "pasta"
 def request(
     prompt: Sequence[int],
     params: SamplingParams,
-    positions: PositionStrategy = PositionStrategy.PREDICT,
+    positions: PositionStrategy = PositionStrategy.PREDICT,  # the paper's choice
 ) -> Request:
-    """Return the request for a prompt of token ids; ``positions`` are those after a promise."""
+    """Return the request for a prompt; ``positions`` says where main goes on after a promise."""
     return Request(prompt=prompt, params=params, positions=positions, strategy=NAME)
 
 
@@ -36,5 +36,5 @@ def replay(
     positions: PositionStrategy = PositionStrategy.PREDICT,
 ) -> Request:
     """Return the request that decodes a given annotated answer."""
-    forced = vocabulary.encode_document(document)
+    forced = vocabulary.encode_document(document)  # a block without a promised length gets its own
     return replace(request(prompt, params, positions), forced=forced)

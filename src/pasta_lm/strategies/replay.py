@@ -1,8 +1,7 @@
 """Replay annotated answers: decode given texts sequentially and in parallel, and compare the speed.
 
-The tokens are forced, the work is real: every forward pass feeds one token per live thread,
-computes logits and samples a token, which is discarded. Both runs of an answer follow each other in
-the same engine, so their ratio is measured under the same conditions.
+The tokens are forced, but the work is real: every forward pass feeds one token per live thread,
+computes logits and samples a token, which is discarded.
 
 Source: PASTA, section 5.1 (theoretical and realised speedup, parallelism).
 """
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
+Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Figures:
         """Compute the figures."""
         if not pairs:
             return cls()
+        # Geometric means: a speedup of 2 and one of 1/2 must cancel out.
         theoretical = geometric_mean(
             pair.parallel.theoretical_speedup(pair.sequential) for pair in pairs
         )
@@ -104,8 +106,7 @@ class ReplayReport:
     positions: str
     strategy: str = pasta.NAME
     pairs: Sequence[Pair] = ()
-    skipped: Sequence[tuple[str, str]] = ()
-    """Id and reason of the answers that the strategy cannot express or the model cannot hold."""
+    skipped: Sequence[Skipped] = ()  # not expressible by the strategy, or beyond the context
     was_interrupted: bool = False
 
     @property
@@ -146,17 +147,16 @@ def replay(
     positions: PositionStrategy = PositionStrategy.PREDICT,
     strategy: str = pasta.NAME,
     max_threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ReplayReport:
     """Decode each answer sequentially, then in parallel.
 
-    A model without tag pieces is given them, in place: the text is forced, so their rows need no
-    training. After Ctrl-C the report is that of the answers that were done.
+    Missing tag pieces are added to the model. After Ctrl-C the report has all pairs so far.
 
     Args:
         answers: The answers to decode.
         loaded: The model.
-        positions: Positions after a promise; strategies without promises ignore them.
+        positions: Where main goes on after a promise; strategies without promises ignore it.
         strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
         max_threads: Threads that decode in the same pass; None: all.
         progress: Called after each answer with the number of done and of all answers.
@@ -165,24 +165,81 @@ def replay(
     from pasta_lm.engines.torch.loading import with_pieces
 
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
-    if not loaded.vocabulary.has_pieces:
+    if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    requests, pairs = list[_Requests](), list[Pair]()
-    skipped: list[tuple[str, str]] = []
-    for answer in answers:
-        try:
-            requests.append(_requests(answer, loaded, strategy, positions, max_threads))
-        except (ValueError, VocabularyError) as exc:
-            if strategy == pasta.NAME:  # it can express every answer
-                raise
-            skipped.append((answer.id, str(exc)))
+    encoder = _Encoder(loaded.vocabulary, strategy, positions, max_threads)
+    requests, not_expressed = encoder.encode_all(answers)
     both = [request for one in requests for request in (one.sequential, one.parallel)]
+    # Requests are decoded one at a time, so the largest one sets the size of the cache.
     num_entries = max((len(one.prompt) + one.params.max_tokens for one in both), default=1)
     engine = TorchEngine(loaded, pool_tokens=num_entries)
+    pairs, too_long, was_interrupted = _decode_all(engine, requests, progress)
+    return ReplayReport(
+        model=loaded.name,
+        device=str(loaded.device),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        weights=weights,
+        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
+        strategy=strategy,
+        pairs=pairs,
+        skipped=not_expressed + too_long,
+        was_interrupted=was_interrupted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """Encodes answers as requests of one strategy."""
+
+    vocabulary: Vocabulary
+    strategy: str
+    positions: PositionStrategy
+    max_threads: int | None
+
+    def encode_all(self, answers: Sequence[Record]) -> tuple[list[_Requests], list[Skipped]]:
+        """Return the requests, and the answers that the strategy cannot express."""
+        requests, skipped = list[_Requests](), list[Skipped]()
+        for answer in answers:
+            try:
+                requests.append(self._encode(answer))
+            except (ValueError, VocabularyError) as exc:
+                if self.strategy == pasta.NAME:  # it can express every answer, so this is a fault
+                    raise
+                skipped.append((answer.id, str(exc)))
+        return requests, skipped
+
+    def _encode(self, answer: Record) -> _Requests:
+        vocabulary, params = self.vocabulary, SamplingParams()
+        # The engine refuses an empty prompt, and some records have no prompt.
+        prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
+        document = answer.document.with_lengths(vocabulary.count_tokens)
+        one = bounded(sequential.replay(prompt, document, vocabulary, params), None)
+        if self.strategy == sot.NAME:
+            return _Requests(answer, one, self._by_points(answer))
+        if self.strategy == apar.NAME:
+            many = apar.replay(prompt, document, vocabulary, params)
+        else:
+            many = pasta.replay(prompt, document, vocabulary, params, self.positions)
+        return _Requests(answer, one, bounded(many, self.max_threads))
+
+    def _by_points(self, answer: Record) -> Request:
+        document = answer.document
+        if not document.blocks:  # one point is too few for a skeleton: it is decoded sequentially
+            document = Document((Block("", None, (Text(document.plain_text),)),))
+        asked = sot.replay(answer.prompt or "\n", document, self.vocabulary, SamplingParams())
+        assert asked.expansion is not None
+        starts = asked.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
+        return bounded(asked, self.max_threads, sum(len(start.prefix) for start in starts))
+
+
+def _decode_all(
+    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress | None
+) -> tuple[list[Pair], list[Skipped], bool]:
+    """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
+    pairs, skipped = list[Pair](), list[Skipped]()
     for one in requests[:1]:  # first passes allocate and compile, so they are not timed
-        with suppress(RequestError):
+        with suppress(RequestError):  # reported below, where the answer is decoded again
             _decode(engine, one)
-    was_interrupted = False
     try:
         for index, one in enumerate(requests, start=1):
             try:
@@ -192,61 +249,22 @@ def replay(
             if progress is not None:
                 progress(index, len(requests))
     except KeyboardInterrupt:
-        was_interrupted = True
-    return ReplayReport(
-        model=loaded.name,
-        device=str(loaded.device),
-        dtype=str(loaded.dtype).removeprefix("torch."),
-        weights=weights,
-        positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
-        strategy=strategy,
-        pairs=pairs,
-        skipped=skipped,
-        was_interrupted=was_interrupted,
-    )
-
-
-def _requests(
-    answer: Record,
-    loaded: LoadedModel,
-    strategy: str,
-    positions: PositionStrategy,
-    max_threads: int | None,
-) -> _Requests:
-    vocabulary, params = loaded.vocabulary, SamplingParams()
-    prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
-    document = answer.document.with_lengths(vocabulary.count_tokens)
-    one = bounded(sequential.replay(prompt, document, vocabulary, params), None)
-    if strategy == sot.NAME:
-        return _Requests(answer, one, _by_points(answer, vocabulary, max_threads))
-    if strategy == apar.NAME:
-        many = apar.replay(prompt, document, vocabulary, params)
-    else:
-        many = pasta.replay(prompt, document, vocabulary, params, positions)
-    return _Requests(answer, one, bounded(many, max_threads))
-
-
-def _by_points(answer: Record, vocabulary: Vocabulary, max_threads: int | None) -> Request:
-    """Return the request of an answer by points; without blocks, the whole answer is one point."""
-    document = answer.document
-    if not document.blocks:
-        document = Document((Block("", None, (Text(document.plain_text),)),))
-    asked = sot.replay(answer.prompt or "\n", document, vocabulary, SamplingParams())
-    assert asked.expansion is not None
-    starts = asked.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
-    return bounded(asked, max_threads, sum(len(start.prefix) for start in starts))
+        return pairs, skipped, True
+    return pairs, skipped, False
 
 
 def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
     """Limit a request to its forced tokens, their end, and the tokens that its points are given."""
     assert request.forced is not None
-    blocks = request.forced.blocks
-    num_tokens = 1 + num_given + len(request.forced.main) + sum(len(block) + 2 for block in blocks)
-    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=len(blocks))
+    # The engine reserves cache for as many tokens as the limit allows, so no more are allowed.
+    num_tokens = request.forced.num_tokens + 1 + num_given
+    num_blocks = len(request.forced.blocks)
+    params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=num_blocks)
     return replace(request, params=params)
 
 
 def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
+    # One run directly after the other, so that a change of the machine's load affects both.
     alone, together = _run(engine, requests.sequential), _run(engine, requests.parallel)
     return Pair(
         id=requests.answer.id,
@@ -259,6 +277,6 @@ def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
 
 def _run(engine: TorchEngine, request: Request) -> Answer:
     (answer,) = engine.generate([request])[0]
-    if answer.finish_reason != "stop":
+    if answer.finish_reason != "stop":  # ``bounded`` left room, so the context was too short
         raise RequestError("the answer needs positions beyond the model's context")
     return answer

@@ -1,6 +1,6 @@
-"""The router of Skeleton-of-Thought: decide from a prompt alone whether to answer by a skeleton.
+"""The router of Skeleton-of-Thought: it decides from a prompt whether to decode a skeleton.
 
-Logistic regression over the words of a prompt and its pairs of neighbouring words; it is trained
+It is a logistic regression over the words and the pairs of neighbouring words of a prompt, trained
 in ``train/router.py``. The paper finetunes a language model of 120 million parameters for this.
 
 Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, section 4 (SoT-R).
@@ -26,14 +26,12 @@ _WORD = re.compile(r"\w+")
 class LearnedRouter:
     """Log-linear weights of the words of a prompt."""
 
-    bias: float
-    """Log odds of a prompt without known words."""
-    weights: Mapping[str, float]
-    """What each word or pair of neighbours adds to the log odds."""
+    bias: float  # the log odds of a prompt without known words
+    weights: Mapping[str, float]  # what each word or pair of neighbours adds to the log odds
 
     def __call__(self, prompt: str) -> bool:
         """Return whether the answer should begin with a skeleton."""
-        return self.log_odds(prompt) > 0
+        return self.log_odds(prompt) > 0  # a probability above one half
 
     def log_odds(self, prompt: str) -> float:
         """Return the logarithm of the odds that the answer should begin with a skeleton."""
@@ -42,6 +40,7 @@ class LearnedRouter:
 
 def features(prompt: str) -> set[str]:
     """Return the words of a prompt and each pair of neighbouring words, in lower case."""
+    # A set: the weights were trained on whether a word occurs, not on how often.
     words = [word.lower() for word in _WORD.findall(prompt)]
     return {*words, *(f"{one} {other}" for one, other in pairwise(words))}
 
@@ -52,6 +51,7 @@ def write_router(router: LearnedRouter, folder: Path) -> Path:
     Raises:
         InputError: it cannot be written.
     """
+    # Sorted and rounded, so that the files of two trainings can be compared line by line.
     weights = {one: round(weight, 4) for one, weight in sorted(router.weights.items())}
     found = {"version": VERSION, "bias": round(router.bias, 4), "weights": weights}
     file = folder / FILE_NAME

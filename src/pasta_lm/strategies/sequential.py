@@ -1,6 +1,6 @@
 """The sequential strategy: one thread decodes the answer from the first token to the last.
 
-It runs in the same engine as every other strategy; speedups are relative to it.
+It runs in the same engine as all other strategies, so a speedup over it compares strategies alone.
 """
 
 from __future__ import annotations
@@ -28,5 +28,6 @@ def replay(
     prompt: Sequence[int], document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
     """Return the request that decodes a given answer with its tags stripped."""
+    # Encoded as one text: stretches between tags, encoded alone, can have more tokens together.
     forced = EncodedDocument(main=tuple(vocabulary.encode_text(document.plain_text)), blocks=())
     return replace(request(prompt, params), forced=forced)

@@ -2,10 +2,10 @@
 
 Prompt and skeleton are computed once and shared by all points; the prompt of each point is fed in
 one pass. If a skeleton has fewer than two points, the prompt is answered sequentially. A router can
-decide from the prompt alone that there will be no skeleton. The skeleton is not part of the answer.
+decide from the prompt alone to decode no skeleton. The skeleton is not part of the answer.
 
-Our prompts ask for the same as the paper's, but a point's prompt follows the skeleton instead of
-repeating the question. Every change of a prompt is a new version.
+Our prompts ask for the same as the paper's, but the prompt of a point follows the skeleton, whose
+cache entries it sees, instead of repeating question and skeleton.
 
 Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, sections 2 and 4 (router),
 prompts 1 and 2.
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
     from pasta_lm.engines.vocabulary import Vocabulary
 
 NAME, ROUTED = "sot", "sot-router"
-MIN_POINTS = 2
-MAX_SKELETON_TOKENS = 256
-"""A skeleton is cut here; ten points of five words have about a hundred tokens."""
+MIN_POINTS = 2  # a single point would decode in one thread, after a skeleton that saves nothing
+MAX_SKELETON_TOKENS = 256  # skeletons are cut here; ten points of five words have about 100 tokens
 
-Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or messages with 'role' and 'content'."""
-Router = Callable[[str], bool]
-"""Returns whether the answer to a prompt should begin with a skeleton."""
+Prompt = str | Sequence[Mapping[str, str]]  # a text, or messages with 'role' and 'content'
+Router = Callable[[str], bool]  # returns whether a prompt's answer should begin with a skeleton
 
 _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
@@ -45,28 +42,23 @@ _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 class Wording:
     """The text around a prompt, a skeleton and its points."""
 
-    version: str
-    """Its name in records of runs."""
-    question: str
-    """The user's message, with the prompt as {question}."""
-    lead: str
-    """The beginning of the model's skeleton: given, not decoded."""
-    point: str
-    """The prompt of one point, with its {number} and {point}."""
-    is_turn: bool = False
-    """Whether the prompt of a point is a message of the user, after the skeleton."""
-    opening: str = ""
-    """The beginning of the model's text of a point: given, and part of the answer."""
+    version: str  # its name in records of runs; every change of a text gets a new one
+    question: str  # the user's message, with the prompt as {question}
+    lead: str  # the beginning of the skeleton: given, not decoded
+    point: str  # the prompt of one point, with its {number} and {point}
+    is_turn: bool = False  # whether the prompt of a point is a message of the user
+    opening: str = ""  # the beginning of a point's text: given, and part of the answer
 
 
+# For a model that was trained on skeletons and their points.
 FINETUNED = Wording(
     version="finetuned-1",
     question="{question}",
     lead="Skeleton:\n",
     point="\nPoint {number}: {point}\n",
 )
-"""For a model that was trained on skeletons and their points."""
 
+# For an instruction-tuned model: the paper's two-shot prompt.
 PROMPTED = Wording(
     version="prompted-1",
     question="""\
@@ -94,14 +86,13 @@ Skeleton:
 Now give the skeleton of the answer to this question.
 {question}
 Skeleton:""",
-    lead="1.",
+    lead="1.",  # given, as in the paper: the model begins with a list, not with a remark about it
     point="""\
 Now write out one point of your skeleton and no other: point {number}. Continue it in one or two \
 short sentences, and do not go on to the next point.""",
     is_turn=True,
-    opening="{number}. {point}",
+    opening="{number}. {point}",  # given, so that the model goes on instead of repeating it
 )
-"""For an instruction-tuned model: the paper's two-shot prompt."""
 
 
 class Point(NamedTuple):
@@ -115,10 +106,8 @@ class Point(NamedTuple):
 class Stages:
     """Both stages of one prompt as token ids."""
 
-    prompt: tuple[int, ...]
-    """Precedes the skeleton."""
-    fallback: Start
-    """Begins the sequential answer, if there are too few points."""
+    prompt: tuple[int, ...]  # precedes the skeleton
+    fallback: Start  # begins the sequential answer, if there are too few points
     _vocabulary: Vocabulary
     _wording: Wording
 
@@ -128,16 +117,17 @@ class Stages:
         alone = vocabulary.encode_prompt(prompt)
         asked = vocabulary.encode_prompt(_asked(prompt, wording))
         whole = (*asked, *vocabulary.encode_text(wording.lead))
+        # The fallback reuses the cache of the tokens with which both prompts begin, except for its
+        # own last token, which is fed again: its logits choose the first token of the answer.
         pairs = zip(alone[:-1], whole, strict=False)
-        # The last shared token is fed again: its logits choose the first token of the answer.
         num_shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(alone) - 1)
-        num_shared = min(num_shared, len(whole))
+        num_shared = min(num_shared, len(whole))  # ``whole`` may be the shorter one
         fallback = Start(prefix=tuple(alone[num_shared:]), num_seen=num_shared)
         return cls(whole, fallback, vocabulary, wording)
 
     def starts(self, skeleton: str) -> list[Start]:
         """Return the start of each point, or that of the sequential answer."""
-        points = read_points(self._wording.lead + skeleton)
+        points = read_points(self._wording.lead + skeleton)  # the lead may hold the first number
         if len(points) < MIN_POINTS:
             return [self.fallback]
         return [self.start(point, is_first=index == 0) for index, point in enumerate(points)]
@@ -149,6 +139,7 @@ class Stages:
         opening = wording.opening.format(number=point.number, point=point.text)
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
         prefix = (*encode(asked), *vocabulary.encode_text(opening))
+        # Given points stand on lines of their own; a trained model decodes its line breaks itself.
         text = opening if is_first or not opening else f"\n{opening}"
         return Start(prefix=prefix, topic=bounded_topic(point.text), text=text)
 
@@ -167,13 +158,13 @@ def request(
     """
     if router is not None and not router(_question(prompt)):
         alone = sequential.request(vocabulary.encode_prompt(prompt), params)
-        return replace(alone, strategy=NAME)
+        return replace(alone, strategy=NAME)  # the trace names the strategy that was asked for
     stages = Stages.of(prompt, vocabulary, wording)
     return Request(
         prompt=stages.prompt,
         params=params,
-        positions=PositionStrategy.CONTINUE,
-        forks=False,
+        positions=PositionStrategy.CONTINUE,  # points begin after main has ended: there is no gap
+        forks=False,  # threads begin by the expansion; tags are masked
         expansion=Expansion(starts=stages.starts, max_main_tokens=MAX_SKELETON_TOKENS),
         strategy=NAME,
     )
@@ -205,6 +196,7 @@ def read_points(skeleton: str) -> list[Point]:
     """Return the numbered lines of a skeleton; of lines with the same number the first."""
     points: dict[int, Point] = {}
     for number, text in _POINT.findall(skeleton):
+        # A model may repeat its list until it is cut; each point is to be expanded once.
         points.setdefault(int(number), Point(int(number), text))
     return list(points.values())
 
@@ -224,7 +216,7 @@ def blocks_of(document: Document) -> tuple[Block, ...]:
 def skeleton_of(blocks: Sequence[Block]) -> str:
     """Return the numbered topics of the blocks; empty for fewer than ``MIN_POINTS``."""
     if len(blocks) < MIN_POINTS:
-        return ""
+        return ""  # ends the skeleton at once, and the sequential answer begins
     return "\n".join(f"{number}. {block.topic}" for number, block in enumerate(blocks, start=1))
 
 
