@@ -1,4 +1,4 @@
-"""Kill annotation runs at random moments, fill their disk, and compare what they leave.
+"""Kill annotation runs at random moments, fill their disk, and compare their results.
 
     python benchmarks/annotation_kills.py OUT.json [--kills 300] [--fills 20]
 
@@ -46,7 +46,7 @@ SMALLEST_KB, LARGEST_KB = 8, 400
 
 
 def teacher_server() -> ScriptedServer:
-    """Return a teacher that errs, behind a server that fails."""
+    """Return a teacher with wrong replies, behind a server with failures."""
     return ScriptedServer(teacher_by_rule(0.3, 0.1), FAULTS)
 
 

@@ -21,7 +21,7 @@ from tests.witness import Witness
 
 
 def worst(name: str, strategy: PositionStrategy, num_programs: int, device: str) -> float:
-    """Return the largest difference over some programs."""
+    """Return the largest difference over several programs."""
     model = loaded(name, device)
     rng = random.Random(f"{name} {strategy}")
     differences = []

@@ -1,4 +1,4 @@
-"""Measure how many guessed tokens at a time make the exact sequential ways fastest.
+"""Measure which number of guessed tokens makes speculative decoding fastest.
 
     python benchmarks/guesses.py MODEL OUT.json [--draft DIR]
 
@@ -33,7 +33,7 @@ PARAMS = SamplingParams(max_tokens=1024)
 def requests_of(
     prompt: list[int], drafts: dict[int, DraftModel], numbers: list[int]
 ) -> dict[str, Request]:
-    """Return by name each way to answer one prompt with the sequential tokens."""
+    """Return, by name, each strategy whose tokens equal the sequential ones."""
     asked = {sequential.NAME: sequential.request(prompt, PARAMS)}
     for number in numbers:
         guess = speculation.PromptLookup(num_guesses=number)
@@ -53,11 +53,11 @@ def answer(engine: TorchEngine, request: Request) -> Answer:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="who answers: a folder, or builtin-sequential")
+    parser.add_argument("model", help="model folder, or builtin-sequential")
     parser.add_argument("out", type=Path)
     parser.add_argument("--draft", help="folder of the smaller model")
     parser.add_argument("--num-per-family", type=int, default=2, help="prompts")
-    parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)), help="by comma")
+    parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)), help="comma-separated")
     args = parser.parse_args()
     torch.set_num_threads(1)
     numbers = [int(number) for number in args.numbers.split(",")]

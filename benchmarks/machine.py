@@ -1,4 +1,4 @@
-"""Say what a figure was measured on."""
+"""Describe the machine of a measurement."""
 
 from __future__ import annotations
 

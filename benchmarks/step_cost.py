@@ -119,7 +119,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="T, by comma")
+    parser.add_argument(
+        "--widths", default=",".join(map(str, WIDTHS)), help="values of T, comma-separated"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(["a few words are enough to make a tokenizer of bytes"])

@@ -1,4 +1,4 @@
-"""Print what ``runs/laptop.sh`` measured as the Markdown tables of ``docs/results.md``.
+"""Print the results of ``runs/laptop.sh`` as the Markdown tables of ``docs/results.md``.
 
 ``python runs/laptop_tables.py build/laptop/results``; files that are not there have no table. With
 ``--split dev`` the headline is that of ``pasta-gold-dev.json``: of a model before its report.
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def print_headline(gold: Figures, noisy: Figures | None) -> None:
-    """Print a column for each way to answer, and one for families that no training saw."""
+    """Print a column for each strategy, and one for the held-out families."""
     columns = {"sequential": gold["sequential"], "gold": gold["pasta"]}
     if noisy is not None:
         columns["noisy"] = noisy["pasta"]
@@ -116,7 +116,7 @@ def print_columns(columns: dict[str, Figures], rows: Iterable[tuple[str, str]]) 
 
 
 def print_families(ways: Figures, noisy: Figures | None) -> None:
-    """Print a row for each family: grades, forks, and the speed that there is and could be."""
+    """Print a row for each family: grades, forks, realised and attainable speed."""
     sequential, gold = ways["sequential"], ways["pasta"]
     columns = [
         ("sequential grade", sequential, "quality"),
@@ -136,7 +136,7 @@ def print_families(ways: Figures, noisy: Figures | None) -> None:
 
 
 def print_audit(found: dict[str, Figures]) -> None:
-    """Print what it costs each family to break one rule, and whether its name is earned."""
+    """Print the cost of breaking one rule per family, and whether its label is confirmed."""
     always = found["audit-always-fork-dev"]["strategies"]
     never = found.get("audit-never-sync-dev", {"strategies": {"pasta": None}})["strategies"]
     print_row(["family", "units are", "never fork", "always fork", "never sync", "as named"])
@@ -206,7 +206,7 @@ def verdict(dependence: Dependence, always: Figures | None, never: Figures | Non
 
 
 def of_family(way: Figures | None, name: str) -> Figures:
-    """Return one family's figures of a way to answer, none if it has none."""
+    """Return the figures of one strategy for one family, none if it has none."""
     if way is None:
         return {}
     families = way["families"] | way["held_out"]["families"]

@@ -1,4 +1,4 @@
-"""Record what a refactoring must not change, and compare two recordings.
+"""Record the behaviour that a refactoring must preserve, and compare two recordings.
 
 ``frozen.py record FOLDER`` runs the oracle models, the verbs and the encoder of this checkout and
 writes one JSON file each. ``frozen.py compare BEFORE AFTER`` exits with 1 and names every value
@@ -117,7 +117,7 @@ def tasks() -> dict[str, Any]:
 
 
 def replay() -> dict[str, Any]:
-    """Return what replaying annotated answers with random weights finds."""
+    """Return the report of replaying annotated answers with random weights."""
     answers = SHARED / "annotated" / "gemma-7b-it.jsonl.gz"
     shape = ROOT / "benchmarks" / "shapes" / "llama-6m.json"
     options = ("--random", shape, "--limit", NUM_REPLAYED, "--threads", 1)
@@ -199,7 +199,7 @@ def encoded() -> dict[str, Any]:
 
 
 def checks() -> dict[str, Any]:
-    """Return what ``check`` says of a table of texts."""
+    """Return the diagnostics of ``check`` for a table of texts."""
     return {
         name: json.loads(_pasta("check", "-", "--format", "json", stdin=text, codes=(0, 3)))
         for name, text in TEXTS.items()
@@ -212,7 +212,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def record(folder: Path, names: list[str]) -> None:
-    """Write what each part finds."""
+    """Write the recording of each part."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or PARTS:
         with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8") as file:
@@ -221,7 +221,7 @@ def record(folder: Path, names: list[str]) -> None:
 
 
 def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
-    """Yield every place at which two recordings differ, clocks and machines apart."""
+    """Yield every difference of two recordings, except times and machines."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             if any(word in key for word in (*CLOCKS, *PLACES)) or key.endswith(("_s", "_ms")):
@@ -243,7 +243,7 @@ def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
 
 
 def compare(before: Path, after: Path, names: list[str]) -> int:
-    """Print what differs; return 1 if anything does."""
+    """Print the differences; return 1 if there are any."""
     num_differences = 0
     for name in names or PARTS:
         parts = []

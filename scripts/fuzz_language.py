@@ -1,4 +1,4 @@
-"""Hold random texts to the laws of the language, and stop at the first that breaks one.
+"""Check random texts against the laws of the language; stop at the first violation.
 
 python -m scripts.fuzz_language [--cases 1000000] [--seed 0]
 """
@@ -19,7 +19,7 @@ REPORT_EVERY = 50_000
 
 
 def random_text(chance: random.Random) -> str:
-    """Return a short text, mostly made of tags and of what resembles them."""
+    """Return a short text that consists mostly of tags and of text similar to tags."""
     parts = []
     for _ in range(chance.randint(0, 12)):
         is_noise = chance.random() < 0.25
@@ -28,7 +28,7 @@ def random_text(chance: random.Random) -> str:
 
 
 def main() -> None:
-    """Try as many texts as were asked for; a failure prints the text that caused it."""
+    """Check the requested number of texts; print the text that fails."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--cases", type=int, default=1_000_000)
     arguments.add_argument("--seed", type=int, default=0)

@@ -237,7 +237,7 @@ def find_wide_verbs(source: Path) -> list[str]:
 
 
 def is_within_limits(modules: list[Module], offenders: dict[str, list[str]]) -> bool:
-    """Print every limit with what stands against it; return whether all are kept."""
+    """Print every limit with its measured value; return whether all are met."""
     num_core = sum(module.num_lines for module in modules if module.package in CORE)
     limits = [
         ("lines", sum(module.num_lines for module in modules), MAX_LINES),
@@ -254,8 +254,8 @@ def main() -> None:
     """Print the measures; with ``--check``, fail where a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="?", type=Path, default=SOURCE)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is passed")
-    parser.add_argument("--list", action="store_true", help="name every offender")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    parser.add_argument("--list", action="store_true", help="list every violation")
     arguments = parser.parse_args()
     modules = read_modules(arguments.source)
     print_packages(modules)

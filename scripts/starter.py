@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about how many tokens a text has: the rule of the lengths in the files."""
+    """Return an estimate of the number of tokens, as used for the lengths in the files."""
     return round(TOKENS_PER_WORD * len(text.split()))
 
 
@@ -60,14 +60,14 @@ def read() -> list[Row]:
 
 
 def both_passes() -> tuple[list[Record], list[Record]]:
-    """Return what was annotated twice: the first pass, and the second in the same order."""
+    """Return both annotations of the doubly annotated answers, in the same order."""
     second = read_records(SECOND_PASS)
     first = {record.id: record for record in read_records(ROWS)}
     return [first[record.id] for record in second], second
 
 
 def figures() -> str:
-    """Return what stands below the card's mark."""
+    """Return the generated part of the card."""
     rows = read()
     first, second = both_passes()
     found = agreement([one.document for one in first], [one.document for one in second])
@@ -180,7 +180,7 @@ class Marks(NamedTuple):
 
 
 def marks(document: Document) -> Marks:
-    """Return where the tags of an answer of depth 1 stand."""
+    """Return the positions of the tags of an answer of depth 1."""
     text = document.plain_text
     found = list(spans(document))
     trimmed = [_trimmed(text, begin, end) for begin, end in found if end is not None]

@@ -42,7 +42,7 @@ def sentence(module: Path) -> str:
 
 
 def place(path: Path) -> tuple[bool, int, str]:
-    """Order files before folders, both as the story has them, then by name."""
+    """Return the sort key: files before folders, both in the order of the paper, then by name."""
     rank = STORY.index(path.stem) if path.stem in STORY else len(STORY)
     return path.is_dir(), rank, path.name
 
