@@ -68,17 +68,19 @@ def tasks(
     ] = None,
     num_prompts: Annotated[
         int | None,
-        option("--num-prompts", metavar="N", min=1, help="Of the families that training sees."),
+        option(
+            "--num-prompts", metavar="N", min=1, help="Number of prompts of the trained families."
+        ),
     ] = None,
     num_timed: Annotated[
         int | None,
-        option("--num-timed", metavar="N", min=0, help="Of each family decoded alone, for clocks."),
+        option("--num-timed", metavar="N", min=0, help="Prompts a family that are timed."),
     ] = None,
     split: Annotated[
         str | None, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
     ] = None,
     seed: Annotated[
-        int | None, option("--seed", metavar="S", min=0, help="Of the first prompts.")
+        int | None, option("--seed", metavar="S", min=0, help="Seed of the first prompt.")
     ] = None,
     records: Annotated[
         Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
@@ -203,9 +205,11 @@ def export(
     records: Annotated[
         Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
     ],
-    out: Annotated[Path, option("--out", metavar="FILE.jsonl", help="What replay reads.")],
+    out: Annotated[
+        Path, option("--out", metavar="FILE.jsonl", help="Annotated answers for replay.")
+    ],
     strategy: Annotated[
-        str, option("--strategy", metavar="NAME", help="Whose answers: pasta, apar, sot.")
+        str, option("--strategy", metavar="NAME", help="Strategy of the answers: pasta, apar, sot.")
     ] = "pasta",
 ) -> None:
     """Export recorded answers as annotated data, to replay them.

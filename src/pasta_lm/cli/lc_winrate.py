@@ -23,11 +23,13 @@ AllowMissing = Annotated[
 def lc_winrate(
     annotations: Annotated[
         Path,
-        option("--annotations", metavar="FILE.jsonl[.gz]", help="Judgements: a line each."),
+        option("--annotations", metavar="FILE.jsonl[.gz]", help="Stored judgements."),
     ],
-    difficulty: Annotated[Path, option("--difficulty", metavar="CSV", help="Of each instruction.")],
+    difficulty: Annotated[
+        Path, option("--difficulty", metavar="CSV", help="Difficulty by instruction.")
+    ],
     gamed: Annotated[
-        Path, option("--gamed", metavar="CSV", help="Verdicts on the gamed reference.")
+        Path, option("--gamed", metavar="CSV", help="Judgements of the gamed reference.")
     ],
     allow_missing: AllowMissing = False,
     as_json: Json = False,
