@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pasta_lm.cli.play import read_scenes
 from pasta_lm.cli.terminal import ASCII, Glyphs, console, harmless
-from pasta_lm.cli.view import ThreadViews, live_threads, picture, summary
+from pasta_lm.cli.thread_view import ThreadViews, live_threads, picture, summary
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace

@@ -19,8 +19,8 @@ from pasta_lm.evaluate.alpaca_report import (
 )
 from pasta_lm.evaluate.answering import TOO_LONG, System
 from pasta_lm.evaluate.judgements import read_instructions, read_judgements, read_reference
+from pasta_lm.judging.judge import load_template
 from pasta_lm.judging.llm_judge import LLMJudge
-from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import RetryPolicy
 from tests.judging.endpoint import ScriptedTransport, answers_of, stated

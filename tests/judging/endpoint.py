@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.journal import Journal
+from pasta_lm.judging.judge import load_template
 from pasta_lm.judging.llm_judge import LLMJudge
-from pasta_lm.judging.template import load_template
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import RetryPolicy
 from pasta_lm.remote.transport import Response

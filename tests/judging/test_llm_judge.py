@@ -11,16 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.errors import EndpointError, InputError, UsageError
-from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner, both_orders, smoothed_ratio
-from pasta_lm.judging.llm_judge import MissingVerdictsError
-from pasta_lm.judging.template import (
+from pasta_lm.judging.judge import (
+    Comparison,
+    Judge,
     Method,
     Problem,
+    Verdict,
+    Winner,
+    both_orders,
     load_template,
     read_verdict,
+    smoothed_ratio,
     template_names,
     verdict_of,
 )
+from pasta_lm.judging.llm_judge import MissingVerdictsError
 from pasta_lm.remote.chat import read_reply
 from tests.judging.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
 

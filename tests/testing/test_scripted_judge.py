@@ -8,9 +8,15 @@ from types import ModuleType
 import pytest
 
 from pasta_lm.journal import Journal
-from pasta_lm.judging.judge import Comparison, Winner, both_orders
+from pasta_lm.judging.judge import (
+    Comparison,
+    Problem,
+    Winner,
+    both_orders,
+    load_template,
+    read_verdict,
+)
 from pasta_lm.judging.llm_judge import LLMJudge
-from pasta_lm.judging.template import Problem, load_template, read_verdict
 from pasta_lm.remote.chat import read_reply
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.testing import scripted_judge, scripted_teacher

@@ -291,7 +291,7 @@ import os, signal, sys
 from pathlib import Path
 from pasta_lm import journal
 from pasta_lm.judging.judge import both_orders
-from pasta_lm.judging.template import load_template
+from pasta_lm.judging.judge import load_template
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.remote.client import ChatClient, Endpoint
 from pasta_lm.remote.pace import Pace

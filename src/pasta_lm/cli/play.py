@@ -51,7 +51,7 @@ def play(
     from rich.text import Text
 
     from pasta_lm.cli.terminal import can_animate, console, glyphs
-    from pasta_lm.cli.view import picture, summary
+    from pasta_lm.cli.thread_view import picture, summary
     from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.language import parse
 
@@ -76,7 +76,7 @@ def _animate(engine: ScriptedEngine, prompt: str, pause_s: float) -> None:
     import time
 
     from pasta_lm.cli.terminal import console
-    from pasta_lm.cli.view import live_threads
+    from pasta_lm.cli.thread_view import live_threads
 
     with live_threads(console(sys.stderr)) as show:
         for events in engine.steps(engine.request(prompt)):

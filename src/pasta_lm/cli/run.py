@@ -161,7 +161,7 @@ def _answer(
 ) -> list[Answer]:
     """Return the answers; in a terminal, a single answer is shown while it is decoded."""
     from pasta_lm.cli.terminal import can_animate, console
-    from pasta_lm.cli.view import live_threads
+    from pasta_lm.cli.thread_view import live_threads
     from pasta_lm.engines.request import Finished
 
     if params.n > 1 or not is_shown or not can_animate():
@@ -177,7 +177,7 @@ def _answer(
 
 def _print(answers: list[Answer], *, as_json: bool) -> None:
     from pasta_lm.cli.terminal import can_animate, console, glyphs, harmless
-    from pasta_lm.cli.view import picture, summary
+    from pasta_lm.cli.thread_view import picture, summary
 
     if as_json:
         objects = [answer.to_dict() for answer in answers]

@@ -46,10 +46,9 @@ from pasta_lm.evaluate.judgements import (
 from pasta_lm.evaluate.speed import ANSWERS
 from pasta_lm.evaluate.win_rates import Calibration
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
-from pasta_lm.judging.judge import Comparison, both_orders
+from pasta_lm.judging.judge import FOLDER as TEMPLATES
+from pasta_lm.judging.judge import Comparison, both_orders, load_template
 from pasta_lm.judging.llm_judge import LLMJudge, Outcome
-from pasta_lm.judging.template import FOLDER as TEMPLATES
-from pasta_lm.judging.template import load_template
 from pasta_lm.recipe import check_choice, check_same_settings
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.strategies import sequential

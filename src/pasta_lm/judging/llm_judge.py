@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 
 from pasta_lm.errors import PastaError
 from pasta_lm.journal import Journal, Row, held
-from pasta_lm.judging.judge import Comparison, Verdict
-from pasta_lm.judging.template import JudgeTemplate, Problem, Reading, read_verdict, verdict_of
+from pasta_lm.judging.judge import (
+    Comparison,
+    JudgeTemplate,
+    Problem,
+    Reading,
+    Verdict,
+    read_verdict,
+    verdict_of,
+)
 from pasta_lm.remote.budget import (
     Budget,
     CostLimitError,

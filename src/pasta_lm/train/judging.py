@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
-from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner
+from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner, load_template
 from pasta_lm.judging.llm_judge import LLMJudge, Progress, missing_to_json
-from pasta_lm.judging.template import load_template
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import ChatClient, Endpoint
