@@ -69,7 +69,9 @@ def logits() -> dict[str, Any]:
 
     torch.set_num_threads(1)
     found = {}
-    for name in ARCHITECTURES:
+    for name, architecture in ARCHITECTURES.items():
+        if architecture.tokenizer == "unigram":
+            continue  # its training breaks ties by chance, so programs differ between processes
         model = loaded(name)
         rng = random.Random(name)
         for positions in PositionStrategy:
