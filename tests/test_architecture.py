@@ -65,3 +65,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "tokenizers", "typer", "rich"}
     code = f"import pasta_lm, sys; sys.exit(' '.join({heavy!r} & {{*sys.modules}}) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_function_is_long_no_import_circular_and_no_verb_has_many_flags() -> None:
+    script = SOURCE.parents[1] / "scripts" / "measure_source.py"
+    found = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    for finding in ("functions over 60 lines", "import circles", "verbs with more than 10 flags"):
+        assert f"\n{finding}: 0\n" in found.stdout, found.stdout
