@@ -22,7 +22,7 @@ DOORS = {
     "recipe.py": "pydantic",
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/vocabulary.py": "transformers tokenizers",
-    "remote/transport.py": "httpx httpx2 openai",
+    "remote/transport.py": "httpx2 openai",
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers accelerate",

@@ -101,3 +101,8 @@ class VocabularyError(ModelError):
 
 class RemoteError(PastaError):
     """Report a remote server that fails, or whose reply is invalid."""
+
+
+def cause(error: Exception) -> str:
+    """Return the cause of a failed read or write without system codes and without the path."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, PastaError, UsageError
+from pasta_lm.errors import InputError, PastaError, UsageError, cause
 
 Row = dict[str, Any]
 
@@ -110,7 +110,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

@@ -23,7 +23,7 @@ from pasta_lm.annotate.sources import ROWS_AT_ONCE
 from pasta_lm.annotate.teacher import MAX_RETURNS, read_prompt
 from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.engines.scripted import words
-from pasta_lm.errors import InputError, PastaError
+from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import write_rows
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
@@ -61,7 +61,7 @@ def write_set(config: AnnotateConfig, journal: AnnotationLog) -> list[Path]:
         part.replace(folder / CARD)
     except (OSError, InputError) as exc:
         raise PastaError(
-            f"{folder} cannot be written: {exc}",
+            f"{folder} cannot be written: {cause(exc)}",
             hint="the journal is complete; make room and run the same command again",
         ) from exc
     names = [RECORDS, *([PARQUET] if has_parquet else []), FAILURES, CARD]

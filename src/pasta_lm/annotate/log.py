@@ -16,7 +16,7 @@ from typing import Any
 
 from pasta_lm.annotate.sources import SourceRow
 from pasta_lm.annotate.teacher import Outcome
-from pasta_lm.errors import InputError, PastaError
+from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Journal, Row, held
 from pasta_lm.recipe import check_same_settings
 from pasta_lm.remote.budget import Prices, Spending, Tokens
@@ -175,7 +175,7 @@ def open_log(
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(held(folder / LOCK))
         except OSError as exc:
-            raise PastaError(f"{folder} cannot be written: {exc}") from exc
+            raise PastaError(f"{folder} cannot be written: {cause(exc)}") from exc
         yield AnnotationLog(folder, settings, prices)
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError
+from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError, cause
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 NOT_JSON = "not_json"
@@ -185,7 +185,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
     except FileNotFoundError as exc:
         raise InputError(f"no such file: {path}") from exc
     except (OSError, EOFError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
 
 
 def _parquet_rows(path: Path) -> Iterator[Any]:

@@ -19,7 +19,7 @@ CORE = ("typer", "rich")
 EXTRAS = {
     "torch": ("torch", "transformers", "safetensors", "tokenizers"),
     "train": ("accelerate", "peft", "pydantic", "scikit-learn", "tensorboard"),
-    "data": ("openai", "pyarrow", "datasets", "pydantic"),
+    "data": ("openai", "httpx2", "pyarrow", "datasets", "pydantic"),
     "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError, MissingFileError, PastaError
+from pasta_lm.errors import InputError, MissingFileError, PastaError, cause
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 
@@ -105,7 +105,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     except OSError as exc:
-        raise InputError(f"{path} cannot be written: {exc}") from exc
+        raise InputError(f"{path} cannot be written: {cause(exc)}") from exc
     return len(rows)
 
 
@@ -122,7 +122,7 @@ def read_lines(path: Path) -> Iterator[str]:
     except FileNotFoundError as exc:
         raise MissingFileError(path) from exc
     except (OSError, EOFError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
 
 
 def _record(row: Any, number: int) -> Record:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 
 _STAGES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-"""Which key of a tokenizer, when it is made of several, lists its parts under which name."""
+"""Keys of a tokenizer's stages, and the key under which a composite stage lists its parts."""
 
 
 class RebuiltModel(NamedTuple):
@@ -41,7 +41,7 @@ def as_middle_of_text(tokenizer: Json) -> Json:
 
 
 def decoder_types(tokenizer: Json) -> frozenset[str]:
-    """Return which kinds of decoder a tokenizer chains."""
+    """Return the types of the decoders that a tokenizer chains."""
     return frozenset(stage["type"] for stage in _flat(tokenizer["decoder"], "decoders"))
 
 

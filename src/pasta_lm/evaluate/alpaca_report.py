@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError, PastaError
+from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.evaluate.alpaca import AlpacaRun, outcomes_of
 from pasta_lm.evaluate.intervals import as_dict, mean
 from pasta_lm.evaluate.judgements import Judgement, alpaca_eval_rows
@@ -264,7 +264,7 @@ def write_outputs(run: AlpacaRun, report: Figures) -> None:
             (run.folder / file).parent.mkdir(parents=True, exist_ok=True)
             (run.folder / file).write_text(text, "utf-8")
         except OSError as exc:
-            raise PastaError(f"{run.folder / file} cannot be written: {exc}") from exc
+            raise PastaError(f"{run.folder / file} cannot be written: {cause(exc)}") from exc
 
 
 def file_name(system: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.engines.annotated import read_lines
-from pasta_lm.errors import InputError, MissingExtraError
+from pasta_lm.errors import InputError, MissingExtraError, cause
 
 _KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
 
@@ -277,7 +277,7 @@ def _array(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError as exc:
         raise InputError(f"no such file: {path}") from exc
     except (OSError, ValueError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} is no array of objects")
     return rows

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.errors import InputError
+from pasta_lm.errors import InputError, cause
 from pasta_lm.evaluate.structure import Structure
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
@@ -84,7 +84,7 @@ def write_answers(path: Path, answers: Iterable[GradedAnswer]) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(one.to_row(), ensure_ascii=False) + "\n" for one in answers)
     except OSError as exc:
-        raise InputError(f"{path} cannot be written: {exc}") from exc
+        raise InputError(f"{path} cannot be written: {cause(exc)}") from exc
 
 
 def read_answers(path: Path) -> list[GradedAnswer]:
@@ -96,7 +96,7 @@ def read_answers(path: Path) -> list[GradedAnswer]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     found = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.evaluate.answering import TOO_LONG
 from pasta_lm.evaluate.intervals import as_dict, geometric_mean, mean
 from pasta_lm.evaluate.judgements import json_lines
@@ -184,7 +184,7 @@ def _traces(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
         try:
             trace = Trace.from_json(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as exc:
-            raise InputError(f"{path} cannot be read: {exc}") from exc
+            raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
         except InputError as exc:
             raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
         tokens = [token.text for token in trace.tokens if token.role is Role.CONTENT]

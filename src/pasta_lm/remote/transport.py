@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx2 as httpx
 import openai
 
 from pasta_lm.errors import RemoteError, UsageError
-
-try:
-    import httpx2 as httpx
-except ImportError:  # openai before version 3
-    import httpx  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from pasta_lm.remote.client import Endpoint

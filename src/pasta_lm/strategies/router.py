@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from pasta_lm.errors import InputError, ModelError
+from pasta_lm.errors import InputError, ModelError, cause
 
 FILE_NAME = "router.json"
 VERSION = 1
@@ -58,7 +58,7 @@ def write_router(router: LearnedRouter, folder: Path) -> Path:
     try:
         file.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as exc:
-        raise InputError(f"{file} cannot be written: {exc}") from exc
+        raise InputError(f"{file} cannot be written: {cause(exc)}") from exc
     return file
 
 

@@ -1,1 +1,1 @@
-"""How we learn: collation, losses, supervised finetuning, preferences."""
+"""Training: collation, losses, supervised finetuning and preference optimisation."""

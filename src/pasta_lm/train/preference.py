@@ -30,7 +30,7 @@ from transformers import (
 from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.engines.torch.model_folder import read_pasta_config
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import write_rows
 from pasta_lm.recipe import check_same_settings
@@ -137,7 +137,7 @@ def check_same_recipe(config: PreferenceConfig) -> None:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
-        raise InputError(f"{path} cannot be read: {exc}") from exc
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     if not isinstance(before, dict):
         raise InputError(f"{path} is no JSON object")
     # The first runs had no choice of judge, and were judged by the grader.

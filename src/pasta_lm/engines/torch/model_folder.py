@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.encoded_document import check_piece_ids
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import ModelError, UsageError, VocabularyError
+from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES
@@ -111,7 +111,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
-        raise ModelError(f"{file} cannot be read: {exc}") from exc
+        raise ModelError(f"{file} cannot be read: {cause(exc)}") from exc
     if not isinstance(data, dict):
         raise ModelError(f"{file} holds no JSON object")
     return data
