@@ -319,6 +319,7 @@ while num < int(os.environ.get("MEET", 0)) and time.monotonic() < deadline:
 def is_named(variable):
     return os.environ.get(variable, "?") in name
 if is_named("STOP"):
+    time.sleep(1)  # until the others can be interrupted
     sys.exit(130)
 if name == "page" or is_named("FAIL"):
     sys.exit(1)
