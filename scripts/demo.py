@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pasta_lm import Pasta, SamplingParams
 from pasta_lm.cli.terminal import can_animate, console, glyphs, silence_libraries
-from pasta_lm.cli.view import ThreadViews, picture, summary
+from pasta_lm.cli.thread_view import ThreadViews, picture, summary
 from pasta_lm.engines.request import Answer, Finished, StreamEvent
 from pasta_lm.tasks.registry import example
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "pasta_lm"
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
@@ -68,8 +70,24 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_no_function_is_long_no_import_circular_and_no_verb_has_many_flags() -> None:
-    script = SOURCE.parents[1] / "scripts" / "measure_source.py"
+    script = ROOT / "scripts" / "measure_source.py"
     found = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     for finding in ("functions over 60 lines", "import circles", "verbs with more than 10 flags"):
         assert f"\n{finding}: 0\n" in found.stdout, found.stdout
+
+
+SCRIPTS = sorted(
+    path for folder in ("scripts", "runs", "benchmarks") for path in ROOT.glob(f"{folder}/**/*.py")
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_every_name_that_a_script_imports_from_the_package_exists(script: Path) -> None:
+    nodes = ast.walk(ast.parse(script.read_text("utf-8")))
+    for node in (one for one in nodes if isinstance(one, ast.ImportFrom)):
+        if (node.module or "").split(".")[0] == "pasta_lm":
+            module = import_module(str(node.module))
+            for name in node.names:
+                if not hasattr(module, name.name):
+                    import_module(f"{node.module}.{name.name}")

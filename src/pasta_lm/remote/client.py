@@ -56,10 +56,10 @@ def connect(endpoint: Endpoint) -> Transport:
     """Return the transport of an endpoint.
 
     Raises:
-        MissingExtraError: openai is not installed.
+        MissingExtraError: openai 3, which brings httpx2, is not installed.
         UsageError: the address is wrong or the key is missing.
     """
-    if not find_spec("openai"):
+    if not (find_spec("openai") and find_spec("httpx2")):  # openai 2 has no httpx2
         raise MissingExtraError(f"asking {endpoint.base_url}", "data")
     from pasta_lm.remote.transport import Transport
 
