@@ -250,8 +250,9 @@ def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Mon
     assert "authorization" not in headers
 
 
-def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "find_spec", lambda name: None)
+@pytest.mark.parametrize("missing", ["openai", "httpx2"])
+def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr(client, "find_spec", lambda name: None if name == missing else name)
     with pytest.raises(MissingExtraError, match=r"pip install 'pasta-lm\[data\]'"):
         ChatClient(Endpoint(base_url="http://h/v1", model="m"))
 
