@@ -1,0 +1,161 @@
+"""Annotate answers by reading: write batches for readers, build annotated rows from their marks.
+
+``show`` writes the answers with their units numbered, some to a file. ``apply`` reads the marks
+(``annotate/marks.py`` has their form), names every bad one by file and line, and writes the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.annotate.marks import Marks, marked, parse_marks, shown
+from pasta_lm.engines.annotated import read_lines
+from pasta_lm.errors import InputError, PastaError
+
+SOURCE = "pasta-lm own answers"
+LICENCE = "Apache-2.0"
+PROVENANCE = (
+    "instruction written for pasta-lm; answer by SmolLM2-135M-Instruct; annotated by a language "
+    "model that read both; facts not looked up"
+)
+TOKENIZER = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines; the last one may still be being written."""
+    return [json.loads(line) for line in read_lines(path) if line.endswith("\n")]
+
+
+def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: bool) -> None:
+    """Write batches of the answers that no batch of the folder holds yet, whole batches only."""
+    asked = {row["id"]: row["instruction"] for row in read(instructions)}
+    folder.mkdir(parents=True, exist_ok=True)
+    older = sorted(folder.glob("*.txt"))
+    seen = {name for file in older for name in re.findall(r"^### (\S+)$", file.read_text(), re.M)}
+    new = [row for row in read(answers) if row["ended"] and row["id"] not in seen]
+    batches = (new[begin : begin + num_rows] for begin in range(0, len(new), num_rows))
+    for number, batch in enumerate(batches, start=len(older) + 1):
+        if len(batch) < num_rows and not rest:
+            break
+        texts = (f"### {row['id']}\n{asked[row['id']]}\n{shown(row['answer'])}\n" for row in batch)
+        path = folder / f"{number:03}.txt"
+        path.write_text("\n".join(texts), encoding="utf-8")
+        print(path)
+
+
+def apply(
+    marks: Path, answers: Path, instructions: Path, out: Path, count: Callable[[str], int]
+) -> int:
+    """Write the annotated rows in the order of the instructions; return how many marks are bad."""
+    asked = {row["id"]: row for row in read(instructions)}
+    texts = {row["id"]: row["answer"] for row in read(answers)}
+    rows, skipped, num_bad = {}, Counter[str](), 0
+    seen: dict[str, str] = {}
+    for place, line in _lines(marks):
+        try:
+            one = parse_marks(line)
+            if one.id not in texts:
+                raise InputError(f"{one.id} is no id of {answers.name}")
+            if one.id in seen:
+                raise InputError(f"{one.id} was marked before, in {seen[one.id]}")
+            seen[one.id] = place
+            if one.skip is not None:
+                skipped[one.skip] += 1
+                continue
+            rows[one.id] = _row(asked[one.id], texts[one.id], one, count)
+        except PastaError as error:
+            num_bad += 1
+            print(f"{place}: {error}", file=sys.stderr)
+    with out.open("w", encoding="utf-8") as file:
+        for name in (name for name in asked if name in rows):
+            file.write(json.dumps(rows[name], ensure_ascii=False) + "\n")
+    print(
+        f"{len(rows)} rows, {sum(skipped.values())} skipped, {num_bad} bad marks", file=sys.stderr
+    )
+    for reason, number in skipped.most_common():
+        print(f"  skipped: {reason}: {number}", file=sys.stderr)
+    return num_bad
+
+
+def missing(batch: Path, marks: Path) -> list[str]:
+    """Return the answers of a batch (or of a folder of them) that no line of the marks names."""
+    files = sorted(batch.glob("*.txt")) if batch.is_dir() else [batch]
+    named = {line.partition(":")[0].strip() for _, line in _lines(marks)}
+    shown_ids = (re.findall(r"^### (\S+)$", file.read_text("utf-8"), re.M) for file in files)
+    return [name for ids in shown_ids for name in ids if name not in named]
+
+
+def _lines(marks: Path) -> Iterator[tuple[str, str]]:
+    files = sorted(marks.glob("*.txt")) if marks.is_dir() else [marks]
+    for file in files:
+        for number, line in enumerate(read_lines(file), start=1):
+            if line.strip():
+                yield f"{file}:{number}", line
+
+
+def _row(asked: dict[str, Any], text: str, marks: Marks, count: Callable[[str], int]) -> dict:
+    document = marked(text, marks).with_lengths(count)
+    assert document.plain_text == text
+    return {
+        "id": asked["id"],
+        "messages": [{"role": "user", "content": asked["instruction"]}],
+        "response": document.written(),
+        "shape": asked["shape"],
+        "parts": asked["parts"],
+        "source": SOURCE,
+        "licence": LICENCE,
+        "provenance": PROVENANCE,
+    }
+
+
+def token_counter(tokenizer: str) -> Callable[[str], int]:
+    """Return a function that counts the tokens of a block as it is written."""
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(tokenizer)
+    return lambda text: len(loaded.encode(text, add_special_tokens=False))
+
+
+def main() -> int:
+    """Run one of the two verbs; return 1 if marks are bad or missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("show")
+    for name in ("answers", "instructions", "folder"):
+        verb.add_argument(name, type=Path)
+    verb.add_argument("--rows", type=int, default=60, help="answers in a batch")
+    verb.add_argument("--rest", action="store_true", help="also write a batch that is not full")
+    verb = verbs.add_parser("apply")
+    for name in ("marks", "answers", "instructions", "out"):
+        verb.add_argument(name, type=Path)
+    verb.add_argument("--batch", type=Path, help="name the answers of it that have no marks")
+    verb.add_argument("--tokenizer", default=TOKENIZER, help="counts the lengths of blocks")
+    arguments = parser.parse_args()
+    if arguments.verb == "show":
+        show(
+            arguments.answers,
+            arguments.instructions,
+            arguments.folder,
+            arguments.rows,
+            arguments.rest,
+        )
+        return 0
+    count = token_counter(arguments.tokenizer)
+    num_bad = apply(
+        arguments.marks, arguments.answers, arguments.instructions, arguments.out, count
+    )
+    absent = missing(arguments.batch, arguments.marks) if arguments.batch else []
+    for name in absent:
+        print(f"{arguments.batch}: {name} has no marks", file=sys.stderr)
+    return int(bool(num_bad or absent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
