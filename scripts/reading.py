@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.annotate.marks import Marks, marked, parse_marks, shown
+from pasta_lm.annotate.usable import why_unusable
 from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import InputError, PastaError
 
@@ -34,12 +35,18 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: bool) -> None:
-    """Write batches of the answers that no batch of the folder holds yet, whole batches only."""
+    """Write batches of usable answers that no batch of the folder holds yet, whole batches only."""
     asked = {row["id"]: row["instruction"] for row in read(instructions)}
     folder.mkdir(parents=True, exist_ok=True)
     older = sorted(folder.glob("*.txt"))
     seen = {name for file in older for name in re.findall(r"^### (\S+)$", file.read_text(), re.M)}
-    new = [row for row in read(answers) if row["ended"] and row["id"] not in seen]
+    new, reasons = [], Counter[str]()
+    for row in read(answers):
+        why = why_unusable(asked[row["id"]], row["answer"], has_ended=row["ended"])
+        reasons[why or "usable"] += 1
+        if why is None and row["id"] not in seen:
+            new.append(row)
+    print(f"{reasons.total()} answers: {_counts(reasons)}", file=sys.stderr)
     batches = (new[begin : begin + num_rows] for begin in range(0, len(new), num_rows))
     for number, batch in enumerate(batches, start=len(older) + 1):
         if len(batch) < num_rows and not rest:
@@ -90,6 +97,10 @@ def missing(batch: Path, marks: Path) -> list[str]:
     named = {line.partition(":")[0].strip() for _, line in _lines(marks)}
     shown_ids = (re.findall(r"^### (\S+)$", file.read_text("utf-8"), re.M) for file in files)
     return [name for ids in shown_ids for name in ids if name not in named]
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
 
 
 def _lines(marks: Path) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,126 @@
+"""Decide whether a model's answer is fit to be learned from; every reason against it has a name.
+
+The rules look at form alone: facts are not checked, and neither is whether the answer is good.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from unicodedata import category, name
+
+from pasta_lm.annotate.marks import units
+
+LEAST_WORDS = 3
+LOOP_WORDS = 8
+MOST_REPEATED_WORDS = 0.35
+"""Share of an answer's words that lie in a sequence of eight words which stood there before."""
+MOST_REPEATED_UNITS = 0.25
+"""Share of an answer's sentences and lines that are the same as an earlier one."""
+ECHO_WORDS = 4
+MOST_ECHOED = 0.9
+"""Share of an answer's sequences of four words that are the instruction's; an answer of less than
+half the instruction's length may be a choice among what it names."""
+LONGEST_WORD = 60  # characters
+MOST_FOREIGN_LETTERS = 0.3
+"""Share of letters outside the Latin and Greek alphabets where the instruction has none."""
+
+_URL = re.compile(r"\w+://\S+|\S+\.\S+")
+_REFUSAL = re.compile(
+    r"\bas an? (?:\w+[ -]){0,3}(?:AI|chatbot|language model)\b"
+    r"|\bI(?:'m| am) (?:just |only |merely )?an? (?:AI|chatbot|language model|digital assistant)\b"
+    r"|\bI(?:'m| am) (?:sorry|afraid)\b[^.!?\n]{0,60}\b(?:can(?:'|no)t|unable to|not able to) "
+    r"(?:assist|help|provide|fulfil|answer|generate|create|write|give|offer|translate)"
+    r"|\bI(?:'m| am) (?:not equipped|not able|unable) to (?:assist|help|provide|fulfil|answer)"
+    r"|\bI (?:do not|don't) have the (?:ability|capability|capacity)\b"
+    r"|\bI can(?:'|no)t (?:assist|help you with|provide|fulfil|generate)\b",
+    re.IGNORECASE,
+)
+REFUSAL_WITHIN = 300
+"""A refusal is said in this many characters at the beginning; later it may be part of a text."""
+
+
+class Unusable(StrEnum):
+    """Why an answer is left out; the first that holds, in this order."""
+
+    CUT_OFF = "cut_off"
+    EMPTY = "empty"
+    GARBAGE = "garbage"
+    LANGUAGE = "language"
+    REFUSAL = "refusal"
+    ECHO = "echo"
+    LOOPS = "loops"
+
+
+def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> Unusable | None:
+    """Return the reason to leave an answer out; None if it can be used.
+
+    Args:
+        instruction: The instruction that was answered.
+        answer: The model's whole answer.
+        has_ended: Whether the model ended it, and no limit cut it off.
+    """
+    words = _words(answer)
+    if not has_ended:
+        return Unusable.CUT_OFF
+    if len(words) < LEAST_WORDS:
+        return Unusable.EMPTY
+    if _is_garbage(answer):
+        return Unusable.GARBAGE
+    if _foreign_share(answer) > MOST_FOREIGN_LETTERS and not _foreign_share(instruction):
+        return Unusable.LANGUAGE
+    if _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN):
+        return Unusable.REFUSAL
+    asked = _words(instruction)
+    if 2 * len(words) >= len(asked) and _echoed_share(words, asked) > MOST_ECHOED:
+        return Unusable.ECHO
+    if repeated_words(words) > MOST_REPEATED_WORDS or _units_loop(answer):
+        return Unusable.LOOPS
+    return None
+
+
+def repeated_words(words: Sequence[str], length: int = LOOP_WORDS) -> float:
+    """Return the share of words that lie in a sequence of ``length`` words seen before."""
+    seen: set[tuple[str, ...]] = set()
+    repeated: set[int] = set()
+    for begin in range(len(words) - length + 1):
+        gram = tuple(words[begin : begin + length])
+        if gram in seen:
+            repeated.update(range(begin, begin + length))
+        seen.add(gram)
+    return len(repeated) / len(words) if words else 0.0
+
+
+def _units_loop(answer: str) -> bool:
+    found = [" ".join(_words(answer[unit.inside : unit.end])) for unit in units(answer)]
+    found = [text for text in found if text]
+    num_repeated = len(found) - len(set(found))
+    return num_repeated >= 2 and num_repeated > MOST_REPEATED_UNITS * len(found)
+
+
+def _echoed_share(answer: Sequence[str], instruction: Sequence[str]) -> float:
+    own, asked = (
+        {tuple(text[begin : begin + ECHO_WORDS]) for begin in range(len(text) - ECHO_WORDS + 1)}
+        for text in (answer, instruction)
+    )
+    return len(own & asked) / len(own) if own else 0.0
+
+
+def _is_garbage(answer: str) -> bool:
+    has_broken_characters = any(
+        char == "\N{REPLACEMENT CHARACTER}" or (category(char) == "Cc" and char not in "\n\t\r")
+        for char in answer
+    )
+    longest = max((len(word) for word in re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
+    return has_broken_characters or longest > LONGEST_WORD
+
+
+def _foreign_share(text: str) -> float:
+    letters = [char for char in text if char.isalpha()]
+    foreign = [char for char in letters if not name(char, "").startswith(("LATIN", "GREEK"))]
+    return len(foreign) / len(letters) if letters else 0.0
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
