@@ -61,20 +61,32 @@ def save_model_folder(
     path = Path(path)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
-    config = {
-        "language_version": LANGUAGE_VERSION,
-        "positions": str(positions),
-        "limits": asdict(limits),
-        "piece_ids": piece_ids,
-    }
-    if trained_strategy != PASTA:
-        config["taught"] = trained_strategy
-    text = json.dumps(config, indent=2, ensure_ascii=False)
+    config = PastaConfig(
+        piece_ids=piece_ids, positions=positions, limits=limits, trained_strategy=trained_strategy
+    )
+    write_pasta_config(path, config)
+
+
+def write_pasta_config(
+    path: Path, config: PastaConfig | None, more: Mapping[str, object] | None = None
+) -> None:
+    """Write the record of a model's training and whatever else its folder has to say."""
+    data: dict[str, object] = dict(more or {})
+    if config is not None:
+        data |= {
+            "language_version": LANGUAGE_VERSION,
+            "positions": str(config.positions),
+            "limits": asdict(config.limits),
+            "piece_ids": dict(config.piece_ids),
+        }
+        if config.trained_strategy != PASTA:
+            data["taught"] = config.trained_strategy
+    text = json.dumps(data, indent=2, ensure_ascii=False)
     (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def read_pasta_config(path: Path) -> PastaConfig | None:
-    """Return the record of a model folder's training, or None if the folder has none.
+    """Return the record of the training of a model or adapter folder, or None if it has none.
 
     Raises:
         ModelError: the file is broken, incomplete, or of a later version of the language.
@@ -83,7 +95,9 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     file = path / FILE_NAME
     if not file.is_file():
         return None
-    data = _read_object(file)
+    data = read_object(file)
+    if data.keys() == {"base"}:  # an adapter without tags
+        return None
     if missing := _KEYS - data.keys():
         raise ModelError(f"{file} does not say: {', '.join(sorted(missing))}")
     if data["language_version"] != LANGUAGE_VERSION:
@@ -96,7 +110,8 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     if not isinstance(piece_ids, dict) or {type(one) for one in piece_ids.values()} - {int}:
         raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
     check_piece_ids(piece_ids)
-    _check_same(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
+    if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
+        check_same_ids(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
     names = list(PositionStrategy)
     positions = _read_name(file, "no position strategy", data["positions"], names)
     return PastaConfig(
@@ -107,7 +122,8 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     )
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder; a ``ModelError`` if it holds none."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
@@ -138,12 +154,13 @@ def _read_limits(file: Path, data: object) -> Limits:
 def _ids_in_tokenizer_file(file: Path) -> dict[str, int]:
     """Return the added tokens of a saved tokenizer, without building it."""
     try:
-        return {token["content"]: token["id"] for token in _read_object(file)["added_tokens"]}
+        return {token["content"]: token["id"] for token in read_object(file)["added_tokens"]}
     except (KeyError, TypeError) as exc:
         raise ModelError(f"{file} is no tokenizer: it lacks added_tokens") from exc
 
 
-def _check_same(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:
+def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:
+    """Check that a tokenizer gives the tag pieces the ids that ``pasta_config.json`` says."""
     for piece, token_id in piece_ids.items():
         if ids.get(piece) != token_id:
             raise VocabularyError(
