@@ -389,3 +389,58 @@ def test_a_tokenizer_that_changes_text_is_refused() -> None:
     record = Record("one", "Say it.", parse("It is."))
     with pytest.raises(VocabularyError, match="'It is.' becomes 'it is.'"):
         encode_example(record, Vocabulary(tokenizer), 0)
+
+
+# --- main's decisions
+
+
+def decided(example: EncodedExample) -> str:
+    """Spell what main predicts, decisions in braces; runs of them share a pair."""
+    named = names(example)
+    found = [
+        f"{{{spelled(label)}}}" if slot in example.decisions else spelled(label)
+        for slot, label in enumerate(example.labels)
+        if label != NO_LABEL and named[slot][0] <= 0
+    ]
+    return "".join(found).replace("}{", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("", "{end}"),
+        ("one two", "{o}ne two{end}"),
+        # A sentence, a line and what stands behind a list marker could have been a promise.
+        ("It is. So, be it.", "{I}t is.{ }So, be it.{end}"),
+        ("a:\n- one\n1. two", "{a}:{\n- one}\n{1}.{ t}wo{end}"),
+        ("pi 3.14 x", "{p}i 3.14 x{end}"),
+        # From a promise to the sync all that main writes counts, its text between blocks too.
+        ("A\n<p>\n<p>|so it is", "{A}\n{<pt>1\n<pt>1|s}o it is{end}"),
+        # Without a sync the blocks stay pending to the end.
+        ("A\n<p>\nso it is", "{A}\n{<pt>1\nso it isend}"),
+        ("A<p>|so<p>", "{A<pt>1|s}o{<pt>1end}"),
+    ],
+)
+def test_mains_decisions_are_marked(answer: str, expected: str) -> None:
+    written = answer.replace("|", "<sync/>")
+    written = written.replace("<p>", '<promise topic="t" tokens="1"/><async>one. two</async>')
+    assert decided(encoded(written)) == expected
+
+
+@given(documents)
+def test_tags_topics_and_the_end_are_decisions_and_labels_of_blocks_are_none(
+    document: Document,
+) -> None:
+    example = encoded(document)
+    named, decisions = names(example), set(example.decisions)
+    assert sorted(decisions) == list(example.decisions)
+    for slot, label in enumerate(example.labels):
+        thread, _ = named[slot]
+        lexeme = None if label == NO_LABEL else BARE.id_to_lexeme(label)
+        if thread > 0:
+            assert slot not in decisions
+        elif lexeme is not None or label == EOS:
+            assert slot in decisions
+    topics = encoded(Document(tuple(i for i in document.items if isinstance(i, Block))))
+    of_main = [slot for slot, (thread, _) in enumerate(names(topics)) if thread == 0]
+    assert {*of_main} <= {*topics.decisions}

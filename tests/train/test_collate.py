@@ -13,12 +13,12 @@ from hypothesis import given
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.data.encode import EncodedExample, encode_example
+from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
-from pasta_lm.train.collate import collate, seen
+from pasta_lm.train.collate import collate, labelled_weights, seen
 from pasta_lm.train.losses import next_token_loss
 from tests.data.examples import TRAINABLE, documents, encoded, is_seen, names, program_of
 from tests.decoding import decode_document
@@ -291,3 +291,27 @@ def test_packs_are_flattened_in_order() -> None:
     for key in ("input_ids", "position_ids", "shift_labels"):
         assert batch[key].dtype == torch.int64
         assert batch[key].shape == (1, sum(map(len, flat)))
+
+
+# --- weights of labels
+
+
+def test_decisions_weigh_as_given_and_other_labels_one() -> None:
+    pack = [encoded('A<promise topic="t" tokens="1"/><async>ab</async>|<sync/>so'), encoded("so")]
+    #           q  A  <  t  >  [ a b ]  |  S  s  o    q  s  o
+    weights = [[5, 5, 5, 5, 5, 1, 1, 1, 1, 5, 5, 1, 5], [5, 1, 5]]
+    batch = collate([pack], decision_weight=5.0)
+    found = batch["loss_weights"][0].split([len(example) for example in pack])
+    assert [
+        one[example.num_prompt - 1 :].tolist() for one, example in zip(found, pack, strict=True)
+    ] == weights
+    has_label = [label != NO_LABEL for example in pack for label in example.labels]
+    of_labels = labelled_weights(batch)
+    assert of_labels is not None
+    assert of_labels.tolist() == batch["loss_weights"][0, has_label].tolist()
+
+
+def test_a_pack_whose_labels_all_weigh_one_has_no_weights() -> None:
+    batch = collate([[encoded("so")]])
+    assert "loss_weights" not in batch
+    assert labelled_weights(batch) is None

@@ -67,3 +67,17 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
 def test_the_loss_of_no_labels_is_nan() -> None:
     logits, labels = torch.zeros(1, 2, 3), torch.tensor([[NO_LABEL, NO_LABEL]])
     assert math.isnan(float(next_token_loss(logits, labels)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "loss"),
+    [
+        ([1.0, 1.0], (math.log(2) - math.log(0.25)) / 2),
+        ([1.0, 3.0], (math.log(2) - 3 * math.log(0.25)) / 4),
+        ([0.0, 2.0], -math.log(0.25)),
+    ],
+)
+def test_with_weights_the_loss_is_the_weighted_mean(weights: list[float], loss: float) -> None:
+    logits, labels = torch.tensor([[SURE, EVEN, SURE]]), torch.tensor([[NO_LABEL, 1, 0]])
+    found = next_token_loss(logits, labels, torch.tensor(weights))
+    assert float(found) == pytest.approx(loss, abs=1e-6)

@@ -2,7 +2,8 @@
 
 Training uses the definitions of decoding: ``interpreter.placement`` gives visibility and
 positions, the vocabulary gives the ids of the tags. Tokens are stored in the order of the written
-form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought.
+form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought;
+``decisions_of`` says which labels decide the structure of an answer.
 
 Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training;
 Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no model.
@@ -10,9 +11,10 @@ Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no mo
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.encoded_document import EncodedDocument
@@ -49,6 +51,7 @@ class EncodedExample:
         rows: Each [O]; the first slot of each owner that cannot be seen. None: the answer has no
             tags, and the mask is causal.
         num_prompt: Number of tokens of the prompt.
+        decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
     """
 
     id: str
@@ -59,6 +62,7 @@ class EncodedExample:
     row_of: array[int]
     rows: tuple[tuple[int, ...], ...] | None
     num_prompt: int
+    decisions: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -96,8 +100,48 @@ def encode_example(
     prompt = _checked_prompt(record, vocabulary)
     encoded = vocabulary.encode_document(record.document, form)
     if not encoded.blocks and not record.document.num_syncs:
-        return _plain_example(record.id, prompt, encoded.main, eos_id)
+        plain = _plain_example(record.id, prompt, encoded.main, eos_id)
+        flags = decisions_of(encoded.main, vocabulary)
+        slots = (slot for slot, is_one in enumerate(flags, start=len(prompt) - 1) if is_one)
+        return replace(plain, decisions=array("i", slots))
     return _BlocksWriter(prompt, vocabulary, eos_id, strategy, form).write(record.id, encoded)
+
+
+def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
+    """Return which labels of main are decisions about structure, the end-of-text as the last one.
+
+    A decision is a tag, a topic or the end-of-text; text that main writes while a block is pending;
+    and a token at a boundary, where one of these could have stood: the first of a line, and white
+    space after punctuation other than a comma. Other text of main, and all text of blocks, is none.
+
+    Our own definition: a small model's losses against its sequential baseline were decisions of
+    main, which ended early or promised an item twice (``docs/training.md``).
+
+    Args:
+        main: What main decodes, without the end-of-text: text, promises, syncs.
+        vocabulary: With tag pieces if main has tags.
+
+    Returns:
+        One flag for each token of main, and one for the end-of-text.
+    """
+    found: list[bool] = []
+    is_pending, before = False, "\n"
+    for token in main:
+        lexeme, text = vocabulary.id_to_lexeme(token), vocabulary.token_text(token)
+        found.append(is_pending or lexeme is not None or _is_boundary(before, text))
+        if lexeme is not None:
+            is_pending = lexeme.kind is not LexemeKind.SYNC
+        before = text or "\n"  # a tag has no text; what follows a sync begins a part
+    return [*found, True]
+
+
+def _is_boundary(before: str, text: str) -> bool:
+    """Return whether a promise could have stood between two tokens of text."""
+    if before.rstrip(" ").endswith("\n"):
+        return True
+    mark = before[-1]
+    is_mark = mark != "," and unicodedata.category(mark).startswith("P")
+    return is_mark and text[:1].isspace()
 
 
 def encode_points(
@@ -175,6 +219,7 @@ class _Writer:
         self._main = self._thread(None, main_form)
         self._placer = Placer(self._entries, strategy, self._main)
         self._labels = array("i", [NO_LABEL] * len(prompt))
+        self._decisions = array("i")
 
     def _thread(self, parent: Thread | None, form: Form = Form.BLOCK) -> Thread:
         owner = self._entries.new_owner()
@@ -201,6 +246,7 @@ class _Writer:
                 tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
             ),
             num_prompt=self._num_prompt,
+            decisions=self._decisions,
         )
 
 
@@ -223,8 +269,9 @@ class _BlocksWriter(_Writer):
     def write(self, name: str, encoded: EncodedDocument) -> EncodedExample:
         blocks = iter(encoded.blocks)
         unjoined: list[Thread] = []
-        for token in encoded.main:
-            self._labels[self._last_of_main] = token
+        flags = decisions_of(encoded.main, self._vocabulary)
+        for token, is_decision in zip(encoded.main, flags, strict=False):
+            self._label_main(token, is_decision)
             self._last_of_main = len(self._entries)
             self._labels.append(NO_LABEL)
             lexeme = self._vocabulary.id_to_lexeme(token)
@@ -235,8 +282,13 @@ class _BlocksWriter(_Writer):
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
             else:
                 self._placer.feed(self._main, token)
-        self._labels[self._last_of_main] = self._eos_id
+        self._label_main(self._eos_id, flags[-1])
         return self._example(name)
+
+    def _label_main(self, label: int, is_decision: bool) -> None:
+        self._labels[self._last_of_main] = label
+        if is_decision:
+            self._decisions.append(self._last_of_main)
 
     def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
         """Feed a promise's last token, then the whole block."""

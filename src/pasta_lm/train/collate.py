@@ -71,21 +71,36 @@ def seen(example: EncodedExample) -> Tensor:
     return visible(slots, cutoffs_LO, _tensor(example.owners))
 
 
-def collate(packs: Sequence[Sequence[EncodedExample]]) -> dict[str, Any]:
-    """Flatten packs into one forward pass.
+def collate(
+    packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 1.0
+) -> dict[str, Any]:
+    """Flatten packs into one forward pass; main's decisions weigh as given, other labels 1.
 
     Returns:
         ``input_ids``, ``position_ids`` and ``shift_labels``, int64 [1, N] each (labels are not to
-        be shifted again), ``pasta_pass`` for the attention, and ``record_ids`` for errors.
+        be shifted again), ``pasta_pass`` for the attention, and ``record_ids`` for errors;
+        ``loss_weights``, float32 [1, N], if a label does not weigh 1.
     """
     pack = [example for pack in packs for example in pack]
+    weighted = {}
+    if decision_weight != 1:
+        weighted["loss_weights"] = torch.cat([_weights(e, decision_weight) for e in pack])[None]
     return {
         "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
         "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
         "shift_labels": torch.cat([_tensor(e.labels) for e in pack])[None],
         "pasta_pass": TrainingPass(pack),
         "record_ids": [e.id for e in pack],
+        **weighted,
     }
+
+
+def labelled_weights(batch: Mapping[str, Any]) -> Tensor | None:
+    """Return the weights [M] of the M labels of a batch, or None if each weighs 1."""
+    if "loss_weights" not in batch:
+        return None
+    weights: Tensor = batch["loss_weights"][batch["shift_labels"] != NO_LABEL]
+    return weights
 
 
 def labelled_logits(model: nn.Module, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -104,3 +119,9 @@ def labelled_logits(model: nn.Module, batch: Mapping[str, Any]) -> tuple[Tensor,
 
 def _tensor(values: Sequence[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
+
+
+def _weights(example: EncodedExample, decision_weight: float) -> Tensor:
+    weights = torch.ones(len(example))
+    weights[_tensor(example.decisions)] = decision_weight
+    return weights

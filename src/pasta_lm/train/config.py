@@ -91,6 +91,10 @@ class TrainConfig:
     steps: int | None = None
     epochs: float | None = None
     learning_rate: float = 1e-5
+    tag_learning_rate: float | None = None
+    """Of the tag pieces' rows in the input and output matrices; None: as ``learning_rate``."""
+    decision_weight: float = 1.0
+    """Weight of main's decisions in the mean loss; other labels weigh 1."""
     weight_decay: float = 0.0
     schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
     warmup: float = 0.0
@@ -125,6 +129,7 @@ class TrainConfig:
             if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
                 raise UsageError(f"train.{key} must be at least 0 and below 1")
         check_positive("train", self, "steps", "epochs", "learning_rate", "accumulate")
+        check_positive("train", self, "tag_learning_rate", "decision_weight")
         check_positive("train", self, "log_steps", "save_steps")
         has_decay = self.decay and self.schedule != WSD
         check_not_ignored("train.decay", has_decay, f"it belongs to {WSD}")
@@ -164,6 +169,15 @@ class SftConfig:
     def __post_init__(self) -> None:
         if self.data.tasks and self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
+        has_tag_rate = self.train.tag_learning_rate is not None
+        is_frozen = self.lora is not None and self.lora.trained_tokens == "none"
+        check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
+        weighs, learns_points = (
+            self.train.decision_weight != 1,
+            self.data.trained_strategy == sot.NAME,
+        )
+        reason = "points have no decisions of main"
+        check_not_ignored("train.decision_weight", weighs and learns_points, reason)
         if self.lora and self.model.base is None:
             raise UsageError("[lora] needs model.base: random weights must all be trained")
         if self.data.trained_strategy != pasta.NAME and self.train.positions != apar.POSITIONS:

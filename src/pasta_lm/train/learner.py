@@ -219,9 +219,13 @@ def _on_cpu(held: Tensor) -> Tensor:
 def _trained_rows(learner: Learner) -> dict[str, list[int]]:
     """Return the tag pieces' ids for each matrix that has rows of tokens, by its name."""
     ids = sorted(learner.vocabulary.piece_ids.values())
-    model = learner.model
+    names = {id(module): name for name, module in learner.model.named_modules()}
+    return {names[id(matrix)]: ids for matrix in token_matrices(learner.model)}
+
+
+def token_matrices(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the modules with a row a token: the input matrix, and the output's if it is apart."""
     matrices = [model.get_input_embeddings()]
     if not model.config.get_text_config().tie_word_embeddings:
         matrices.append(model.get_output_embeddings())
-    names = {id(module): name for name, module in model.named_modules()}
-    return {names[id(matrix)]: ids for matrix in matrices}
+    return matrices

@@ -16,12 +16,17 @@ from torch import Tensor
 from pasta_lm.data.encode import NO_LABEL
 
 
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy over the tokens that have a label; NaN if none has.
 
     Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
+    With weights, float32 [M] for the M labels, it is the weighted mean.
     """
-    return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
+    if weights is None:
+        return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
+    has_label = labels[0] != NO_LABEL
+    losses = F.cross_entropy(logits[0, has_label].float(), labels[0, has_label], reduction="none")
+    return (losses * weights).sum() / weights.sum()
 
 
 def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -68,6 +68,7 @@ MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved files
     *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
     *("train.tensorboard", "rollouts.pool_tokens"),
+    *("train.tag_learning_rate", "train.decision_weight"),  # of stage one
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),
     *("judge.input_price", "judge.output_price", "judge.cost_limit"),

@@ -135,6 +135,9 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_positive("train", self.train, "rounds")
+        for key, value in {"tag_learning_rate": None, "decision_weight": 1}.items():
+            is_set = getattr(self.train, key) != value
+            check_not_ignored(f"train.{key}", is_set, "it belongs to stage one")
         num_files, num_rounds = len(self.rollouts.files), self.train.rounds
         if num_files > num_rounds:
             raise UsageError("rollouts.files has more files than there are rounds")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.train.collate import collate, labelled_logits
+from pasta_lm.train.collate import collate, labelled_logits, labelled_weights
 from pasta_lm.train.config import SftConfig, TrainConfig
 from pasta_lm.train.example_table import example_table
 from pasta_lm.train.learner import (
@@ -31,6 +32,7 @@ from pasta_lm.train.learner import (
 )
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sources import PackSet, packs_of
+from pasta_lm.train.tag_rate import tag_rows
 from pasta_lm.train.trainer import (
     PackTrainer,
     check_launch,
@@ -54,13 +56,17 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         UsageError: several processes cannot carry it out.
     """
     train, lora = config.train, config.lora
-    check_launch(has_adapters=lora is not None)
+    check_launch(has_adapters=lora is not None, has_tag_rate=train.tag_learning_rate is not None)
     learner, packs = _prepare(config)
     if is_first():
         print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
     adapters = adapted(learner, lora) if lora else None
     trainer = SftTrainer(
-        train, model=adapters or learner.model, train_dataset=packs, data_collator=collate
+        train,
+        tag_rows=tag_rows(learner) if train.tag_learning_rate else (),
+        model=adapters or learner.model,
+        train_dataset=packs,
+        data_collator=partial(collate, decision_weight=train.decision_weight),
     )
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None:
@@ -114,6 +120,6 @@ class SftTrainer(PackTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
         """Return the mean loss of a pack; a ModelError if it is NaN or infinite."""
-        loss = next_token_loss(*labelled_logits(model, inputs))
+        loss = next_token_loss(*labelled_logits(model, inputs), labelled_weights(inputs))
         self.check_loss(loss, inputs["record_ids"])
         return loss

@@ -28,6 +28,7 @@ from transformers import (
 from pasta_lm.errors import ModelError, UsageError
 from pasta_lm.train.config import WSD, TrainConfig
 from pasta_lm.train.learner import check_finite
+from pasta_lm.train.tag_rate import TrainedRows, scale_updates
 
 LOG = "log.jsonl"
 STATE = "trainer_state.json"
@@ -39,10 +40,20 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 class PackTrainer(Trainer):
     """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
 
-    def __init__(self, train: TrainConfig, **kwargs: Any) -> None:
+    def __init__(
+        self, train: TrainConfig, *, tag_rows: Sequence[TrainedRows] = (), **kwargs: Any
+    ) -> None:
+        self._tag_rows = tag_rows
+        self._tag_ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
         super().__init__(args=training_arguments(train), **kwargs)
         self.add_callback(LogCallback(Path(train.out) / LOG))
         self.remove_callback(PrinterCallback)  # standard output is for the result
+
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        """Create the optimiser; rows with a learning rate of their own move as far as that says."""
+        optimizer = super().create_optimizer(*args)
+        scale_updates(optimizer, self._tag_rows, self._tag_ratio)
+        return optimizer
 
     def learn(self, checkpoint: Path | None) -> None:
         """Train, starting from a complete checkpoint of this run if one is given."""
@@ -225,12 +236,13 @@ def packs_each(accumulate: int) -> int:
     return each
 
 
-def check_launch(*, has_adapters: bool) -> None:
-    """Refuse adapters, and weights that only one process loads, if there are several processes."""
+def check_launch(*, has_adapters: bool, has_tag_rate: bool = False) -> None:
+    """Refuse what is for one process, and weights that only one loads, if there are several."""
     if num_processes() == 1:
         return
-    if has_adapters:
-        raise UsageError(f"[lora] is for one process, and there are {num_processes()}")
+    for key, is_used in {"[lora]": has_adapters, "train.tag_learning_rate": has_tag_rate}.items():
+        if is_used:
+            raise UsageError(f"{key} is for one process, and there are {num_processes()}")
     if _is_set("ACCELERATE_USE_FSDP") and _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         raise UsageError(
             "fsdp_cpu_ram_efficient_loading would leave all processes but one without weights, and "
