@@ -31,6 +31,7 @@ DOORS = {
     "train/learner.py": "peft",
     "train/router.py": "sklearn",
     "evaluate/": "scipy numpy",
+    "evaluate/agreement.py": "sklearn",
     "evaluate/pages.py": "jinja2",
     "evaluate/figures.py": "matplotlib",
     "evaluate/judgements.py": "huggingface_hub",

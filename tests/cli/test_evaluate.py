@@ -250,3 +250,24 @@ def test_recorded_answers_are_exported_under_both_names_of_the_verb(
     old = pasta("evaluate", "programs", tmp_path / "records.jsonl", "--out", out)
     assert (old.code, old.out) == (0, result.out)
     assert "'evaluate programs' is now called 'evaluate export'" in old.err
+
+
+def test_agreement_compares_two_annotations_of_the_same_answers(
+    pasta: Pasta, tmp_path: Path
+) -> None:
+    plain = {"prompt": "?", "annotated": "Cats sleep a lot. Dogs run around."}
+    block = '<async topic="cats">Cats sleep a lot.</async> '
+    tagged = block + '<async topic="dogs">Dogs run around.</async>'
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("first", "second", "other")}
+    files["first"].write_text(json.dumps({"id": "a", **plain, "annotated": tagged}) + "\n")
+    files["second"].write_text(json.dumps({"id": "a", **plain}) + "\n")
+    files["other"].write_text(json.dumps({"id": "b", **plain}) + "\n")
+
+    found = pasta("evaluate", "agreement", files["first"], files["first"], "--json").json
+    assert (found["num_answers"], found["blocks"]["overlap_f1"]["mean"]) == (1, 1.0)
+    shown = pasta("evaluate", "agreement", files["first"], files["second"]).out
+    assert re.search(r"blocks +F1, exactly the same ends +0.00", shown)
+    assert "1 answers; 2 and 0 blocks, 0 and 0 syncs" in shown
+    missed = pasta("evaluate", "agreement", files["first"], files["other"])
+    assert (missed.code, missed.out) == (3, "")
+    assert "no answer is in both annotations" in missed.err

@@ -260,3 +260,29 @@ def frontier(
         print_json(found)
     else:
         print_frontier(found)
+
+
+@app.command()
+def agreement(
+    first: Annotated[Path, typer.Argument(metavar="A.jsonl", help="Annotated answers.")],
+    second: Annotated[
+        Path, typer.Argument(metavar="B.jsonl", help="Another annotation of the same answers.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Compare two annotations of the same answers.
+
+    Answers are paired by their ids. F1 of blocks and of syncs, and whether both fork. Runs no
+    model.
+    """
+    from pasta_lm.engines.annotated import read_records
+    from pasta_lm.evaluate import agreement as measures
+
+    one, other = measures.paired(read_records(first), read_records(second))
+    found = measures.agreement([row.document for row in one], [row.document for row in other])
+    if as_json:
+        print_json(found)
+        return
+    print_table(["what", "measure", "agreement"], [list(row) for row in measures.rows(found)])
+    counts = (f"{found[n]['num_first']} and {found[n]['num_second']} {n}" for n in ("blocks", "syncs"))
+    typer.echo(f"\n{found['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")

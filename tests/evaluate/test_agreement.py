@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta_lm.engines.annotated import Record
+from pasta_lm.errors import InputError
+from pasta_lm.evaluate.agreement import agreement, cohens_kappa, marks, paired, rows
 from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.language.events import Sync
-
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "starter.py"))
-agreement, cohens_kappa, marks = (SCRIPT[name] for name in ("agreement", "cohens_kappa", "marks"))
 
 PLAIN = "One fish swims here. Two birds sing there. Both are fed at noon."
 SPLIT = (
@@ -166,3 +164,25 @@ def test_other_texts_and_other_numbers_of_answers_are_refused() -> None:
         agreement(annotated(PLAIN, PLAIN), annotated(SPLIT, PLAIN + "!"))
     with pytest.raises(ValueError, match="shorter"):
         agreement(annotated(PLAIN, PLAIN), annotated(PLAIN))
+
+
+def records(**texts: str) -> list[Record]:
+    return [Record(name, "?", *annotated(text)) for name, text in texts.items()]
+
+
+def test_annotations_are_paired_by_id_in_the_order_of_the_second() -> None:
+    first, second = records(a=SPLIT, b=PLAIN, c=PLAIN), records(c=PLAIN, a=NO_SYNC, d=PLAIN)
+    kept = paired(first, second)
+    assert [[one.id for one in side] for side in kept] == [["c", "a"], ["c", "a"]]
+    with pytest.raises(InputError, match="no answer is in both"):
+        paired(first, records(d=PLAIN))
+    with pytest.raises(InputError, match="answer b has another plain text"):
+        paired(first, records(b=PLAIN + "!"))
+
+
+def test_the_rows_of_the_table_have_a_dash_where_there_is_no_figure() -> None:
+    assert [row[-1] for row in rows(agreement(annotated(PLAIN), annotated(PLAIN)))] == [
+        *["-"] * 3, "1.00 (1.00 to 1.00)", "-", "1.00 (1.00 to 1.00)", "-", "-",
+    ]  # fmt: skip
+    values = [row[-1] for row in rows(agreement(annotated(SPLIT, PLAIN), annotated(SPLIT, PLAIN)))]
+    assert {value[:4] for value in values} == {"1.00"}
