@@ -284,5 +284,6 @@ def agreement(
         print_json(found)
         return
     print_table(["what", "measure", "agreement"], [list(row) for row in measures.rows(found)])
-    counts = (f"{found[n]['num_first']} and {found[n]['num_second']} {n}" for n in ("blocks", "syncs"))
+    named = ((found[name], name) for name in ("blocks", "syncs"))
+    counts = (f"{one['num_first']} and {one['num_second']} {name}" for one, name in named)
     typer.echo(f"\n{found['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")
