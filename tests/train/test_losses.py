@@ -81,20 +81,3 @@ def test_with_weights_the_loss_is_the_weighted_mean(weights: list[float], loss: 
     logits, labels = torch.tensor([[SURE, EVEN, SURE]]), torch.tensor([[NO_LABEL, 1, 0]])
     found = next_token_loss(logits, labels, torch.tensor(weights))
     assert float(found) == pytest.approx(loss, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("weights", "loss"),
-    [
-        ([1.0, 1.0, 1.0], (-math.log(0.75) + math.log(2)) / 2),
-        ([3.0, 1.0, 1.0], (-3 * math.log(0.75) + math.log(2)) / 4),
-        ([0.0, 2.0, 1.0], math.log(2)),
-        ([1.0, 1.0, 9.0], (-math.log(0.75) + math.log(2)) / 2),  # the last has no label
-    ],
-)
-def test_a_label_counts_in_the_loss_as_often_as_its_weight(
-    weights: list[float], loss: float
-) -> None:
-    logits, labels = torch.tensor([[SURE, EVEN, SURE]]), torch.tensor([[1, 0, NO_LABEL]])
-    found = next_token_loss(logits, labels, torch.tensor([weights]))
-    assert float(found) == pytest.approx(loss, abs=1e-6)
