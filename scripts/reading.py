@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.annotate.marks import Marks, marked, parse_marks, shown
-from pasta_lm.annotate.usable import why_unusable
+from pasta_lm.annotate.own_answers import usable_answers
 from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import InputError, PastaError
 
@@ -40,12 +40,8 @@ def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: b
     folder.mkdir(parents=True, exist_ok=True)
     older = sorted(folder.glob("*.txt"))
     seen = {name for file in older for name in re.findall(r"^### (\S+)$", file.read_text(), re.M)}
-    new, reasons = [], Counter[str]()
-    for row in read(answers):
-        why = why_unusable(asked[row["id"]], row["answer"], has_ended=row["ended"])
-        reasons[why or "usable"] += 1
-        if why is None and row["id"] not in seen:
-            new.append(row)
+    kept, reasons = usable_answers(read(answers), asked)
+    new = [row for row in kept if row["id"] not in seen]
     print(f"{reasons.total()} answers: {_counts(reasons)}", file=sys.stderr)
     batches = (new[begin : begin + num_rows] for begin in range(0, len(new), num_rows))
     for number, batch in enumerate(batches, start=len(older) + 1):

@@ -201,5 +201,6 @@ def _inside(text: str, begin: int, end: int) -> int:
     line = text[begin:end]
     at = _MARKER.match(line).end()  # type: ignore[union-attr]
     label = _BOLD_LABEL.match(line, at) or _PLAIN_LABEL.match(line, at)
-    at = label.end() if label else at
+    if label and all(label.group().count(sign) % 2 == 0 for sign in ("**", "__", '"', "`")):
+        at = label.end()
     return begin + at if at < len(line) else begin

@@ -24,9 +24,13 @@ MOST_ECHOED = 0.9
 half the instruction's length may be a choice among what it names."""
 LONGEST_WORD = 60  # characters
 MOST_FOREIGN_LETTERS = 0.3
-"""Share of letters outside the Latin and Greek alphabets where the instruction has none."""
+"""Share of letters outside the Latin and Greek alphabets, where the instruction neither has such
+letters nor names a language. A wrong language in Latin letters is not seen."""
 
 _URL = re.compile(r"\w+://\S+|\S+\.\S+")
+_LANGUAGE = re.compile(
+    r"\b(?:[Tt]ranslat\w+|languages?|alphabets?|[A-Z]\w+(?:ese|[ei]an|ic|ish)|Hindi|Hebrew|Thai)\b"
+)
 _REFUSAL = re.compile(
     r"\bas an? (?:\w+[ -]){0,3}(?:AI|chatbot|language model)\b"
     r"|\bI(?:'m| am) (?:just |only |merely )?an? (?:AI|chatbot|language model|digital assistant)\b"
@@ -68,7 +72,7 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> Un
         return Unusable.EMPTY
     if _is_garbage(answer):
         return Unusable.GARBAGE
-    if _foreign_share(answer) > MOST_FOREIGN_LETTERS and not _foreign_share(instruction):
+    if _is_foreign(answer, instruction):
         return Unusable.LANGUAGE
     if _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN):
         return Unusable.REFUSAL
@@ -114,6 +118,11 @@ def _is_garbage(answer: str) -> bool:
     )
     longest = max((len(word) for word in re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
     return has_broken_characters or longest > LONGEST_WORD
+
+
+def _is_foreign(answer: str, instruction: str) -> bool:
+    asks_for_it = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
+    return not asks_for_it and _foreign_share(answer) > MOST_FOREIGN_LETTERS
 
 
 def _foreign_share(text: str) -> float:
