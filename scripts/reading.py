@@ -34,13 +34,26 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in read_lines(path) if line.endswith("\n")]
 
 
+def read_instructions(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the instructions by id, without those that ``held_out.txt`` beside them names."""
+    held_out = path.with_name("held_out.txt")
+    hidden = set(held_out.read_text("utf-8").split()) if held_out.exists() else set()
+    return {row["id"]: row for row in read(path) if row["id"] not in hidden}
+
+
+def read_answers(path: Path, instructions: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the answers to these instructions."""
+    return [row for row in read(path) if row["id"] in instructions]
+
+
 def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: bool) -> None:
     """Write batches of usable answers that no batch of the folder holds yet, whole batches only."""
-    asked = {row["id"]: row["instruction"] for row in read(instructions)}
+    rows = read_instructions(instructions)
+    asked = {name: row["instruction"] for name, row in rows.items()}
     folder.mkdir(parents=True, exist_ok=True)
     older = sorted(folder.glob("*.txt"))
     seen = {name for file in older for name in re.findall(r"^### (\S+)$", file.read_text(), re.M)}
-    kept, reasons = usable_answers(read(answers), asked)
+    kept, reasons = usable_answers(read_answers(answers, rows), asked)
     new = [row for row in kept if row["id"] not in seen]
     print(f"{reasons.total()} answers: {_counts(reasons)}", file=sys.stderr)
     batches = (new[begin : begin + num_rows] for begin in range(0, len(new), num_rows))
@@ -57,15 +70,15 @@ def apply(
     marks: Path, answers: Path, instructions: Path, out: Path, count: Callable[[str], int]
 ) -> int:
     """Write the annotated rows in the order of the instructions; return how many marks are bad."""
-    asked = {row["id"]: row for row in read(instructions)}
-    texts = {row["id"]: row["answer"] for row in read(answers)}
+    asked = read_instructions(instructions)
+    texts = {row["id"]: row["answer"] for row in read_answers(answers, asked)}
     rows, skipped, num_bad = {}, Counter[str](), 0
     seen: dict[str, str] = {}
     for place, line in _lines(marks):
         try:
             one = parse_marks(line)
             if one.id not in texts:
-                raise InputError(f"{one.id} is no id of {answers.name}")
+                raise InputError(f"{one.id} is no id of {answers.name}, or held out")
             if one.id in seen:
                 raise InputError(f"{one.id} was marked before, in {seen[one.id]}")
             seen[one.id] = place
