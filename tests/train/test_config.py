@@ -349,6 +349,31 @@ def test_an_unusable_rule_is_refused(tmp_path: Path, changes: dict[str, Any], re
         read(tmp_path, recipe({"train.positions": "continue", **changes}))
 
 
+# --- several files
+
+
+def test_a_file_may_be_a_list_of_files(tmp_path: Path) -> None:
+    found = read(tmp_path, recipe({"data": {"file": ["a.jsonl", "b.jsonl"], "exclude": "ids.txt"}}))
+    assert found.data.paths == [Path("a.jsonl"), Path("b.jsonl")]
+    assert found.data.exclude_paths == [Path("ids.txt")]
+    assert read(tmp_path, recipe({"data": FILE})).data.paths == [Path(str(FILE["file"]))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data": {"file": []}}, "data.file names no file"),
+        ({"data": {"file": ["a.jsonl", 3]}}, "data.file must be str or a list"),
+        ({"data.exclude": "ids.txt"}, "data.exclude would be ignored: it holds out records"),
+    ],
+)
+def test_unusable_lists_of_files_are_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        read(tmp_path, recipe(changes))
+
+
 # --- changes
 
 

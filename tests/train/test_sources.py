@@ -145,3 +145,51 @@ def test_answers_of_a_file_are_transformed_as_the_recipe_says(tmp_path: Path) ->
         " it is baked from flour.",
         " it is boiled from fruit.",
     ]
+
+
+# --- several files, and what is held out
+
+
+def write(path: Path, *names: str) -> str:
+    write_records(path, [Record(name, "Say.", Document((Text("Yes."),))) for name in names])
+    return str(path)
+
+
+def test_records_of_several_files_are_shuffled_together(tmp_path: Path) -> None:
+    names = [[f"{letter}-{n}" for n in range(6)] for letter in "ab"]
+    files = tuple(write(tmp_path / f"{one[0]}.jsonl", *one) for one in names)
+    (found,) = ids(packs_of(DataConfig(file=files), letters, None, seed=0))
+    assert sorted(found) == [*names[0], *names[1]]
+    assert {name[0] for name in found[:6]} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a-2\n\n  b-1 \n", '{"id": "a-2", "prompt": "Say."}\n{"id": "b-1"}\n']
+)
+def test_excluded_ids_are_held_out(tmp_path: Path, text: str) -> None:
+    files = (write(tmp_path / "a.jsonl", "a-1", "a-2"), write(tmp_path / "b.jsonl", "b-1", "b-2"))
+    (tmp_path / "ids.txt").write_text(text, encoding="utf-8")
+    data = DataConfig(file=files, exclude=str(tmp_path / "ids.txt"))
+    assert sorted(*ids(packs_of(data, letters, None, seed=0))) == ["a-1", "b-2"]
+
+
+def test_excluded_ids_that_no_record_has_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "a.jsonl", "a-1", "a-2")
+    (some, none) = (tmp_path / "some.txt", tmp_path / "none.txt")
+    some.write_text("a-1\nx-1\n", encoding="utf-8")
+    none.write_text("x-1\nx-2\n", encoding="utf-8")
+    data = DataConfig(file=file, exclude=(str(some),))
+    assert ids(packs_of(data, letters, None, seed=0)) == [["a-2"]]
+    assert f"1 of 2 ids of {some} are in no record and left out: x-1" in capsys.readouterr().err
+    with pytest.raises(InputError, match="none.txt holds out nothing: no record has one of its"):
+        packs_of(DataConfig(file=file, exclude=(str(some), str(none))), letters, None, seed=0)
+
+
+@pytest.mark.parametrize("text", ["", '{"id": ', '{"name": "a-1"}'])
+def test_a_broken_file_of_ids_is_named(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path / "a.jsonl", "a-1")
+    (tmp_path / "ids").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=f"{tmp_path / 'ids'}"):
+        packs_of(DataConfig(file=file, exclude=str(tmp_path / "ids")), letters, None, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Literal
 
 from pasta_lm.errors import UsageError
@@ -52,9 +53,12 @@ class TasksConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """The training data: a file of annotated answers, or generated tasks."""
+    """The training data: files of annotated answers, or generated tasks."""
 
-    file: str | None = None
+    file: str | tuple[str, ...] | None = None
+    """One file, or several whose records are shuffled together."""
+    exclude: str | tuple[str, ...] = ()
+    """Files of ids, one per line or JSONL: records that are held out."""
     tasks: TasksConfig | None = None
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
@@ -66,10 +70,24 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_one_of("data", file=self.file, tasks=self.tasks)
         check_positive("data", self, "max_tokens")
+        if self.file == ():
+            raise UsageError("data.file names no file")
+        is_ignored = bool(self.exclude) and self.tasks is not None
+        check_not_ignored("data.exclude", is_ignored, "it holds out records of a file")
         if self.rule is not None:
             check_choice("data.rule", self.rule, list(APAR_RULES))
             is_ignored = self.plain or self.tasks is not None
             check_not_ignored("data.rule", is_ignored, "it forks the answers of a file")
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the files of annotated answers."""
+        return _paths(self.file or ())
+
+    @property
+    def exclude_paths(self) -> list[Path]:
+        """Return the files of ids that are held out."""
+        return _paths(self.exclude)
 
     @property
     def trained_strategy(self) -> str:
@@ -80,6 +98,10 @@ class DataConfig:
             return pasta.NAME
         names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
         return next((k for k, some in names.items() if self.tasks.annotator in some), pasta.NAME)
+
+
+def _paths(names: str | tuple[str, ...]) -> list[Path]:
+    return [Path(name) for name in ((names,) if isinstance(names, str) else names)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -13,8 +14,8 @@ from torch.utils.data import Dataset
 
 from pasta_lm import tasks
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.engines.annotated import Record, read_records
-from pasta_lm.errors import InputError
+from pasta_lm.engines.annotated import Record, read_lines, read_records
+from pasta_lm.errors import InputError, cause
 from pasta_lm.language.document import Document
 from pasta_lm.tasks.baselines import ANNOTATORS, APAR_RULES
 from pasta_lm.train.config import DataConfig, TasksConfig
@@ -74,8 +75,8 @@ def packs_of(
     ``num_packs`` is for generated tasks, and ``seed`` for the order of a file's records.
 
     Raises:
-        InputError: the file is not annotated data, none of it fits, or a record exceeds the
-            model's context.
+        InputError: a file is not annotated data, none of it fits, a record exceeds the model's
+            context, or a file of ids holds out nothing.
     """
     as_learned: Encode = lambda record: encode(  # noqa: E731
         replace(record, document=_as_learned(record.document, config))
@@ -89,11 +90,48 @@ def packs_of(
             num_packs=num_packs,
             last_position=last_position,
         )
-    assert config.file is not None
-    packs = _pack_records(read_records(Path(config.file)), as_learned, config.max_tokens, seed)
+    packs = _pack_records(_read_included(config), as_learned, config.max_tokens, seed)
     for one in packs:
         check_context(one, last_position)
     return packs
+
+
+def _read_included(config: DataConfig) -> list[Record]:
+    """Return the records of a recipe's files, those that are held out left out."""
+    records = [record for path in config.paths for record in read_records(path)]
+    known = {record.id for record in records}
+    held_out: set[str] = set()
+    for path in config.exclude_paths:
+        ids = _read_ids(path)
+        unknown = [one for one in ids if one not in known]
+        if len(unknown) == len(ids):
+            shown = ", ".join(ids[:3]) or "it is empty"
+            raise InputError(
+                f"data.exclude {path} holds out nothing: no record has one of its ids ({shown})",
+                hint=f"the records of data.file have ids such as {records[0].id}"
+                if records
+                else "data.file has no records",
+            )
+        if unknown:
+            say_left_out(
+                f"{len(unknown)} of {len(ids)} ids of {path} are in no record and", unknown
+            )
+        held_out.update(ids)
+    return [record for record in records if record.id not in held_out]
+
+
+def _read_ids(path: Path) -> list[str]:
+    """Return the ids of a file: one per line, or the ``id`` of each JSON object."""
+    ids = []
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.strip()
+        try:
+            ids += [str(json.loads(text)["id"])] if text.startswith("{") else [text] * bool(text)
+        except (ValueError, KeyError) as exc:
+            raise InputError(
+                f"{path}:{number}: no id: {cause(exc)}", hint='an id, or an object with "id"'
+            ) from exc
+    return ids
 
 
 def _as_learned(document: Document, config: DataConfig) -> Document:
