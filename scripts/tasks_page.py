@@ -59,7 +59,7 @@ def _section(name: str) -> Iterator[str]:
     yield " ".join((family.make.__doc__ or "").split())
     yield f"Dependence: {task.dependence}.{_notes(task)}\n"
     yield f"```\n{task.prompt}\n```\n"
-    yield f"```\n{gold(task).annotator_form()}\n```"
+    yield f"```\n{gold(task).with_spaces_after_tags().annotator_form()}\n```"
 
 
 def _notes(task: Task) -> str:

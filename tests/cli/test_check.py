@@ -11,7 +11,7 @@ from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import check, fix, parse
 from tests.cli.conftest import Pasta
 
-VALID = 'Two. <promise topic="a" tokens="1"/><async>One two three four five.</async><sync/>\n'
+VALID = 'Two.<promise topic="a" tokens="1"/><async> One two three four five.</async><sync/>\n'
 BROKEN = "Two.\nThen <sync/> and </async>"
 
 
@@ -58,6 +58,15 @@ def test_fix_prints_the_repaired_text_and_nothing_else(pasta: Pasta, broken: Pat
 def test_fix_keeps_every_byte_of_a_valid_text(pasta: Pasta) -> None:
     text = VALID.replace("\n", "\r\n")
     assert pasta("check", "-", "--fix", stdin=text).out == text
+
+
+def test_spaces_before_a_tag_are_a_warning_and_fix_moves_them(pasta: Pasta) -> None:
+    lone = VALID.replace(".<promise", ". <promise").replace("> One", ">One")
+    result = pasta("check", "-", stdin=lone)
+    assert result.code == 0
+    assert "line 1, column 5: warning: a space before a tag" in result.out
+    assert "(PASTA104)" in result.out
+    assert pasta("check", "-", "--fix", stdin=lone).out == VALID
 
 
 def test_the_form_decides_whether_a_text_is_valid(pasta: Pasta) -> None:

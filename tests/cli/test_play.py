@@ -60,8 +60,8 @@ def test_piped_it_has_no_colour_no_animation_and_claims_no_speedup(pasta: Pasta)
     result = pasta("play")
     assert "\x1b" not in result.out + result.err
     assert max(map(len, result.out.splitlines())) <= 80
-    assert result.err == "\npasta: simulated, no wall clock: critical path 119 of 224 tokens, " + (
-        "parallelism 1.66\n"
+    assert result.err == "\npasta: simulated, no wall clock: critical path 118 of 220 tokens, " + (
+        "parallelism 1.64\n"
     )
 
 

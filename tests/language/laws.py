@@ -8,6 +8,7 @@ from dataclasses import replace
 from pasta_lm.errors import PastaSyntaxError
 from pasta_lm.language.check import check, fix
 from pasta_lm.language.document import parse
+from pasta_lm.language.faults import Fault
 from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape, unescape
@@ -92,7 +93,20 @@ def assert_check_parse_and_fix_agree(text: str, form: Form, max_depth: int = 1) 
     assert is_parsed(text, form, max_depth) == is_valid, (text, form)
     fixed = fix(text, form, max_depth)
     assert not errors(fixed, form, max_depth), (text, form, fixed)
-    assert not is_valid or fixed == text, (text, form, fixed)
+    codes = [diagnostic.code for diagnostic in check(fixed, form, max_depth)]
+    assert Fault.SPACE_BEFORE_TAG.code not in codes, (text, form, fixed)
+    if is_valid:
+        assert_only_spaces_moved(text, fixed, form, max_depth)
+
+
+def assert_only_spaces_moved(text: str, fixed: str, form: Form, max_depth: int) -> None:
+    """Hold that the repair of a valid text is what ``Document`` makes of its spaces."""
+    document = parse(text, form, max_depth)
+    moved = document if form is Form.MAIN else document.with_spaces_after_tags()
+    assert parse(fixed, form, max_depth) == moved, (text, form, fixed)
+    found = [diagnostic.code for diagnostic in check(text, form, max_depth)]
+    assert (fixed == text) == (moved == document), (text, form, fixed)
+    assert (Fault.SPACE_BEFORE_TAG.code in found) == (moved != document), (text, form, found)
 
 
 def assert_laws(text: str) -> None:

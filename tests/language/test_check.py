@@ -14,7 +14,7 @@ def codes(text: str, form: str = "written", max_depth: int = 1) -> list[str]:
 
 
 def test_a_valid_text_has_no_diagnostics_and_is_not_changed() -> None:
-    text = f"a & b {PROMISE}<async >c</async> <sync />&amp; <asynchronous>"
+    text = f"a & b{PROMISE}<async > c</async>, <d>\n<sync />&amp; <asynchronous> "
     assert check(text) == []
     assert fix(text) == text
 
@@ -98,7 +98,7 @@ def test_a_sync_waits_for_every_block_since_the_last_one() -> None:
         ("a&lt<sync>;async>", "a&lt<sync/>;async>"),
         ("a&lt</sync>;async>", "a&amp;lt;async>"),
         ("<as</async>ync/>", "&lt;async/>"),
-        (f"<pro{PROMISE}mise> <async>b</async>", f"&lt;promise> {PROMISE}<async>b</async>"),
+        (f"<pro{PROMISE}mise>\n<async>b</async>", f"&lt;promise>\n{PROMISE}<async>b</async>"),
         ("&lt;async> </async>&lt;sync", "&lt;async> &lt;sync"),
     ],
 )

@@ -20,15 +20,19 @@ from pasta_lm.language.parser import Form
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One prompt and its annotated answer."""
+    """One prompt and its annotated answer; what is trained on, replayed or stored passes here."""
 
     id: str
     """The same in every run."""
     prompt: str
     document: Document
-    """Missing lengths are counted later, with the tokenizer of the model."""
+    """Spaces stand after tags, whoever annotated it; missing lengths are counted later, with the
+    tokenizer of the model."""
     source: str = ""
     """The origin of the record."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "document", self.document.with_spaces_after_tags())
 
 
 class Problem(NamedTuple):

@@ -279,6 +279,7 @@ def _bounds(
 
 def _replay_request(model: Pasta, prompt: Prompt, document: Document) -> Request:
     loaded = model.engine.loaded
+    document = document.with_spaces_after_tags()
     document = document.with_lengths(loaded.vocabulary.count_tokens)
     ids = model.request(prompt.text, strategy=sequential.NAME).prompt
     params = SamplingParams()

@@ -50,15 +50,12 @@ def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> lis
 
 
 def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
-    """Return the text with the documented repairs applied; a valid text comes back as it is.
+    """Return the text with the documented repairs applied.
 
     Tags are repaired, moved or removed; text is kept. An unreadable tag becomes text. ``check``
-    finds no error in the result.
+    finds no error in the result, and no space before a tag.
     """
-    walk = Walk(text, Form(form), max_depth)
-    if all(problem.fault.severity == "warning" for problem in walk.problems):
-        return text
-    return walk.repaired()
+    return Walk(text, Form(form), max_depth).repaired
 
 
 def render(diagnostic: Diagnostic, text: str) -> str:

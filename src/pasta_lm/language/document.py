@@ -22,6 +22,7 @@ from pasta_lm.language.tags import (
     annotator_open,
     escape,
     promise_tag,
+    spaces_after_tags,
     units_for,
 )
 
@@ -94,6 +95,15 @@ class Document:
         """Return the written form; the annotator form where a block promised no length."""
         has_lengths = all(block.units is not None for block in self.blocks)
         return self.written() if has_lengths else self.annotator_form()
+
+    def with_spaces_after_tags(self) -> Document:
+        """Return the same answer with the spaces before a tag moved to the text after it.
+
+        ``Title: <promise .../><async>text`` becomes ``Title:<promise .../><async> text``. Spaces
+        before a sync pass it; a block without text passes them on; those at the end stay.
+        """
+        moved = spaces_after_tags(list(_texts(self.items)))
+        return Document(_with_texts(self.items, moved))
 
     def with_lengths(self, count: Callable[[str], int]) -> Document:
         """Return the same answer with the length of every block filled in.
@@ -200,6 +210,21 @@ def _texts(items: Iterable[Item]) -> Iterator[str]:
             yield item.text
         elif isinstance(item, Block):
             yield from _texts(item.items)
+
+
+def _with_texts(items: Iterable[Item], texts: Iterator[str]) -> tuple[Item, ...]:
+    """Return the items with other texts, in the order of ``_texts``."""
+
+    def changed(item: Item) -> Item:
+        match item:
+            case Text():
+                return Text(next(texts))
+            case Block():
+                return replace(item, items=_with_texts(item.items, texts))
+            case _:
+                return item
+
+    return tuple(map(changed, items))
 
 
 def _blocks(items: tuple[Item, ...]) -> Iterator[Block]:

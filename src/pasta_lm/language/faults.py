@@ -118,6 +118,12 @@ class Fault(Enum):
         "split the block, or promise less",
     )
 
+    SPACE_BEFORE_TAG = (
+        "PASTA104",
+        "a space before a tag: tokenizers give a word its leading space",
+        "move it to the text after the tag",
+    )
+
     @property
     def code(self) -> str:
         """Return the stable code, such as ``PASTA003``."""

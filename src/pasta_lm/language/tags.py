@@ -1,4 +1,4 @@
-"""The spelling of tags, their pieces and their escapes; no other file knows it.
+"""The spelling of tags, their pieces, their escapes and the spaces around them.
 
 Knows nothing of order or nesting: which tag may stand where is the table in ``parser.py``.
 """
@@ -6,6 +6,7 @@ Knows nothing of order or nesting: which tag may stand where is the table in ``p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 PROMISE_OPEN: Final = '<promise topic="'
@@ -108,6 +109,26 @@ def bounded_topic(topic: str) -> str:
     if len(words) <= MAX_TOPIC_WORDS and len(topic) <= MAX_TOPIC_CHARACTERS:
         return topic
     return " ".join(words[:MAX_TOPIC_WORDS])[:MAX_TOPIC_CHARACTERS].rstrip()
+
+
+def spaces_after_tags(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the texts between tags with the spaces before a tag moved to the text after it.
+
+    A text ends in no space if anything but spaces follows; all texts joined stay the same.
+    Tokenizers give a word its leading space, so a text that ends in one is rarely seen.
+
+    Args:
+        texts: All texts of an answer in the order of reading; only U+0020 moves.
+    """
+    last = max((index for index, text in enumerate(texts) if text.strip(" ")), default=0)
+    num_moved = 0
+    for text in texts[:last]:
+        kept = text.rstrip(" ")
+        yield " " * num_moved + kept if kept else ""
+        num_moved = len(text) - len(kept) + (0 if kept else num_moved)
+    for text in texts[last:]:
+        yield " " * num_moved + text
+        num_moved = 0
 
 
 def _entity(match: re.Match[str]) -> str:

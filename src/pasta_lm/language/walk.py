@@ -25,6 +25,7 @@ from pasta_lm.language.tags import (
     bounded_topic,
     escape,
     promise_tag,
+    spaces_after_tags,
 )
 
 _BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
@@ -48,6 +49,8 @@ class _Kept(NamedTuple):
 
     source: str
     text: str | None
+    start: int = 0  # its place, if it is text
+    end: int = 0
 
 
 @dataclass(slots=True)
@@ -79,16 +82,30 @@ class Walk:
         for piece, following in pairwise([*pieces, Piece(None, "", 0, 0)]):
             self._take(piece, following)
         self._close_blocks()
+        self.repaired = "".join(self._write())
         # A promise is walked before the text that stood between it and its block.
         self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
 
-    def repaired(self) -> str:
-        """Return the text with the repairs applied."""
-        written: list[str] = []
-        for is_text, pieces in groupby(self._kept, lambda kept: kept.text is not None):
-            run = list(pieces)
-            written += [_write_text(run)] if is_text else [kept.source for kept in run]
-        return "".join(written)
+    def _write(self) -> Iterator[str]:
+        """Yield the texts and tags after the repairs, the spaces before a tag moved after it."""
+        runs = [
+            (is_text, list(run))
+            for is_text, run in groupby(self._kept, lambda kept: kept.text is not None)
+        ]
+        texts = [_write_text(run) for is_text, run in runs if is_text]
+        # In main form the text that comes next to a space may be that of a block, which is absent.
+        is_whole = self._form is not Form.MAIN
+        moved = zip(texts, spaces_after_tags(texts) if is_whole else texts, strict=True)
+        for is_text, run in runs:
+            if not is_text:
+                yield from (kept.source for kept in run)
+                continue
+            before, after = next(moved)
+            if before.endswith(" ") and not after.endswith(" "):
+                num_moved = len(before) - len(before.rstrip(" "))
+                place = max(run[-1].start, run[-1].end - num_moved), run[-1].end
+                self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *place))
+            yield after
 
     def _put_blocks_after_promises(self, pieces: list[Piece]) -> Iterator[Piece]:
         """Move everything between a promise and its block in front of the promise."""
@@ -118,7 +135,7 @@ class Walk:
         self.problems += piece.problems
         match piece.kind:
             case LexemeKind.TEXT:
-                self._keep_text(piece.source, piece.text)
+                self._keep_text(piece, piece.source, piece.text)
             case LexemeKind.SYNC:
                 self._take_sync(piece)
             case LexemeKind.PROMISE_OPEN:
@@ -129,7 +146,7 @@ class Walk:
                 self._take_close(piece)
             case _:
                 if piece.problems[0].fault is not Fault.WRONG_SLASH:
-                    self._keep_text(escape(piece.source), piece.source)
+                    self._keep_text(piece, escape(piece.source), piece.source)
 
     def _take_sync(self, piece: Piece) -> None:
         if not self._is_legal(piece):
@@ -226,8 +243,8 @@ class Walk:
     def _keep_tag(self, source: str) -> None:
         self._kept.append(_Kept(source, None))
 
-    def _keep_text(self, source: str, text: str) -> None:
-        self._kept.append(_Kept(source, text))
+    def _keep_text(self, piece: Piece, source: str, text: str) -> None:
+        self._kept.append(_Kept(source, text, piece.start, piece.end))
         if self._open and text.strip():
             self._open[-1].is_empty = False
 
