@@ -13,6 +13,7 @@ from pasta_lm.annotate.dataset import PARQUET, RECORDS
 from pasta_lm.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.annotate.run import annotate
 from pasta_lm.annotate.sources import SourceConfig
+from pasta_lm.language import check
 from pasta_lm.tasks.layout import rule_document
 
 LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
@@ -36,6 +37,13 @@ def annotated(folder: Path, *answers: str, **source: str) -> Path:
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / RECORDS).read_bytes().split(b"\n") if line]
+
+
+def test_spaces_before_a_part_are_written_into_its_block(tmp_path: Path) -> None:
+    listed = "Three:\n" + f"  - one two three four five{' six' * 9}\n" * 3
+    (record,) = records_of(annotated(tmp_path, listed))
+    assert record["annotated"].count(">  - one") == 3
+    assert check(record["annotated"], "annotator") == []
 
 
 def test_parquet_has_every_record_and_nulls_for_missing_columns(

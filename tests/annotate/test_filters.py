@@ -54,6 +54,14 @@ def test_each_fault_has_its_code(annotated: str, reason: Reason) -> None:
     assert verdict.message
 
 
+def test_a_space_before_a_tag_is_no_fault_and_moves() -> None:
+    text = f"First: {A} Second: {B}"
+    lone = f'First: <async topic="a">{A} </async>Second: <async topic="b">{B}</async>'
+    kept = examine(lone, text)
+    assert isinstance(kept, Document)
+    assert kept == parse(lone, "annotator").with_spaces_after_tags()
+
+
 def test_a_good_copy_and_one_without_tags_are_kept() -> None:
     kept = examine(GOOD, PLAIN)
     assert isinstance(kept, Document)

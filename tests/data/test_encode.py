@@ -17,7 +17,7 @@ from pasta_lm.errors import InputError, UsageError, VocabularyError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES, closing_piece, units_for
 from tests.data.examples import (
     BARE,
     EOS,
@@ -52,6 +52,22 @@ def fed(example: EncodedExample) -> str:
 
 
 # --- by hand
+
+
+def test_a_space_before_a_block_is_its_first_words() -> None:
+    lone = encoded('A: <promise topic="t" tokens="1"/><async>the</async> <sync/>x')
+    moved = encoded('A:<promise topic="t" tokens="1"/><async> the</async><sync/> x')
+    assert lone == moved
+    assert fed(lone) == "begin q A : <p t >1 [  the ] |   x"
+
+
+def test_a_missing_length_counts_the_spaces() -> None:
+    found = []
+    for spaces in (" ", " " * 60):
+        document = Document((Text(f"A:{spaces}"), Block("t", None, (Text("tips"),))))
+        found.append(units_for(len(BARE.encode_text(f"{spaces}tips")) + 2))
+        assert SHORT[closing_piece(found[-1])] in fed(encoded(document))
+    assert found[0] < found[1]
 
 
 def test_each_token_predicts_what_its_thread_decodes_next() -> None:

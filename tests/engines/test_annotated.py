@@ -45,6 +45,19 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert without_lengths(found[4]) == without_lengths(RECORDS[4])
 
 
+def test_a_record_has_its_spaces_after_tags_wherever_they_stood(tmp_path: Path) -> None:
+    lone, moved = 'Two: <async topic="a">one</async>', 'Two:<async topic="a"> one</async>'
+    record = Record("a", "Q?", parse(lone, "annotator"))
+    assert record.document.annotator_form() == moved
+    row = {"messages": [{"role": "user", "content": "Q?"}], "annotated": lone}
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(row))
+    (found,) = read_records(path)
+    assert found.document == record.document
+    write_records(path, [found])
+    assert json.loads(path.read_text())["annotated"] == moved
+
+
 @pytest.mark.parametrize(
     ("record", "key", "text"),
     [

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from pasta_lm.engines.annotated import read_records
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import RequestError, VocabularyError
+from pasta_lm.evaluate.structure import spans
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
@@ -22,6 +24,7 @@ from tests.decoding import decode_document
 from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
 
+STARTER = Path(__file__).parents[2] / "corpora/starter/starter.jsonl"
 ANNOTATED = Path(__file__).parents[3] / "shared/data/annotated/gemma-7b-it.jsonl.gz"
 
 any_text = st.lists(
@@ -157,6 +160,25 @@ def test_every_annotated_answer_survives(name: str) -> None:
         document = parse(answer, form="annotator").with_lengths(vocabulary.count_tokens)
         encoded = vocabulary.encode_document(document)
         assert decode_document(vocabulary, encoded) == clamped(document)
+
+
+@each_family
+def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    num_same = num_words = 0
+    for record in read_records(STARTER)[::10]:
+        document = record.document
+        encoded = vocabulary.encode_document(document)
+        assert decode_document(vocabulary, encoded) == document
+        plain = vocabulary.encode_text(document.plain_text)
+        places = [begin for begin, end in spans(document) if end is not None]
+        for place, block, ids in zip(places, document.blocks, encoded.blocks, strict=True):
+            before = vocabulary.encode_text(document.plain_text[:place])
+            if block.plain_text[0] == " " and plain[: len(before)] == before:
+                num_words += 1
+                num_same += plain[len(before)] == ids[0]
+    assert num_words > 50
+    assert num_same == num_words
 
 
 def clamped(document: Document) -> Document:

@@ -49,6 +49,20 @@ def test_both_runs_decode_exactly_the_text() -> None:
     assert together.trace.kind == "replayed"
 
 
+def test_spaces_before_tags_are_decoded_with_the_text_after_them() -> None:
+    lone, moved = (
+        answer(TWO),
+        answer(
+            'Two.<async topic="left"> one two three</async>'
+            '<async topic="right"> four five</async><sync/>End.'
+        ),
+    )
+    (pair,), (same,) = (replay([one], loaded("llama")).pairs for one in (lone, moved))
+    assert pair.parallel.program == same.parallel.program
+    assert "Two.<promise" in pair.parallel.program
+    assert pair.parallel.text == same.parallel.text == "Two. one two three four fiveEnd."
+
+
 def test_the_report_counts_the_decoded_answers() -> None:
     seen: list[tuple[int, int]] = []
     report = replay(
