@@ -1,7 +1,8 @@
 """Annotate answers by reading: write batches for readers, build annotated rows from their marks.
 
 ``show`` writes the answers with their units numbered, some to a file. ``apply`` reads the marks
-(``annotate/marks.py`` has their form), names every bad one by file and line, and writes the rows.
+(``annotate/marks.py`` has their form), names every bad one by file and line, writes the rows, and
+beside them ``OUT.counts.json``: how many answers were left out, and why.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pasta_lm.annotate.marks import Marks, marked, parse_marks, shown
-from pasta_lm.annotate.own_answers import usable_answers
+from pasta_lm.annotate.own_answers import USABLE, usable_answers
 from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import InputError, PastaError
 
@@ -69,34 +70,44 @@ def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: b
 def apply(
     marks: Path, answers: Path, instructions: Path, out: Path, count: Callable[[str], int]
 ) -> int:
-    """Write the annotated rows in the order of the instructions; return how many marks are bad."""
+    """Write the annotated rows in the order of the instructions; return how many marks are bad.
+
+    Marks of answers that the rules leave out count for nothing.
+    """
     asked = read_instructions(instructions)
-    texts = {row["id"]: row["answer"] for row in read_answers(answers, asked)}
-    rows, skipped, num_bad = {}, Counter[str](), 0
-    seen: dict[str, str] = {}
+    sampled = read_answers(answers, asked)
+    known = {row["id"]: row["answer"] for row in sampled}
+    kept, reasons = usable_answers(
+        sampled, {name: one["instruction"] for name, one in asked.items()}
+    )
+    usable = {row["id"] for row in kept}
+    rows: dict[str, dict[str, Any]] = {}
+    skipped, num_bad, seen = Counter[str](), 0, dict[str, str]()
     for place, line in _lines(marks):
         try:
             one = parse_marks(line)
-            if one.id not in texts:
-                raise InputError(f"{one.id} is no id of {answers.name}, or held out")
-            if one.id in seen:
-                raise InputError(f"{one.id} was marked before, in {seen[one.id]}")
+            _check_id(one.id, known, seen)
             seen[one.id] = place
-            if one.skip is not None:
-                skipped[one.skip] += 1
-                continue
-            rows[one.id] = _row(asked[one.id], texts[one.id], one, count)
+            row = None if one.skip else _row(asked[one.id], known[one.id], one, count)
         except PastaError as error:
             num_bad += 1
             print(f"{place}: {error}", file=sys.stderr)
+            continue
+        if one.id in usable and row is None:
+            skipped[str(one.skip)] += 1
+        elif one.id in usable and row is not None:
+            rows[one.id] = row
     with out.open("w", encoding="utf-8") as file:
         for name in (name for name in asked if name in rows):
             file.write(json.dumps(rows[name], ensure_ascii=False) + "\n")
-    print(
-        f"{len(rows)} rows, {sum(skipped.values())} skipped, {num_bad} bad marks", file=sys.stderr
-    )
-    for reason, number in skipped.most_common():
-        print(f"  skipped: {reason}: {number}", file=sys.stderr)
+    counts = {
+        "sampled": len(sampled),
+        "rules": {name: num for name, num in reasons.most_common() if name != USABLE},
+        "reader": dict(skipped.most_common()),
+        "not_read": len(usable) - len(rows) - skipped.total(),
+    }
+    out.with_suffix(".counts.json").write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
+    print(f"{len(rows)} rows, {num_bad} bad marks; skipped: {_counts(skipped)}", file=sys.stderr)
     return num_bad
 
 
@@ -106,6 +117,13 @@ def missing(batch: Path, marks: Path) -> list[str]:
     named = {line.partition(":")[0].strip() for _, line in _lines(marks)}
     shown_ids = (re.findall(r"^### (\S+)$", file.read_text("utf-8"), re.M) for file in files)
     return [name for ids in shown_ids for name in ids if name not in named]
+
+
+def _check_id(name: str, known: Collection[str], seen: Mapping[str, str]) -> None:
+    if name not in known:
+        raise InputError(f"{name} is not among the answers, or is held out")
+    if name in seen:
+        raise InputError(f"{name} was marked before, in {seen[name]}")
 
 
 def _counts(counts: Counter[str]) -> str:

@@ -1,6 +1,7 @@
-"""Write the figures of ``corpora/starter/README.md`` from the two files beside it.
+"""Write the figures of the cards of the starter set and of the own answers from their files.
 
-``python scripts/starter.py`` rewrites what stands below its mark; a test holds the card to it.
+``python scripts/starter.py`` rewrites what stands below its mark in both; tests hold the cards to
+it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median, quantiles
 from typing import Any, NamedTuple
 
-from pasta_lm.engines.annotated import Record, read_records
+from pasta_lm.engines.annotated import Record, read_lines, read_records
 from pasta_lm.engines.scripted import words
 from pasta_lm.evaluate.agreement import agreement, paired
 from pasta_lm.evaluate.agreement import rows as agreement_rows
 from pasta_lm.interpreter.speed import document_speedup
 
-FOLDER = Path(__file__).parents[1] / "corpora" / "starter"
+CORPORA = Path(__file__).parents[1] / "corpora"
+FOLDER = CORPORA / "starter"
 ROWS, SECOND_PASS, CARD = (
     FOLDER / name for name in ("starter.jsonl", "second_pass.jsonl", "README.md")
+)
+OWN_FOLDER = CORPORA / "own_answers"
+OWN_CARD, OWN_COUNTS, READING = (
+    OWN_FOLDER / name for name in ("README.md", "own_answers.counts.json", "starter_reading.jsonl")
 )
 MARK = "<!-- below: scripts/starter.py -->\n"
 TOKENS_PER_WORD = 1.3
@@ -28,9 +34,9 @@ TOKENS_PER_WORD = 1.3
 
 
 class Row(NamedTuple):
-    """A record with its domain."""
+    """A record with all fields of its row."""
 
-    domain: str
+    fields: dict[str, Any]
     record: Record
     speedup: float
     """Theoretical, one token for a word and for a piece of a tag."""
@@ -46,13 +52,17 @@ def estimate_tokens(text: str) -> int:
     return round(TOKENS_PER_WORD * len(text.split()))
 
 
-def read() -> list[Row]:
-    """Return the rows of the data set."""
-    lines = ROWS.read_text("utf-8").splitlines()
+def read(path: Path = ROWS) -> list[Row]:
+    """Return the rows of a data set."""
     return [
-        Row(json.loads(line)["domain"], record, _speedup(record))
-        for line, record in zip(lines, read_records(ROWS), strict=True)
+        Row(json.loads(line), record, _speedup(record))
+        for line, record in zip(read_lines(path), read_records(path), strict=True)
     ]
+
+
+def own_rows() -> Path:
+    """Return the file of own answers, which is gzipped if it is large."""
+    return next(OWN_FOLDER.glob("own_answers.jsonl*"))
 
 
 def both_passes() -> tuple[list[Record], list[Record]]:
@@ -65,14 +75,46 @@ def figures() -> str:
     rows = read()
     first, second = both_passes()
     found = agreement([one.document for one in first], [one.document for one in second])
-    return "\n".join([*_statistics(rows), *_domains(rows), *_agreement(found)]) + "\n"
+    lines = [*_statistics(rows, "domain"), *_groups(rows, "domain"), *_agreement(found)]
+    return "\n".join(lines) + "\n"
+
+
+def own_figures() -> str:
+    """Return the generated part of the card of the own answers."""
+    rows = read(own_rows())
+    lines = [*_left_out(len(rows)), *_statistics(rows, "shape")]
+    lines += [*_groups(rows, "parts"), *_groups(rows, "shape"), *_reading()]
+    return "\n".join(lines) + "\n"
+
+
+def _reading() -> Iterator[str]:
+    read, second = paired(read_records(READING), read_records(SECOND_PASS))
+    found = agreement([one.document for one in read], [one.document for one in second])
+    yield "\n## Agreement of the reading\n"
+    yield (
+        f"{len(read)} answers of the starter, read without their tags in the same way, against its "
+        "second pass.\n"
+    )
+    yield from _agreement_table(found)
+
+
+def _left_out(num_rows: int) -> Iterator[str]:
+    counts = json.loads(OWN_COUNTS.read_text("utf-8"))
+    rules, reader = counts["rules"], counts["reader"]
+    yield "\n## What was left out\n"
+    yield "| answers | left out by | because | number |\n|---|---|---|---|"
+    yield f"| sampled | | | {counts['sampled']:,} |"
+    yield from (f"| | rules | `{name}` | {count:,} |" for name, count in rules.items())
+    yield from (f"| | the reader | {name} | {count:,} |" for name, count in reader.items())
+    yield f"| usable, but not read | | | {counts['not_read']:,} |"
+    yield f"| in the data set | | | {num_rows:,} |"
 
 
 def _speedup(record: Record) -> float:
     return document_speedup(record.document, lambda text: len(words(text)))
 
 
-def _statistics(rows: Sequence[Row]) -> Iterator[str]:
+def _statistics(rows: Sequence[Row], group: str) -> Iterator[str]:
     documents = [row.record.document for row in rows]
     forked = [row for row in rows if row.num_blocks]
     blocks = [len(block.plain_text.split()) for one in documents for block in one.blocks]
@@ -80,7 +122,7 @@ def _statistics(rows: Sequence[Row]) -> Iterator[str]:
     tenths = quantiles(blocks, n=10, method="inclusive")
     histogram = Counter(row.num_blocks for row in forked)
     yield "\n## Statistics\n"
-    yield f"{len(rows):,} rows in {len({row.domain for row in rows})} domains.\n"
+    yield f"{len(rows):,} rows in {len({row.fields[group] for row in rows})} {group}s.\n"
     yield "| figure | value |\n|---|---|"
     yield f"| answers with blocks | {len(forked)} |"
     yield f"| answers without, which stay sequential | {_share(len(rows) - len(forked), rows)} |"
@@ -98,14 +140,14 @@ def _statistics(rows: Sequence[Row]) -> Iterator[str]:
     yield f"| … answers with blocks | {_mean_speedup(forked)} |"
 
 
-def _domains(rows: Sequence[Row]) -> Iterator[str]:
-    yield "\n| domain | rows | sequential | with a sync | blocks | speedup | … with blocks |"
+def _groups(rows: Sequence[Row], group: str) -> Iterator[str]:
+    yield f"\n| {group} | rows | sequential | with a sync | blocks | speedup | … with blocks |"
     yield "|---|---|---|---|---|---|---|"
-    for domain in dict.fromkeys(row.domain for row in rows):
-        chosen = [row for row in rows if row.domain == domain]
+    for name in dict.fromkeys(row.fields[group] for row in rows):
+        chosen = [row for row in rows if row.fields[group] == name]
         forked = [row for row in chosen if row.num_blocks]
         cells = [
-            domain,
+            name,
             len(chosen),
             len(chosen) - len(forked),
             sum(row.record.document.num_syncs > 0 for row in chosen),
@@ -126,6 +168,10 @@ def _agreement(found: dict[str, Any]) -> Iterator[str]:
         f"{forks['num_neither']} sequential; the first alone forks {forks['num_first_only']}, the "
         f"second alone {forks['num_second_only']}.\n"
     )
+    yield from _agreement_table(found)
+
+
+def _agreement_table(found: dict[str, Any]) -> Iterator[str]:
     yield "| what | measure | agreement |\n|---|---|---|"
     yield from ("| " + " | ".join(row) + " |" for row in agreement_rows(found))
 
@@ -147,9 +193,10 @@ def _mean_speedup(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Rewrite the card below its mark."""
-    text = CARD.read_text("utf-8")
-    CARD.write_text(text.partition(MARK)[0] + MARK + figures(), encoding="utf-8")
+    """Rewrite both cards below their marks."""
+    for card, below in ((CARD, figures), (OWN_CARD, own_figures)):
+        text = card.read_text("utf-8")
+        card.write_text(text.partition(MARK)[0] + MARK + below(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pasta_lm.annotate.usable import Unusable, repeated_words, why_unusable
+from pasta_lm.engines.annotated import read_records
+
+STARTER = Path(__file__).parents[2] / "corpora" / "starter" / "starter.jsonl"
 
 SENTENCE = "The river rises in the hills and turns to the south before it reaches the sea."
 ITEM = "It is a good choice for a family with two small children and a dog."
@@ -44,6 +49,7 @@ USABLE = [
     ("Link?", "See https://example.org/" + "a" * 80 + " for more."),
     ("Name rivers.", f"{SENTENCE} It is long. {SENTENCE[:20]}"),
     ("Name rivers.", "1. Rhine\n2. Elbe\n3. Oder\n4. Main\n5. Rhine"),
+    ("Add?", "```py\na + b\n```\nand\n```py\nsum(ab)\n```\nor\n```py\nadd(a, b)\n```"),
 ]
 
 
@@ -68,3 +74,12 @@ def test_an_answer_that_a_limit_cut_is_left_out(answer: str) -> None:
 )
 def test_repeated_words_are_those_in_a_sequence_seen_before(words: str, share: float) -> None:
     assert repeated_words(words.split(), length=2) == pytest.approx(share)
+
+
+def test_the_rules_leave_out_no_more_than_two_of_a_thousand_good_answers() -> None:
+    left_out = [
+        record.id
+        for record in read_records(STARTER)
+        if why_unusable(record.prompt, record.document.plain_text) is not None
+    ]
+    assert len(left_out) <= 2, left_out

@@ -22,6 +22,7 @@ ECHO_WORDS = 4
 MOST_ECHOED = 0.9
 """Share of an answer's sequences of four words that are the instruction's; an answer of less than
 half the instruction's length may be a choice among what it names."""
+CODE_FENCES = ("```", "~~~")
 LONGEST_WORD = 60  # characters
 MOST_FOREIGN_LETTERS = 0.3
 """Share of letters outside the Latin and Greek alphabets, where the instruction neither has such
@@ -97,7 +98,8 @@ def repeated_words(words: Sequence[str], length: int = LOOP_WORDS) -> float:
 
 
 def _units_loop(answer: str) -> bool:
-    found = [" ".join(_words(answer[unit.inside : unit.end])) for unit in units(answer)]
+    texts = [answer[unit.inside : unit.end] for unit in units(answer)]
+    found = [" ".join(_words(text)) for text in texts if not text.startswith(CODE_FENCES)]
     found = [text for text in found if text]
     num_repeated = len(found) - len(set(found))
     return num_repeated >= 2 and num_repeated > MOST_REPEATED_UNITS * len(found)
