@@ -17,6 +17,7 @@ from pasta_lm.cli import (
     alpaca,
     annotate,
     check,
+    cost,
     doctor,
     evaluate,
     examples,
@@ -59,6 +60,7 @@ app.command()(annotate.annotate)
 evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
 evaluate.app.command()(speed.speed)
 evaluate.app.command()(alpaca.alpaca)
+evaluate.app.command()(cost.cost)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

@@ -165,6 +165,10 @@ class Vocabulary:
         """Return the text of ordinary tokens in the middle of a text."""
         return b"".join(map(self._bytes.__getitem__, token_ids)).decode("utf-8", "replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return a token's bytes in the middle of a text; tags and specials have none."""
+        return self._bytes[token_id]
+
     def token_text(self, token_id: int) -> str:
         """Return how a token reads in the middle of a text; tags and specials read as nothing."""
         return self._bytes[token_id].decode("utf-8", "replace")

@@ -1,0 +1,141 @@
+"""Measures of an answer's text that need no model: repetition, items asked for and given.
+
+All are rules without exceptions, the same for every system, so that a difference of two systems
+means something even where a rule misreads single answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pasta_lm.language.document import Document
+
+WORD = re.compile(r"\w+")
+GRAM = 4
+"""Words in a row that count as repeated."""
+MIN_LINE_WORDS = 3
+"""Shorter lines may occur twice: headings, closing brackets."""
+
+_NAMED = "two three four five six seven eight nine ten eleven twelve".split()
+NUMBERS = {name: value for value, name in enumerate(_NAMED, start=2)} | {
+    "fifteen": 15,
+    "twenty": 20,
+}
+MAX_ITEMS = 30
+ITEMS = """tips ways ideas reasons examples facts steps questions names things items books novels
+    movies films songs benefits advantages disadvantages drawbacks pros cons recipes suggestions
+    points titles headlines slogans taglines jokes riddles quotes activities strategies methods
+    techniques exercises countries cities places animals foods dishes meals rules principles factors
+    features topics synonyms antonyms adjectives verbs nouns rhymes haikus poems emails messages
+    captions tweets hashtags puns bullets options alternatives differences similarities types kinds
+    inventions hobbies games gifts snacks skills risks goals habits mistakes myths""".split()
+ASKED = re.compile(
+    rf"\b({'|'.join(NUMBERS)}|\d{{1,2}})\s+(?:[\w'’-]+\s+){{0,2}}?(?:{'|'.join(ITEMS)})\b",
+    re.IGNORECASE,
+)
+"""A number, at most two words, and a noun of things that are listed."""
+NUMBERED = re.compile(r"^(\s*)(?:\*\*)?\(?\d{1,3}[.):]\s*(?=\S)")
+BULLET = re.compile(r"^(\s*)[-*+•–]\s+(?=\S)")
+BOLD = re.compile(r"^()(?:\*\*|#+\s)")
+SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
+
+
+class Repetition(NamedTuple):
+    """Shares of the sequences of four words that occurred before."""
+
+    within: float
+    """In the same segment."""
+    between: float
+    """In an earlier segment only."""
+
+
+def repetition(segments: Iterable[str]) -> Repetition:
+    """Return how much of some segments of text was said before; no sequence crosses segments.
+
+    Case and punctuation do not count. Segments of fewer than four words have no sequence, and a
+    text without any repeats nothing.
+    """
+    before: set[tuple[str, ...]] = set()
+    num_within = num_between = num_all = 0
+    for segment in segments:
+        own: set[tuple[str, ...]] = set()
+        for gram in _grams(segment):
+            num_within += gram in own
+            num_between += gram not in own and gram in before
+            num_all += 1
+            own.add(gram)
+        before |= own
+    return Repetition(num_within / max(num_all, 1), num_between / max(num_all, 1))
+
+
+def _grams(text: str) -> Iterator[tuple[str, ...]]:
+    words = _words(text)
+    return (tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1))
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall(text.casefold())
+
+
+def has_repeated_line(text: str) -> bool:
+    """Return whether a line of three words or more occurs twice, markers and case apart."""
+    lines = [one for line in text.splitlines() if len(one := _item(line)) >= MIN_LINE_WORDS]
+    return len(set(lines)) < len(lines)
+
+
+def has_repeated_topic(document: Document) -> bool | None:
+    """Return whether two blocks have the same topic; None for an answer with fewer than two."""
+    topics = [tuple(_words(block.topic)) for block in document.blocks]
+    return len(set(topics)) < len(topics) if len(topics) > 1 else None
+
+
+def blocks_repetition(document: Document) -> Repetition | None:
+    """Return the repetition within blocks and between them; None for fewer than two blocks."""
+    blocks = document.blocks
+    return repetition(block.plain_text for block in blocks) if len(blocks) > 1 else None
+
+
+def items_asked(prompt: str) -> int | None:
+    """Return how many items a prompt asks for, as in "five tips"; None if it does not say.
+
+    A prompt that names several numbers of things is left out: they may belong together.
+    """
+    found = ASKED.findall(prompt)
+    if len(found) != 1:
+        return None
+    value = NUMBERS.get(found[0].lower()) or int(found[0])
+    return value if 2 <= value <= MAX_ITEMS else None
+
+
+def items_given(text: str) -> int:
+    """Return how many different items an answer lists.
+
+    The first of these of which there are two or more: numbered lines, bullets, lines that begin
+    in bold or are headings, lines; else sentences. Of nested lists the outermost counts, and lines
+    that end in a colon introduce others.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    for marker in (NUMBERED, BULLET, BOLD):
+        found = _outermost(lines, marker)
+        if len(found) > 1:
+            return len(set(found))
+    rest = {_item(line) for line in lines if not line.rstrip().endswith(":")}
+    return len(rest) if len(rest) > 1 else len(SENTENCE_END.findall(text))
+
+
+def _outermost(lines: Sequence[str], marker: re.Pattern[str]) -> list[tuple[str, ...]]:
+    found = [(len(match[1]), line) for line in lines if (match := marker.match(line))]
+    least = min((indent for indent, _ in found), default=0)
+    return [_item(line) for indent, line in found if indent == least]
+
+
+def _item(line: str) -> tuple[str, ...]:
+    """Return the words of a line without its marker."""
+    return tuple(_words(NUMBERED.sub("", BULLET.sub("", line))))
+
+
+def coverage(prompt_items: int, text: str) -> float:
+    """Return the share of the items asked for that an answer gives; more than enough is 1."""
+    return min(items_given(text), prompt_items) / prompt_items

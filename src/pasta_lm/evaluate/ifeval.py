@@ -1,0 +1,122 @@
+"""IFEval: whether an answer follows instructions that a program can check.
+
+The checkers are those of the package ``lm_eval``; nothing of it is copied. Where NLTK's data are
+missing and cannot be had, sentences are cut by its untrained Punkt and words without cutting
+sentences first. That touches two of the 25 kinds of instruction (numbers of sentences, words in
+capitals), of all systems alike.
+
+Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", arXiv
+2311.07911.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from pasta_lm.errors import InputError, MissingExtraError
+from pasta_lm.evaluate.intervals import as_dict, mean, ratio
+from pasta_lm.evaluate.judgements import json_lines
+
+Figures = dict[str, Any]
+KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
+
+
+class Verdict(NamedTuple):
+    """Which of a prompt's instructions an answer follows."""
+
+    strict: list[bool]
+    loose: list[bool]
+    """The same if the first line, the last line or asterisks may be left out."""
+
+
+def read_prompts(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Read IFEval's prompts by key.
+
+    Raises:
+        InputError: the file cannot be read, or a row is no prompt of IFEval.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for number, row in json_lines(path):
+        for key, kind in KEYS.items():
+            if not isinstance(row.get(key), kind):
+                raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
+        found[str(row.get("key", number - 1))] = row
+    return found
+
+
+@cache
+def _checkers() -> Any:
+    """Import the checkers, without a download.
+
+    Raises:
+        MissingExtraError: lm_eval or a module of its IFEval is not installed.
+    """
+    try:
+        import langdetect
+        import nltk
+
+        with patch.object(nltk, "download", lambda *_, **__: False):
+            from lm_eval.tasks.ifeval import instructions_util, utils
+    except ImportError as exc:
+        raise MissingExtraError(f"IFEval's checkers (module {exc.name})", "ifeval") from exc
+    langdetect.DetectorFactory.seed = 0  # otherwise the language of a short text is drawn
+    try:
+        nltk.data.find("tokenizers/punkt_tab")
+    except LookupError:
+        punkt = nltk.tokenize.punkt.PunktSentenceTokenizer()
+        instructions_util._get_sentence_tokenizer = lambda: punkt
+        nltk.word_tokenize = partial(nltk.word_tokenize, preserve_line=True)
+    return utils
+
+
+def check_available() -> None:
+    """Raise a MissingExtraError unless the checkers are installed."""
+    _checkers()
+
+
+def check(prompt: Mapping[str, Any], text: str) -> Verdict:
+    """Return which instructions of a prompt an answer follows.
+
+    Raises:
+        MissingExtraError: the checkers are not installed.
+        InputError: the prompt has an instruction that the checkers do not know.
+    """
+    try:
+        found = _checkers().process_results({"key": 0, **prompt}, [text])
+    except KeyError as exc:
+        raise InputError(f"lm_eval has no checker for {exc}") from exc
+    return Verdict(list(found["inst_level_strict_acc"]), list(found["inst_level_loose_acc"]))
+
+
+def ifeval_figures(ours: Sequence[Verdict], base: Sequence[Verdict]) -> Figures:
+    """Return accuracies of two systems and their difference, paired by prompt.
+
+    Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
+    instructions; its interval too is over prompts.
+    """
+    found: Figures = {"num_prompts": len(ours)}
+    for level, values in (("prompt", _by_prompt), ("instruction", _by_instruction)):
+        for key in Verdict._fields:
+            ours_in, base_in = ([getattr(one, key) for one in side] for side in (ours, base))
+            found[f"{level}_{key}"] = values(ours_in, None)
+            found[f"{level}_{key}_baseline"] = values(base_in, None)
+            found[f"{level}_{key}_difference"] = values(ours_in, base_in)
+    return found
+
+
+Flags = Sequence[Sequence[bool]]
+
+
+def _by_prompt(ours: Flags, base: Flags | None) -> Figures | None:
+    less = [all(flags) for flags in base] if base is not None else [False] * len(ours)
+    return as_dict(mean([all(a) - b for a, b in zip(ours, less, strict=True)]))
+
+
+def _by_instruction(ours: Flags, base: Flags | None) -> Figures | None:
+    less = [sum(flags) for flags in base] if base is not None else [0] * len(ours)
+    parts = [sum(a) - b for a, b in zip(ours, less, strict=True)]
+    return as_dict(ratio(parts, [len(flags) for flags in ours]))

@@ -1,0 +1,350 @@
+"""The benchmark ``instructions``: a taught model and its sequential baseline on real instructions.
+
+A run has a folder; every file of rows is a journal, so a stopped run goes on::
+
+    settings.json       the settings
+    prompts.jsonl       ids and labels of the prompts, never their texts
+    scored.jsonl        every answer, decoded in batches
+    timed.jsonl         answers to some prompts, decoded one at a time
+    unmasked.jsonl      answers of the taught model without the mask of legal tags
+    verdicts.jsonl      which of IFEval's instructions an answer follows
+    read.jsonl          nats of the answers under another model
+    references.jsonl    nats of given answers under both models (``cost``)
+
+``pack`` writes each of them gzipped beside it. All figures are computed from these files, without a
+model and without the prompts: see ``instructions_report``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pasta_lm.data.encode import EncodedExample
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.errors import InputError, UsageError, cause
+from pasta_lm.evaluate import ifeval
+from pasta_lm.evaluate.answering import (
+    Answerer,
+    AnswerStore,
+    Models,
+    Progress,
+    Prompt,
+    System,
+    answer_id,
+)
+from pasta_lm.evaluate.cost import Nats
+from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
+from pasta_lm.journal import Journal, Row, read_rows, write_rows
+from pasta_lm.recipe import check_positive, check_same_settings
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import BUILTIN, baseline_of
+
+SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
+SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")
+VERDICTS, READ, REFERENCES = "verdicts", "read", "references"
+JOURNALS = (*ROUNDS, VERDICTS, READ, REFERENCES)
+READING_BATCH = 32
+"""Answers that are read between two writes of the journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSettings:
+    """The recipe of ``pasta evaluate instructions``."""
+
+    model: str | None = None
+    """The taught model: a folder, a hub id or a built-in name; None: the built-in one."""
+    baseline: str | None = None
+    """Its sequential baseline; None: the built-in one, or the model itself."""
+    untaught: str | None = None
+    """The model before any training, for the nats of the references; None: left out."""
+    sets: SetFiles = SetFiles()
+    limit: int | None = None
+    """The first so many prompts of each set, for a try; None: all."""
+    max_tokens: int = 512
+    """Of an answer, all threads together and tags included."""
+    num_timed: int = 25
+    """Prompts of each set that both models answer one at a time, too."""
+    num_unmasked: int = 50
+    """Prompts of each set that the taught model answers without the mask, too."""
+    num_read: int = 200
+    """Prompts of each set whose answers another model reads."""
+    reader: str | None = None
+    """The model that reads the answers; None: none does."""
+    references: str | None = "corpora/starter/starter.jsonl"
+    """Annotated answers for the cost of not seeing; None: it is not measured."""
+    reference_ids: str | None = "corpora/starter/held_out.txt"
+    """The rows of them that no training read; None: all."""
+    batch_size: int = 64
+    """Prompts that are decoded together."""
+    pool_tokens: int = 40_960
+    """Cache entries of each model's engine."""
+    dtype: str | None = None
+    """Of the models that answer; the references are read in float32."""
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate values before a model is loaded."""
+        check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
+        for key in ("num_timed", "num_unmasked", "num_read"):
+            if getattr(self, key) < 0:
+                raise UsageError(f"instructions.{key} must not be below 0")
+
+    @property
+    def systems(self) -> tuple[System, System]:
+        """Return the sequential baseline and the taught model."""
+        model = self.model or BUILTIN
+        return (
+            System(sequential.NAME, sequential.NAME, self.baseline or baseline_of(model)),
+            System(pasta.NAME, pasta.NAME, model),
+        )
+
+
+@dataclass(frozen=True)
+class InstructionRun:
+    """A run: its folder, the settings and, while it is made, the prompts."""
+
+    folder: Path
+    settings: InstructionSettings
+    prompts: Sequence[SetPrompt] = ()
+    """With their texts; empty if the run is only read."""
+
+    def journal(self, name: str) -> Journal:
+        """Open one of the run's journals."""
+        return Journal(self.folder / f"{name}.jsonl")
+
+    def rows(self, name: str) -> list[Row]:
+        """Return the rows of a journal, or of its gzipped copy; none if there is neither."""
+        path = self.folder / f"{name}.jsonl"
+        if path.exists():
+            return read_rows(path)
+        return read_packed(self.folder / f"{name}.jsonl.gz")
+
+    def first(self, count: int) -> list[SetPrompt]:
+        """Return the first so many prompts of each set."""
+        seen: dict[str, int] = {}
+        found = []
+        for one in self.prompts:
+            seen[one.group] = seen.get(one.group, 0) + 1
+            if seen[one.group] <= count:
+                found.append(one)
+        return found
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether all rounds have all answers."""
+        return not any(self._lacking())
+
+    def _lacking(self) -> Iterator[str]:
+        baseline, taught = self.settings.systems
+        rounds = {
+            SCORED: (self.prompts, (baseline, taught)),
+            TIMED: (self.first(self.settings.num_timed), (baseline, taught)),
+            UNMASKED: (self.first(self.settings.num_unmasked), (taught,)),
+        }
+        for name, (prompts, systems) in rounds.items():
+            there = self.journal(name).rows
+            keys = (answer_id(system.name, one.id) for system in systems for one in prompts)
+            yield from (key for key in keys if key not in there)
+
+
+def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
+    """Begin a run in a folder, or go on with the one that it holds.
+
+    Raises:
+        UsageError: the folder holds a run with other settings.
+        InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
+    """
+    prompts = read_sets(settings.sets, settings.limit)
+    if any(one.checked for one in prompts):
+        ifeval.check_available()  # now rather than after hours
+    path = folder / SETTINGS
+    if path.exists():
+        begun = _read_settings(folder)
+        may_change = ("batch_size", "pool_tokens", "device", "reader", "num_read")
+        check_same_settings(folder, begun, asdict(settings), may_change=may_change)
+    folder.mkdir(parents=True, exist_ok=True)
+    unpack(folder)
+    rows = [
+        {"id": one.id, "set": one.group, "parts": one.parts, "items": one.items} for one in prompts
+    ]
+    write_rows(folder / PROMPTS, rows)
+    path.write_text(json.dumps(asdict(settings), indent=1) + "\n", "utf-8")
+    return InstructionRun(folder, settings, prompts)
+
+
+def open_run(folder: Path) -> InstructionRun:
+    """Open the folder of a run to read it.
+
+    Raises:
+        InputError: it is no folder of a run, or damaged.
+    """
+    data = _read_settings(folder)
+    try:
+        sets = SetFiles(**data.pop("sets"))
+        return InstructionRun(folder, InstructionSettings(**data, sets=sets))
+    except (KeyError, TypeError) as exc:
+        raise InputError(f"{folder / SETTINGS} has other settings: {exc}") from exc
+
+
+def _read_settings(folder: Path) -> Row:
+    try:
+        data = json.loads((folder / SETTINGS).read_text("utf-8"))
+    except (OSError, ValueError) as exc:
+        raise InputError(
+            f"{folder} is not the folder of a run of instructions: {cause(exc)}"
+        ) from exc
+    return dict(data)
+
+
+def answer_prompts(
+    run: InstructionRun,
+    models: Models,
+    progress: Progress,
+    provenance: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
+    """Let both models answer what has no row yet: in batches, one at a time, without the mask."""
+    settings = run.settings
+    baseline, taught = settings.systems
+
+    def details(system: System, prompt: Prompt) -> Row:
+        made = (provenance or {}).get(system.model, {})
+        return {"prompt_id": prompt.id, "set": prompt.group, **made}
+
+    def store(name: str) -> AnswerStore:
+        return AnswerStore(run.journal(name), details)
+
+    answerer = Answerer(
+        models=models,
+        params=SamplingParams(max_tokens=settings.max_tokens),
+        progress=progress,
+        batch_size=settings.batch_size,
+        keeps_traces=False,
+    )
+    timed = _as_prompts(run.first(settings.num_timed))
+    answerer.answer_in_turn(timed, (baseline, taught), store(TIMED))
+    answerer.answer_together(_as_prompts(run.prompts), (baseline, taught), store(SCORED))
+    free = replace(answerer, params=replace(answerer.params, mask=False))
+    unmasked = _as_prompts(run.first(settings.num_unmasked))
+    free.answer_together(unmasked, (taught,), store(UNMASKED))
+
+
+def _as_prompts(prompts: Iterable[SetPrompt]) -> list[Prompt]:
+    return [Prompt(one.id, one.text, one.group) for one in prompts]
+
+
+def check_answers(run: InstructionRun) -> None:
+    """Check the answers to IFEval's prompts that have no verdict yet."""
+    journal, answers = run.journal(VERDICTS), run.journal(SCORED).rows
+    rows = []
+    for one in run.prompts:
+        for system in run.settings.systems:
+            key = answer_id(system.name, one.id)
+            if one.checked is not None and key in answers and key not in journal.rows:
+                found = ifeval.check(one.checked, answers[key]["text"])
+                rows.append({"id": key, **found._asdict()})
+    journal.append(rows)
+
+
+Read = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[float, float, int]]]
+"""From prompts and answers to nats with the prompt, without it, and the number of tokens."""
+
+
+def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
+    """Let another model read the answers that it has not read yet; empty ones are left out."""
+    journal, answers = run.journal(READ), run.journal(SCORED).rows
+    wanted = [
+        (key, one.text, answers[key]["text"])
+        for one in run.first(run.settings.num_read)
+        for system in run.settings.systems
+        if (key := answer_id(system.name, one.id)) in answers and key not in journal.rows
+        if answers[key]["text"].strip()
+    ]
+    for first in range(0, len(wanted), READING_BATCH):
+        batch = wanted[first : first + READING_BATCH]
+        nats = read([(prompt, text) for _, prompt, text in batch])
+        journal.append(
+            [
+                {"id": key, "nats": round(given, 4), "nats_alone": round(alone, 4), "tokens": count}
+                for (key, _, _), (given, alone, count) in zip(batch, nats, strict=True)
+            ]
+        )
+        progress("answers read", first + len(batch), len(wanted))
+
+
+def reading(
+    encode: Callable[[str], Sequence[int]],
+    prompt_ids: Callable[[str], Sequence[int]],
+    alone_ids: Sequence[int],
+    nats: Callable[[Sequence[EncodedExample]], Sequence[Nats]],
+) -> Read:
+    """Return the function that reads answers with a model, with and without their prompts.
+
+    Args:
+        encode: Encodes a text.
+        prompt_ids: Encodes a prompt, up to where the answer begins.
+        alone_ids: What stands before a text without a prompt, such as a begin-of-text.
+        nats: Returns the nats of each label; ``train.nats.token_nats`` with the model.
+    """
+
+    def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
+        answers = [encode(text) for _, text in pairs]
+        begun = [prompt_ids(prompt) for prompt, _ in pairs]
+        given = nats([plain_example(b, a) for b, a in zip(begun, answers, strict=True)])
+        alone = nats([plain_example(alone_ids, answer) for answer in answers])
+        return [
+            (sum(one[0]), sum(other[0]), len(answer))
+            for one, other, answer in zip(given, alone, answers, strict=True)
+        ]
+
+    return read
+
+
+def plain_example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
+    """Return a text behind a prompt as an example; the end of the text is not predicted."""
+    return EncodedExample.plain("", prompt, answer)
+
+
+def pack(run: InstructionRun) -> list[Path]:
+    """Write every journal gzipped beside it; the same rows give the same bytes."""
+    written = []
+    for name in (*JOURNALS, PROMPTS.removesuffix(".jsonl")):
+        source = run.folder / f"{name}.jsonl"
+        if source.exists():
+            target = source.with_name(f"{source.name}.gz")
+            target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+            written.append(target)
+    return written
+
+
+def unpack(folder: Path) -> None:
+    """Write the journals of which a folder has only the gzipped copy, as a clone does."""
+    for name in JOURNALS:
+        packed, journal = folder / f"{name}.jsonl.gz", folder / f"{name}.jsonl"
+        if packed.exists() and not journal.exists():
+            write_rows(journal, read_packed(packed))
+
+
+def read_packed(path: Path) -> list[Row]:
+    """Return the rows of a gzipped journal; none if there is no such file.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (OSError, EOFError, ValueError) as exc:
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+
+
+def answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:
+    """Return a system's answers by id of the prompt."""
+    return {
+        row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system
+    }
