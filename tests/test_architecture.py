@@ -33,6 +33,7 @@ DOORS = {
     "evaluate/": "scipy numpy",
     "evaluate/agreement.py": "sklearn",
     "evaluate/pages.py": "jinja2",
+    "evaluate/ifeval.py": "lm_eval nltk langdetect",
     "evaluate/figures.py": "matplotlib",
     "evaluate/judgements.py": "huggingface_hub",
     "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",

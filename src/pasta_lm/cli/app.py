@@ -21,6 +21,7 @@ from pasta_lm.cli import (
     doctor,
     evaluate,
     examples,
+    instructions,
     lc_winrate,
     play,
     replay,
@@ -61,6 +62,8 @@ evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
 evaluate.app.command()(speed.speed)
 evaluate.app.command()(alpaca.alpaca)
 evaluate.app.command()(cost.cost)
+evaluate.app.command()(instructions.instructions)
+evaluate.app.command()(instructions.ifeval)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(doctor.doctor)
 

@@ -18,21 +18,24 @@ GRAM = 4
 MIN_LINE_WORDS = 3
 """Shorter lines may occur twice: headings, closing brackets."""
 
-_NAMED = "two three four five six seven eight nine ten eleven twelve".split()
-NUMBERS = {name: value for value, name in enumerate(_NAMED, start=2)} | {
+_NAMES = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+NUMBERS = {name: value for value, name in enumerate(_NAMES.split("|"), start=2)} | {
     "fifteen": 15,
     "twenty": 20,
 }
 MAX_ITEMS = 30
-ITEMS = """tips ways ideas reasons examples facts steps questions names things items books novels
-    movies films songs benefits advantages disadvantages drawbacks pros cons recipes suggestions
-    points titles headlines slogans taglines jokes riddles quotes activities strategies methods
-    techniques exercises countries cities places animals foods dishes meals rules principles factors
-    features topics synonyms antonyms adjectives verbs nouns rhymes haikus poems emails messages
-    captions tweets hashtags puns bullets options alternatives differences similarities types kinds
-    inventions hobbies games gifts snacks skills risks goals habits mistakes myths""".split()
+ITEMS = (
+    "tips|ways|ideas|reasons|examples|facts|steps|questions|names|things|items|books|novels|"
+    "movies|films|songs|benefits|advantages|disadvantages|drawbacks|pros|cons|recipes|"
+    "suggestions|points|titles|headlines|slogans|taglines|jokes|riddles|quotes|activities|"
+    "strategies|methods|techniques|exercises|countries|cities|places|animals|foods|dishes|"
+    "meals|rules|principles|factors|features|topics|synonyms|antonyms|adjectives|verbs|nouns|"
+    "rhymes|haikus|poems|emails|messages|captions|tweets|hashtags|puns|bullets|options|"
+    "alternatives|differences|similarities|types|kinds|inventions|hobbies|games|gifts|snacks|"
+    "skills|risks|goals|habits|mistakes|myths"
+)
 ASKED = re.compile(
-    rf"\b({'|'.join(NUMBERS)}|\d{{1,2}})\s+(?:[\w'’-]+\s+){{0,2}}?(?:{'|'.join(ITEMS)})\b",
+    rf"\b({'|'.join(NUMBERS)}|\d{{1,2}})\s+(?:[\w'’-]+\s+){{0,2}}?(?:{ITEMS})\b",
     re.IGNORECASE,
 )
 """A number, at most two words, and a noun of things that are listed."""

@@ -11,9 +11,12 @@ Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language M
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -50,16 +53,22 @@ def read_prompts(path: Path) -> dict[str, Mapping[str, Any]]:
 
 @cache
 def _checkers() -> Any:
-    """Import the checkers, without a download.
+    """Import the checkers without the rest of lm_eval, and without a download.
 
     Raises:
         MissingExtraError: lm_eval or a module of its IFEval is not installed.
     """
     try:
         import langdetect
+        import lm_eval
         import nltk
 
-        with patch.object(nltk, "download", lambda *_, **__: False):
+        # The package of all tasks imports metrics and data sets that IFEval does not need.
+        tasks = ModuleType("lm_eval.tasks")
+        tasks.__path__ = [str(Path(lm_eval.__path__[0]) / "tasks")]
+        offline = patch.object(nltk, "download", lambda *_, **__: False)
+        found = patch.dict(sys.modules, {"lm_eval.tasks": tasks})
+        with offline, found, redirect_stdout(sys.stderr):  # it prints that it downloads
             from lm_eval.tasks.ifeval import instructions_util, utils
     except ImportError as exc:
         raise MissingExtraError(f"IFEval's checkers (module {exc.name})", "ifeval") from exc

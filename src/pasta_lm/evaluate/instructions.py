@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pasta_lm.data.encode import EncodedExample
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError, cause
@@ -37,8 +36,8 @@ from pasta_lm.evaluate.answering import (
     System,
     answer_id,
 )
-from pasta_lm.evaluate.cost import Nats
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
+from pasta_lm.evaluate.reading import Read
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.recipe import check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
@@ -250,20 +249,24 @@ def check_answers(run: InstructionRun) -> None:
     journal.append(rows)
 
 
-Read = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[float, float, int]]]
-"""From prompts and answers to nats with the prompt, without it, and the number of tokens."""
+def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
+    """Return id, prompt and text of the answers that are to be read and are not; no empty ones."""
+    read, answers = run.journal(READ).rows, run.journal(SCORED).rows
+    keys = [
+        (answer_id(system.name, one.id), one.text)
+        for one in run.first(run.settings.num_read)
+        for system in run.settings.systems
+    ]
+    return [
+        (key, prompt, answers[key]["text"])
+        for key, prompt in keys
+        if key in answers and key not in read and answers[key]["text"].strip()
+    ]
 
 
 def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
-    """Let another model read the answers that it has not read yet; empty ones are left out."""
-    journal, answers = run.journal(READ), run.journal(SCORED).rows
-    wanted = [
-        (key, one.text, answers[key]["text"])
-        for one in run.first(run.settings.num_read)
-        for system in run.settings.systems
-        if (key := answer_id(system.name, one.id)) in answers and key not in journal.rows
-        if answers[key]["text"].strip()
-    ]
+    """Let another model read the answers that it has not read yet."""
+    journal, wanted = run.journal(READ), unread(run)
     for first in range(0, len(wanted), READING_BATCH):
         batch = wanted[first : first + READING_BATCH]
         nats = read([(prompt, text) for _, prompt, text in batch])
@@ -274,39 +277,6 @@ def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
             ]
         )
         progress("answers read", first + len(batch), len(wanted))
-
-
-def reading(
-    encode: Callable[[str], Sequence[int]],
-    prompt_ids: Callable[[str], Sequence[int]],
-    alone_ids: Sequence[int],
-    nats: Callable[[Sequence[EncodedExample]], Sequence[Nats]],
-) -> Read:
-    """Return the function that reads answers with a model, with and without their prompts.
-
-    Args:
-        encode: Encodes a text.
-        prompt_ids: Encodes a prompt, up to where the answer begins.
-        alone_ids: What stands before a text without a prompt, such as a begin-of-text.
-        nats: Returns the nats of each label; ``train.nats.token_nats`` with the model.
-    """
-
-    def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
-        answers = [encode(text) for _, text in pairs]
-        begun = [prompt_ids(prompt) for prompt, _ in pairs]
-        given = nats([plain_example(b, a) for b, a in zip(begun, answers, strict=True)])
-        alone = nats([plain_example(alone_ids, answer) for answer in answers])
-        return [
-            (sum(one[0]), sum(other[0]), len(answer))
-            for one, other, answer in zip(given, alone, answers, strict=True)
-        ]
-
-    return read
-
-
-def plain_example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
-    """Return a text behind a prompt as an example; the end of the text is not predicted."""
-    return EncodedExample.plain("", prompt, answer)
 
 
 def pack(run: InstructionRun) -> list[Path]:
@@ -345,6 +315,4 @@ def read_packed(path: Path) -> list[Row]:
 
 def answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:
     """Return a system's answers by id of the prompt."""
-    return {
-        row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system
-    }
+    return {row["prompt_id"]: AnswerRecord.from_row(row) for row in rows if row["system"] == system}

@@ -25,6 +25,16 @@ def alpaca_page(report: Figures) -> str:
     return _templates().get_template("alpaca.md.j2").render(report=report)
 
 
+def instructions_page(report: Figures) -> str:
+    """Return the report of a run of ``instructions`` as Markdown."""
+    return _templates().get_template("instructions.md.j2").render(report=report)
+
+
+def answers_page(found: Figures) -> str:
+    """Return answers side by side as one HTML file that needs nothing else."""
+    return _templates().get_template("answers.html.j2").render(found=found)
+
+
 def _templates() -> Environment:
     found = Environment(
         loader=PackageLoader("pasta_lm.evaluate", "."),
@@ -39,6 +49,7 @@ def _templates() -> Environment:
         "bounds": _bounds,
         "cell": _cell,
         "notes": _notes,
+        "counts": _counts,
     }
     return found
 
@@ -52,6 +63,10 @@ def _interval(figure: Figures | None, digits: int = 3) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in found.items())
 
 
 def _value(figure: Figures | float) -> str:

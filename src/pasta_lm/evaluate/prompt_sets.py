@@ -80,7 +80,9 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
         found += _drawn(_alpaca(files.alpaca, files.alpaca_parts))[:limit]
     if files.ifeval is not None:
         rows = ifeval.read_prompts(Path(files.ifeval))
-        each = [SetPrompt(f"{IFEVAL}/{k}", IFEVAL, row["prompt"], None, row) for k, row in rows.items()]
+        each = [
+            SetPrompt(f"{IFEVAL}/{k}", IFEVAL, row["prompt"], None, row) for k, row in rows.items()
+        ]
         found += _drawn(each)[:limit]
     if files.starter is not None:
         found += _drawn(_starter(Path(files.starter)))[:limit]
@@ -101,7 +103,7 @@ def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
         SetPrompt(f"{ALPACA}/{one.id}", ALPACA, one.text, parts.get(one.id))
         for one in read_instructions(source)
     ]
-    lacking = [one.id for one in found if parts and one.parts is None]
+    lacking = [one.id.partition("/")[2] for one in found if parts and one.parts is None]
     if lacking:
         raise InputError(f"{labels} has no label for {len(lacking)} prompts, such as {lacking[0]}")
     return found
