@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 CORE = ("typer", "rich")
 EXTRAS = {
-    "torch": ("torch", "transformers", "safetensors", "tokenizers"),
-    "train": ("accelerate", "peft", "pydantic", "scikit-learn", "tensorboard"),
+    "torch": ("torch", "transformers", "safetensors", "tokenizers", "gguf", "accelerate"),
+    "train": ("peft", "pydantic", "scikit-learn", "tensorboard"),
     "data": ("openai", "httpx2", "pyarrow", "datasets", "pydantic"),
     "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from pasta_lm.data.encode import encode_example, encode_points
 from pasta_lm.engines.torch.attention import NAME, register
-from pasta_lm.engines.torch.loading import last_position, read_pretrained, tag_pieces
+from pasta_lm.engines.torch.loading import last_position, tag_pieces
 from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config, save_model_folder
+from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary

@@ -1,7 +1,7 @@
-"""Load a model folder or hub id as a model that the engine can run exactly.
+"""Load a model as one that the engine can run exactly.
 
-Loads with transformers (safetensors only, no remote code), finds the tag pieces, and lets the
-self-test decide whether it is exact. Errors name what is missing.
+Reads it (safetensors and GGUF only, no remote code), finds the tag pieces, and lets the self-test
+decide whether it is exact. Errors name what is missing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -25,13 +23,12 @@ from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_config
 from pasta_lm.engines.torch.pool import LayerShape
+from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
 from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import (
-    ModelError,
-    ModelNotFoundError,
     UnsupportedModelError,
     UsageError,
     VocabularyError,
@@ -131,26 +128,35 @@ class ModelReport:
     max_position: int | None
 
 
-def load(source: str | Path, *, dtype: str | None = None, device: str | None = None) -> LoadedModel:
-    """Load a model folder or a hub id, and test it.
+def load(
+    source: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    base: str | Path | None = None,
+) -> LoadedModel:
+    """Load a model, and test it.
 
     Args:
-        source: A folder that ``save_pretrained`` wrote, or a hub id.
+        source: A model folder, an adapter folder, a GGUF file, a hub id, or an installed package
+            of weights.
         dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
         device: None: a GPU if there is one.
+        base: The base of an adapter; None: as the adapter says.
 
     Raises:
         UsageError: an unknown dtype, or a device that is not there.
-        ModelNotFoundError: nothing is there.
+        ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
+        ModelError: the files cannot be loaded, or an adapter belongs to another base.
         UnsupportedModelError: the engine would not be exact for it.
         VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
     place = usable_device(device)
-    model, tokenizer = read_pretrained(source, _dtype(dtype, place))
+    model, tokenizer = read_pretrained(source, _dtype(dtype, place), base)
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]
     is_folder = Path(source).is_dir()
-    name = Path(source).name if is_folder else str(source)
+    name = Path(source).name if Path(source).exists() else str(source)
     config = read_pasta_config(Path(source)) if is_folder else None
     vocabulary = Vocabulary(tokenizer, config.piece_ids if config else tag_pieces(tokenizer))
     loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer))
@@ -201,38 +207,6 @@ def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
     if name not in DTYPES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def read_pretrained(
-    source: str | Path, dtype: torch.dtype | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return model and tokenizer of a folder or hub id, as transformers loads them.
-
-    Raises:
-        ModelNotFoundError: nothing is there.
-        ModelError: the files cannot be loaded.
-    """
-    path = Path(source)
-    looks_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()
-    if looks_local and not (path / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"no model at {source}: there is no config.json",
-            hint="name a folder that save_pretrained wrote, or a hub id such as org/name",
-        )
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype or "auto", attn_implementation="eager", use_safetensors=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as exc:
-        first_line = str(exc).strip().split("\n")[0]
-        if looks_local:
-            raise ModelError(f"the model at {source} cannot be loaded: {first_line}") from exc
-        raise ModelNotFoundError(
-            f"model {source} could not be loaded: {first_line}",
-            hint="name a local folder, or a hub id with HF_HOME set to a filled cache",
-        ) from exc
-    return model, tokenizer
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
