@@ -21,6 +21,7 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from tests.small_tokenizers import byte_level
 
+PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% endfor %}"
 TAG_SCALE = 7.0  # random weights fork only if tags are likelier than words
 SIZES = {
     "hidden_size": 32,
@@ -81,6 +82,7 @@ def pasta(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 def _model() -> tuple[LlamaForCausalLM, Any]:
     tokenizer = byte_level()
+    tokenizer.chat_template = PLAIN_CHAT
     config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.cli.doctor import CORE, EXTRAS
+from pasta_lm.errors import RequestError
+from pasta_lm.strategies import model as public
+from pasta_lm.strategies.model import Prompt
 from tests.cli.conftest import Pasta
+from tests.gguf_file import write_gguf
 
 FEW = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
 
@@ -77,6 +82,42 @@ def test_an_empty_prompt_is_an_error_with_a_hint(pasta: Pasta, tmp_path: Path, p
         assert result.err == (
             'pasta: the prompt is empty\n    hint: pasta run "Three ways to sleep better"\n'
         )
+
+
+def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(taught_folder, folder)
+    (folder / "chat_template.jinja").unlink()
+    result = pasta("run", "hello", "--model", folder, *FEW)
+    assert result.out == pasta("run", "hello", "--model", taught_folder, *FEW).out
+    notice, _ = result.err.splitlines()
+    assert notice == "pasta: this model has no chat template: it continues the prompt as plain text"
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", [], [{"role": "user", "content": ""}]])
+def test_an_empty_prompt_is_refused_in_python_too(taught_folder: Path, prompt: Prompt) -> None:
+    model = public.Pasta.from_pretrained(taught_folder)
+    for ask in (model.generate, model.stream):
+        with pytest.raises(RequestError, match="the prompt is empty"):
+            ask(prompt)
+
+
+def test_a_gguf_file_is_a_model(
+    pasta: Pasta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    write_gguf(tmp_path / "tiny.gguf")
+    result = pasta("run", "hello", "--model", tmp_path / "tiny.gguf", "--max-tokens", 3, "--json")
+    assert (result.code, result.json["model"]) == (0, "tiny.gguf")
+    assert "Q4_1 weights, dequantised to float32" in result.err
+    assert "this model was not taught PASTA-LANG" in result.err
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "tiny.gguf").read_bytes()[:900])
+    result = pasta("run", "hello", "--model", tmp_path / "cut.gguf")
+    assert (result.code, result.out) == (1, "")
+    assert "cut.gguf cannot be read, as it is cut off" in result.err
+    assert len([line for line in result.err.splitlines() if line.startswith("pasta")]) <= 2
 
 
 @pytest.mark.slow

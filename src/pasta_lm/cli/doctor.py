@@ -74,7 +74,7 @@ def doctor(
         str | None,
         option(
             "--model",
-            metavar="DIR|HF_ID",
+            metavar="MODEL",
             help="Also load and test this model.",
         ),
     ] = None,

@@ -61,7 +61,7 @@ def tasks(
     model: Model = None,
     baseline: Annotated[
         str | None,
-        option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline."),
+        option("--baseline", metavar="MODEL", help="The sequential baseline."),
     ] = None,
     strategies: Annotated[
         str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")

@@ -51,12 +51,13 @@ def replaced_option(name: str, *, by: str) -> Any:
     return typer.Option(name, hidden=True, callback=hint)
 
 
+MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
     str | None,
     option(
         "--model",
-        metavar="DIR|HF_ID",
-        help="A model folder or a hub id. Default: the built-in model.",
+        metavar="MODEL",
+        help=f"{MODELS} Default: the built-in model.",
     ),
 ]
 Dtype = Annotated[
@@ -75,7 +76,7 @@ Draft = Annotated[
     str | None,
     option(
         "--draft",
-        metavar="DIR|HF_ID",
+        metavar="MODEL",
         help="The draft model of the strategy draft-model.",
     ),
 ]

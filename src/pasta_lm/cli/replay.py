@@ -10,6 +10,7 @@ import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED, INVALID
 from pasta_lm.cli.flags import (
+    MODELS,
     Device,
     Dtype,
     Json,
@@ -46,9 +47,7 @@ def replay(
             metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
         ),
     ],
-    model: Annotated[
-        str | None, option("--model", metavar="DIR|HF_ID", help="A model folder or a hub id.")
-    ] = None,
+    model: Annotated[str | None, option("--model", metavar="MODEL", help=MODELS)] = None,
     random: Annotated[
         Path | None,
         option(

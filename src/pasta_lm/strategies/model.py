@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, ModelNotFoundError, UsageError
+from pasta_lm.errors import MissingExtraError, ModelNotFoundError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
@@ -36,6 +36,7 @@ POSITIONS = [one.value for one in PositionStrategy if one is not PositionStrateg
 NO_TAG_PIECES = (
     "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
 )
+NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
 
 
@@ -66,20 +67,24 @@ class Pasta:
         device: str | None = None,
         pool_tokens: int | None = None,
         draft: str | Path | None = None,
+        base: str | Path | None = None,
     ) -> Pasta:
-        """Load a model folder, a hub id or a model that comes with the package.
+        """Load a model from this machine, from the hub, or one that comes with the package.
 
         Args:
-            source: A folder that ``save_pretrained`` wrote, a hub id, 'builtin', or its
-                sequential baseline 'builtin-sequential', which has no tags.
+            source: A folder that ``save_pretrained`` wrote, an adapter folder, a GGUF file, a hub
+                id, an installed package of weights, 'builtin', or its sequential baseline
+                'builtin-sequential', which has no tags.
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
             draft: The smaller model of strategy 'draft-model', named in the same way.
+            base: The base of an adapter; None: as the adapter says.
 
         Raises:
             MissingExtraError: torch or transformers is not installed.
-            ModelNotFoundError: there is no such model.
+            ModelNotFoundError: there is no such model, or the base of an adapter is nowhere.
+            ModelError: the files cannot be loaded, or an adapter belongs to another base.
             UnsupportedModelError: the engine would not be exact for this model.
         """
         source = builtin_folder(source) if source in BUILTINS else source
@@ -92,7 +97,7 @@ class Pasta:
             if exc.name is None or exc.name.startswith("pasta_lm"):
                 raise  # a fault of the package, not an extra that is not installed
             raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
-        loaded = load(source, dtype=dtype, device=device)
+        loaded = load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
             guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
@@ -127,13 +132,17 @@ class Pasta:
         Raises:
             UsageError: an unknown strategy or position strategy, or a strategy whose draft model
                 or router is missing.
+            RequestError: the prompt is empty.
         """
         if strategy not in STRATEGIES:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         loaded = self.engine.loaded
         params = params or SamplingParams()
-        if isinstance(prompt, str) and loaded.vocabulary.has_chat_template:
+        _refuse_empty(prompt)
+        if not loaded.vocabulary.has_chat_template:
+            self._note(NO_CHAT_TEMPLATE)
+        elif isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
         if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)
@@ -170,7 +179,11 @@ class Pasta:
         return guess
 
     def _note_fallback(self, strategy: str) -> None:
-        note = OTHER_STRATEGY.format(strategy=strategy) if self.has_tag_pieces else NO_TAG_PIECES
+        self._note(
+            OTHER_STRATEGY.format(strategy=strategy) if self.has_tag_pieces else NO_TAG_PIECES
+        )
+
+    def _note(self, note: str) -> None:
         if note not in self._printed_notes:
             print(f"pasta: {note}", file=sys.stderr)  # noqa: T201
             self._printed_notes.add(note)
@@ -229,6 +242,12 @@ def builtin_folder(name: str | Path) -> Path:
 def baseline_of(name: str) -> str:
     """Return the model whose sequential answers are the baseline of a model."""
     return SEQUENTIAL_BASELINE if name == BUILTIN else name  # others are their own baseline
+
+
+def _refuse_empty(prompt: Prompt) -> None:
+    contents = [prompt] if isinstance(prompt, str) else [one.get("content") for one in prompt]
+    if not any(str(content or "").strip() for content in contents):
+        raise RequestError("the prompt is empty", hint="give it at least one word")
 
 
 def _positions(chosen: Positions, default: PositionStrategy) -> PositionStrategy:

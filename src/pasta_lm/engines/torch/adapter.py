@@ -182,7 +182,7 @@ def _to_int8(matrix: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return whole numbers and the scale of each of the r vectors along a dimension."""
     matrix = matrix.float()
     scale = matrix.abs().amax(dim, keepdim=True).clamp(min=1e-30) / _MAX_INT8
-    return (matrix / scale).round().to(torch.int8), scale
+    return (matrix / scale).round().to(torch.int8).contiguous(), scale
 
 
 @torch.no_grad()
