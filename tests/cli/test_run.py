@@ -232,7 +232,8 @@ def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"]["num_threads"] > 1
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
-    assert facts["extras"].keys() == {"torch", "train", "data", "evaluate", "serve"}
+    extras = {"torch", "train", "data", "evaluate", "ifeval", "serve"}
+    assert facts["extras"].keys() == extras
 
 
 def test_doctor_knows_the_packages_of_every_extra() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate import ifeval
+from pasta_lm.evaluate.aims import AIMS, compare_with_aims
 from pasta_lm.evaluate.answers_page import side_by_side
 from pasta_lm.evaluate.instructions import (
     READ,
@@ -51,7 +52,7 @@ def settings(folder: Path, **changes: Any) -> InstructionSettings:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     parts = {"0": "several", "1": "one", "2": "one", "3": "between"}
     labels.write_text(json.dumps({"parts": parts}))
-    sets = SetFiles(alpaca=str(file), alpaca_parts=str(labels), starter=None, instructions=None)
+    sets = SetFiles(alpaca=str(file), alpaca_parts=str(labels))
     usual: dict[str, Any] = {
         "model": "taught",
         "baseline": "plain",
@@ -233,6 +234,36 @@ def test_the_report_is_a_page_of_markdown(run: InstructionRun) -> None:
     assert "| repetition |" in page
 
 
+class TestAims:
+    REPORT = {
+        "references": {"cost": {"mean": 0.01, "low": -0.01, "high": 0.03}},
+        "sets": {
+            "alpaca": {"legal": 1.0, "theoretical_speedup": dict(mean=1.4, low=1.3, high=1.6)}
+        },
+    }
+
+    def test_a_figure_is_held_against_its_bound_and_so_is_its_interval(self) -> None:
+        found = {
+            one["aim"]: (one["is_met"], one["is_clear"]) for one in compare_with_aims(self.REPORT)
+        }
+        assert found["cost of not seeing, nats per token"] == (True, False)
+        assert found["AlpacaEval: theoretical speedup"] == (False, False)
+        assert found["AlpacaEval: only legal tags"] == (True, True)
+
+    def test_what_was_not_measured_is_neither_met_nor_missed(self) -> None:
+        found = {one["aim"]: one for one in compare_with_aims(self.REPORT)}
+        assert found["AlpacaEval: only legal tags, mask off"]["is_met"] is None
+
+    def test_every_aim_is_a_figure_of_the_report(self, run: InstructionRun) -> None:
+        report = instructions_report(run)
+        for aim in AIMS:
+            if aim.place[:2] == ("sets", "alpaca") and "parts" not in aim.place:
+                figure = report
+                for key in aim.place:
+                    assert key in figure, aim
+                    figure = figure[key]
+
+
 class TestSets:
     def test_own_corpora_give_their_held_out_rows(self) -> None:
         corpora = ROOT / "corpora"
@@ -262,7 +293,7 @@ class TestSets:
 
     def test_without_a_set_nothing_can_be_asked(self) -> None:
         with pytest.raises(InputError, match="no set of prompts"):
-            read_sets(SetFiles(starter=None, instructions=None))
+            read_sets(SetFiles())
 
     def test_the_labels_of_alpacaeval_are_of_its_prompts(self, shared_data: Path) -> None:
         file = shared_data / "alpaca_eval" / "alpacaeval_instructions.jsonl"
@@ -330,7 +361,7 @@ class TestIfeval:
         pytest.importorskip("lm_eval")
         file = tmp_path / "ifeval.jsonl"
         file.write_text(json.dumps(self.PROMPT) + "\n")
-        sets = SetFiles(ifeval=str(file), starter=None, instructions=None)
+        sets = SetFiles(ifeval=str(file))
         found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
         check_answers(found)
         check_answers(found)

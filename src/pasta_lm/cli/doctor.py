@@ -21,6 +21,7 @@ EXTRAS = {
     "train": ("peft", "pydantic", "scikit-learn", "tensorboard"),
     "data": ("openai", "httpx2", "pyarrow", "datasets", "pydantic"),
     "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
+    "ifeval": ("lm_eval", "langdetect", "immutabledict", "nltk"),
     "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
 }
 """The packages of each extra, as in pyproject.toml."""

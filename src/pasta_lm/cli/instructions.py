@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,14 +91,12 @@ def ifeval(
     """
     from pasta_lm.evaluate.instructions import InstructionSettings
     from pasta_lm.evaluate.instructions_report import instructions_report
-    from pasta_lm.evaluate.prompt_sets import SetFiles
 
     silence_libraries()
     flags = {"model": model, "baseline": baseline, "limit": limit}
-    alone = SetFiles(ifeval=str(prompts), starter=None, instructions=None)
-    settings = read_settings(InstructionSettings, None, flags, changes)
-    settings = replace(settings, sets=alone, reader=None, references=None)
-    run = _run(out, replace(settings, num_timed=0, num_unmasked=0, num_read=0))
+    own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
+    settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
+    run = _run(out, settings)
     report = instructions_report(run)
     _write(run, report, None)
     if as_json:
@@ -147,15 +144,14 @@ def _answer(run: InstructionRun) -> None:
 
 def _read_references(run: InstructionRun) -> None:
     """Read the reference answers with all models, unless they have been read."""
-    from pasta_lm.evaluate.cost import measure, read_references
-    from pasta_lm.evaluate.instructions import REFERENCES
+    from pasta_lm.evaluate.cost import measure
+    from pasta_lm.evaluate.instructions import REFERENCES, references_of
     from pasta_lm.journal import write_rows
 
     settings = run.settings
-    if settings.references is None or run.rows(REFERENCES):
+    given = references_of(settings)
+    if not given or run.rows(REFERENCES):
         return
-    ids = settings.reference_ids
-    given = read_references(Path(settings.references), Path(ids) if ids else None)
     baseline, taught = settings.systems
     names = {"taught": taught.model, "baseline": baseline.model, "untaught": settings.untaught}
     first, *others = reading_systems(names, "float32", settings.device)

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError, cause
@@ -36,6 +37,7 @@ from pasta_lm.evaluate.answering import (
     System,
     answer_id,
 )
+from pasta_lm.evaluate.cost import read_references
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.evaluate.reading import Read
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
@@ -74,12 +76,12 @@ class InstructionSettings:
     """Prompts of each set whose answers another model reads."""
     reader: str | None = None
     """The model that reads the answers; None: none does."""
-    references: str | None = "corpora/starter/starter.jsonl"
+    references: str | None = None
     """Annotated answers for the cost of not seeing; None: it is not measured."""
-    reference_ids: str | None = "corpora/starter/held_out.txt"
-    """The rows of them that no training read; None: all."""
-    batch_size: int = 64
-    """Prompts that are decoded together."""
+    reference_ids: str | None = None
+    """A file with the ids of those that no training read; None: all."""
+    batch_size: int = 192
+    """Prompts that the engine gets together; their answers are written when all are done."""
     pool_tokens: int = 40_960
     """Cache entries of each model's engine."""
     dtype: str | None = None
@@ -159,8 +161,10 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
         InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
     """
     prompts = read_sets(settings.sets, settings.limit)
+    # What would fail after hours of decoding fails now.
     if any(one.checked for one in prompts):
-        ifeval.check_available()  # now rather than after hours
+        ifeval.check_available()
+    references_of(settings)
     path = folder / SETTINGS
     if path.exists():
         begun = _read_settings(folder)
@@ -174,6 +178,14 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     write_rows(folder / PROMPTS, rows)
     path.write_text(json.dumps(asdict(settings), indent=1) + "\n", "utf-8")
     return InstructionRun(folder, settings, prompts)
+
+
+def references_of(settings: InstructionSettings) -> list[Record]:
+    """Return the given answers whose nats are measured; none if no file is named."""
+    if settings.references is None:
+        return []
+    ids = settings.reference_ids
+    return read_references(Path(settings.references), Path(ids) if ids else None)
 
 
 def open_run(folder: Path) -> InstructionRun:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate import answer_text
+from pasta_lm.evaluate.aims import compare_with_aims
 from pasta_lm.evaluate.answering import answer_id
 from pasta_lm.evaluate.cost import cost_report
 from pasta_lm.evaluate.ifeval import Verdict, ifeval_figures
@@ -141,7 +142,7 @@ def instructions_report(run: InstructionRun) -> Figures:
         found["sets"][group] = _set_figures(*sides, unmasked, timed)
     references = run.rows(REFERENCES)
     found["references"] = cost_report(references) if references else None
-    return found
+    return found | {"aims": compare_with_aims(found)}
 
 
 def _provenance(rows: Sequence[Row]) -> Figures:

@@ -50,6 +50,8 @@ def _templates() -> Environment:
         "cell": _cell,
         "notes": _notes,
         "counts": _counts,
+        "figure": _figure,
+        "yes": _yes,
     }
     return found
 
@@ -63,6 +65,15 @@ def _interval(figure: Figures | None, digits: int = 3) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _figure(figure: Any) -> str:
+    is_interval = figure is None or isinstance(figure, Mapping)
+    return _interval(figure) if is_interval else _number(figure, 4)
+
+
+def _yes(flag: bool | None) -> str:
+    return {True: "yes", False: "no", None: "-"}[flag]
 
 
 def _counts(found: Mapping[str, int]) -> str:

@@ -53,14 +53,14 @@ class SetFiles:
 
     alpaca: str | None = None
     """AlpacaEval's instructions: JSON lines with 'id' and 'instruction'."""
-    alpaca_parts: str | None = "benchmarks/labels/alpaca_parts.json"
+    alpaca_parts: str | None = None
     """Labels of AlpacaEval's prompts by id, written before any model answered; None: none."""
     ifeval: str | None = None
     """IFEval's prompts: JSON lines with 'key', 'prompt', 'instruction_id_list', 'kwargs'."""
-    starter: str | None = "corpora/starter"
-    """The folder of the starter; its held-out rows."""
-    instructions: str | None = "corpora/instructions"
-    """The folder of our own instructions; the held-out rows."""
+    starter: str | None = None
+    """The folder of the starter, such as corpora/starter; its held-out rows."""
+    instructions: str | None = None
+    """The folder of our own instructions, such as corpora/instructions; the held-out rows."""
 
 
 def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
@@ -89,7 +89,10 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
     if files.instructions is not None:
         found += _drawn(_instructions(Path(files.instructions)))[:limit]
     if not found:
-        raise InputError("no set of prompts is named", hint="--set sets.alpaca=FILE, for example")
+        raise InputError(
+            "no set of prompts is named",
+            hint="a recipe names them: runs/recipes/instructions.toml is one",
+        )
     return found
 
 

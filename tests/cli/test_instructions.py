@@ -1,0 +1,176 @@
+"""``pasta evaluate cost``, ``instructions`` and ``ifeval`` with tiny models on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pasta_lm.evaluate.instructions import InstructionSettings
+from pasta_lm.recipe import read_recipe
+from tests.cli.conftest import Pasta
+
+ANSWERS = [
+    {"instruction": "Name two things.", "response": "Two."},
+    {
+        "instruction": "Say two things.",
+        "response": 'So:<promise topic="a" tokens="1"/><async> one thing</async>'
+        '<promise topic="b" tokens="1"/><async> another</async><sync/> Done.',
+    },
+]
+PROMPT = {
+    "key": 7,
+    "prompt": "Say it without commas.",
+    "instruction_id_list": ["punctuation:no_comma"],
+    "kwargs": [{}],
+}
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few bootstrap samples: intervals have tests of their own."""
+    monkeypatch.setattr("pasta_lm.evaluate.intervals.NUM_DRAWS", 20)
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    file = tmp_path / "answers.jsonl"
+    rows = [{"id": f"a-{n}", **row} for n, row in enumerate(ANSWERS)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, answers: Path, taught_folder: Path, untaught_folder: Path) -> Path:
+    prompts = tmp_path / "alpaca.jsonl"
+    prompts.write_text('{"id": 0, "instruction": "Give me <3> tips & say hi."}\n')
+    file = tmp_path / "recipe.toml"
+    file.write_text(
+        f"""
+        model = "{taught_folder}"
+        baseline = "{untaught_folder}"
+        references = "{answers}"
+        reader = "{untaught_folder}"
+        max_tokens = 30
+        num_timed = 1
+        pool_tokens = 2048
+        [sets]
+        alpaca = "{prompts}"
+        alpaca_parts = "{tmp_path / "labels.json"}"
+        starter = "{tmp_path / "starter"}"
+        instructions = "{tmp_path / "instructions"}"
+        """
+    )
+    (tmp_path / "labels.json").write_text('{"parts": {"0": "several"}}')
+    for name, files in {
+        "starter": {"starter.jsonl": ANSWERS, "second_pass.jsonl": ANSWERS},
+        "instructions": {"instructions.jsonl": [{"instruction": "Why?", "parts": "one"}]},
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "held_out.txt").write_text("x-0\n")
+        for kind, rows in files.items():
+            lines = [json.dumps({"id": f"x-{n}", **row}) for n, row in enumerate(rows)]
+            (folder / kind).write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_the_cost_has_every_system_and_region(
+    pasta: Pasta, answers: Path, taught_folder: Path, untaught_folder: Path, tmp_path: Path
+) -> None:
+    base = ("--baseline", untaught_folder, "--untaught", untaught_folder)
+    records = tmp_path / "records.jsonl"
+    command = ("evaluate", "cost", answers, "--model", taught_folder, *base)
+    found = pasta(*command, "--records", records, "--json").json
+    assert set(found["nats"]) == {"pasta", "taught_sequential", "sequential", "untaught"}
+    assert found["num_answers"] == 2
+    assert found["forked"]["num_answers"] == 1
+    assert all(found["cost_by_region"].values())
+    # The baseline and the untaught model are the same here.
+    assert found["baseline_gain"]["mean"] == 0
+    assert len(records.read_text().splitlines()) == 8
+    table = pasta(*command).out
+    assert "cost: pasta less the baseline" in table
+    assert "after_sync" in table
+
+
+def test_the_cost_of_a_model_without_tags_is_an_error(
+    pasta: Pasta, answers: Path, untaught_folder: Path
+) -> None:
+    result = pasta("evaluate", "cost", answers, "--model", untaught_folder)
+    assert result.code == 1
+    assert "was not taught PASTA-LANG" in result.err
+
+
+def test_a_run_answers_reads_and_reports_and_is_computed_again_without_models(
+    pasta: Pasta, recipe: Path, tmp_path: Path
+) -> None:
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    first = pasta("evaluate", "instructions", recipe, "--out", out, "--page", page, "--json")
+    assert first.code == 0, first.err
+    assert set(first.json["sets"]) == {"alpaca", "starter", "instructions"}
+    assert first.json["references"]["num_answers"] == 2
+    assert first.json["sets"]["alpaca"]["text"]["reader_nats"]["num_pairs"] == 1
+    assert "Give me &lt;3&gt; tips &amp; say hi." in page.read_text()
+    assert "tips" not in (out / "answers.html").read_text()
+    assert "Why?" in (out / "answers.html").read_text()
+    for file in out.glob("*.jsonl"):
+        file.unlink()
+    again = pasta("evaluate", "instructions", "--offline", "--out", out, "--json")
+    assert again.json == first.json
+    assert "taught model" in (out / "report.md").read_text()
+
+
+def test_a_run_is_continued_where_it_stopped(pasta: Pasta, recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = pasta("evaluate", "instructions", recipe, "--out", out, "--json").json
+    scored = (out / "scored.jsonl").read_text()
+    (out / "scored.jsonl").write_text(scored[: len(scored) // 2])
+    assert pasta("evaluate", "instructions", recipe, "--out", out, "--json").json == first
+
+
+def test_other_settings_for_the_same_folder_are_refused(
+    pasta: Pasta, recipe: Path, tmp_path: Path
+) -> None:
+    command = ("evaluate", "instructions", recipe, "--out", tmp_path / "run")
+    assert pasta(*command).code == 0
+    result = pasta(*command, "--set", "max_tokens=31")
+    assert result.code == 2
+    assert "was begun with max_tokens = 30, not 31" in result.err
+
+
+def test_ifeval_compares_two_models_with_its_prompts_alone(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("lm_eval")
+    prompts = tmp_path / "ifeval.jsonl"
+    prompts.write_text(json.dumps(PROMPT) + "\n")
+    models = ("--model", taught_folder, "--baseline", untaught_folder)
+    command = ("evaluate", "ifeval", "--prompts", prompts, "--out", tmp_path / "run", *models)
+    found = pasta(*command, "--set", "max_tokens=20", "--set", "pool_tokens=2048", "--json").json
+    assert set(found["sets"]) == {"ifeval"}
+    figures = found["sets"]["ifeval"]["ifeval"]
+    assert figures["num_prompts"] == 1
+    assert {"prompt_strict", "prompt_strict_difference", "instruction_loose"} <= figures.keys()
+
+
+def test_the_recipe_that_the_page_names_is_one() -> None:
+    recipe = Path(__file__).parents[2] / "runs" / "recipes" / "instructions.toml"
+    found = read_recipe(recipe, InstructionSettings)
+    assert found.sets.instructions == "corpora/instructions"
+
+
+def test_references_that_cannot_be_read_are_an_error_before_anything_is_decoded(
+    pasta: Pasta, recipe: Path, tmp_path: Path
+) -> None:
+    command = ("evaluate", "instructions", recipe, "--out", tmp_path / "run", "--model", "nowhere")
+    result = pasta(*command, "--set", f"references={tmp_path / 'none.jsonl'}")
+    assert result.code == 3
+    assert "no such file" in result.err
+
+
+def test_a_folder_without_a_run_has_no_report(pasta: Pasta, tmp_path: Path) -> None:
+    result = pasta("evaluate", "instructions", "--offline", "--out", tmp_path)
+    assert result.code == 3
+    assert "is not the folder of a run" in result.err
