@@ -15,9 +15,18 @@ from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from pasta_lm.engines.annotated import write_records
+from pasta_lm.engines.torch.adapter import (
+    check_base,
+    is_adapter,
+    merge_adapter,
+    read_adapter,
+    read_base,
+)
 from pasta_lm.engines.torch.loading import load
-from pasta_lm.errors import MissingExtraError, UsageError
+from pasta_lm.engines.torch.model_folder import read_pasta_config
+from pasta_lm.errors import MissingExtraError, ModelError, UsageError
 from pasta_lm.train import sft as training
+from pasta_lm.train.adapters import adapted, base_of, merged
 from pasta_lm.train.collate import collate
 from pasta_lm.train.config import (
     DataConfig,
@@ -27,7 +36,7 @@ from pasta_lm.train.config import (
     SftConfig,
     TrainConfig,
 )
-from pasta_lm.train.learner import Learner, adapted, load_learner, merged, save
+from pasta_lm.train.learner import Learner, load_learner, save
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sft import train_sft
 from pasta_lm.train.sources import Pack
@@ -219,6 +228,109 @@ def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(
     learner = load_learner(config.model, torch.bfloat16)
     trained_dtypes = {w.dtype for w in adapted(learner, LORA).parameters() if w.requires_grad}
     assert trained_dtypes == {torch.float32}
+
+
+# --- saved as an adapter, and gone on with
+
+
+def merged_logits(base: Path, adapter: Path, pack: Pack) -> Tensor:
+    """Return the logits of a base into which an adapter folder was merged."""
+    learner = load_learner(ModelConfig(base=str(base)))
+    check_base(read_base(adapter), learner.model, learner.tokenizer)
+    merge_adapter(learner.model, read_adapter(adapter), learner.vocabulary.piece_ids)
+    return logits_of(learner.model, pack)
+
+
+@pytest.fixture(scope="module")
+def saved(trained: SftConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return the recipe of ``trained`` that ends in an adapter folder, carried out."""
+    train = replace(trained.train, out=str(tmp_path_factory.mktemp("saved")), save="adapter")
+    config = replace(trained, train=train)
+    train_sft(config)
+    return config
+
+
+def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved(
+    base: Path, trained: SftConfig, saved: SftConfig
+) -> None:
+    folder = Path(saved.train.out) / "model"
+    assert is_adapter(folder)
+    pack, *_ = packs(trained)
+    whole = load_learner(ModelConfig(base=str(Path(trained.train.out) / "model")))
+    assert (merged_logits(base, folder, pack) - logits_of(whole.model, pack)).abs().max() < 1e-4
+    config = read_pasta_config(folder)
+    assert config is not None
+    assert config.piece_ids == whole.vocabulary.piece_ids
+    assert read_base(folder).path == str(base)
+
+
+@pytest.mark.parametrize("tokens", ["tags", "none"])
+def test_training_goes_on_from_an_adapter(
+    base: Path, data: DataConfig, saved: SftConfig, tmp_path: Path, tokens: str
+) -> None:
+    start = Path(saved.train.out) / "model"
+    lora = replace(LORA, alpha=3.0, start=str(start), trained_tokens=tokens)
+    learner = load_learner(ModelConfig(base=str(base)))
+    (pack, *_) = packs(saved, learner)
+    # Another alpha scales the matrices, and the model is the same.
+    begun = logits_of(adapted(learner, lora).eval(), pack)
+    assert (begun - merged_logits(base, start, pack)).abs().max() < 1e-4
+    config = recipe(base, tmp_path, data, steps=3)
+    config = replace(config, lora=lora, train=replace(config.train, save="adapter"))
+    folder = train_sft(config)
+    assert read_base(folder) == read_base(start)
+    found, old = read_adapter(folder), read_adapter(start)
+    assert found.low_rank.keys() == old.low_rank.keys()
+    before, after = merged_logits(base, start, pack), merged_logits(base, folder, pack)
+    labels = collate([pack])["shift_labels"]
+    assert next_token_loss(after, labels) < next_token_loss(before, labels)
+    rows = [(found.rows[name] - one).abs().max() for name, one in old.rows.items()]
+    assert all(moved > 0 if tokens == "tags" else moved == 0 for moved in rows)
+
+
+@pytest.mark.parametrize(
+    ("lora", "reason"),
+    [
+        ({"rank": 8}, "lora.rank is 8, and the adapter .* has rank 4"),
+        ({"targets": ("q_proj",)}, "lora.start and lora.targets have other layers: .*down_proj"),
+    ],
+)
+def test_an_adapter_of_another_shape_cannot_be_gone_on_with(
+    base: Path,
+    data: DataConfig,
+    saved: SftConfig,
+    tmp_path: Path,
+    lora: dict[str, object],
+    reason: str,
+) -> None:
+    start = str(Path(saved.train.out) / "model")
+    config = replace(recipe(base, tmp_path, data), lora=replace(LORA, start=start, **lora))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=reason):
+        train_sft(config)
+
+
+def test_an_adapter_of_another_base_cannot_be_gone_on_with(
+    data: DataConfig, trained: SftConfig, saved: SftConfig, tmp_path: Path
+) -> None:
+    other = Path(trained.train.out) / "model"
+    lora = replace(LORA, start=str(Path(saved.train.out) / "model"))
+    with pytest.raises(ModelError, match="the adapter belongs to another base"):
+        train_sft(replace(recipe(other, tmp_path, data), lora=lora))
+
+
+def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
+    folder = Path(saved.train.out) / "model"
+    learner = load_learner(saved.model)
+    with pytest.raises(UsageError, match="model.base is an adapter") as caught:
+        base_of(learner, str(folder), LORA)
+    assert "lora.start" in str(caught.value.hint)
+
+
+def test_an_adapter_without_a_table_lora_is_refused(
+    base: Path, data: DataConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"needs a table \[lora\]"):
+        sft(ModelConfig(base=str(base)), tmp_path, data, save="adapter")
 
 
 # --- refused

@@ -128,6 +128,8 @@ class TrainConfig:
     """Data loader processes."""
     clip: float = 1.0
     positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
+    save: Literal["merged", "adapter"] = "merged"
+    """Whether ``[lora]`` ends in a whole model folder or in an adapter folder."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
     mixed_precision: bool = False
@@ -171,6 +173,8 @@ class LoraConfig:
     """Names of the linear layers that get an adapter; empty: all but the output matrix."""
     trained_tokens: Literal["tags", "none"] = "tags"
     """Embedding rows that are trained as well: those of the tag pieces, or none."""
+    start: str | None = None
+    """Adapter folder to go on with, of the same base, rank and targets; None: new adapters."""
 
     def __post_init__(self) -> None:
         check_positive("lora", self, "rank", "alpha")
@@ -200,6 +204,9 @@ class SftConfig:
         )
         reason = "points have no decisions of main"
         check_not_ignored("train.decision_weight", weighs and learns_points, reason)
+        if self.train.save == "adapter" and self.lora is None:
+            hint = "scripts/cut_adapter.py makes an adapter of a model with all weights trained"
+            raise UsageError('train.save = "adapter" needs a table [lora]', hint=hint)
         if self.lora and self.model.base is None:
             raise UsageError("[lora] needs model.base: random weights must all be trained")
         if self.data.trained_strategy != pasta.NAME and self.train.positions != apar.POSITIONS:

@@ -1,16 +1,16 @@
-"""Load, extend and save the trained model: tag pieces, low-rank adapters."""
+"""Load, extend and save the trained model, with its tag pieces."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -22,7 +22,7 @@ from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import MissingExtraError, ModelError, ModelNotFoundError, UsageError
+from pasta_lm.errors import ModelError, ModelNotFoundError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.parser import Form
@@ -30,10 +30,6 @@ from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.train.sources import Encode
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-
 
 MODEL_FOLDER = "model"
 
@@ -137,23 +133,26 @@ def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Pa
     is_same = learner.model.dtype is dtype
     model = learner.model if is_same else deepcopy(learner.model).to(dtype)
     model.generation_config.eos_token_id = learner.eos_id
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    save_model_folder(
-        model,
-        learner.tokenizer,
-        part,
-        positions=PositionStrategy(train.positions),
-        limits=Limits(),
-        trained_strategy=learner.trained_strategy,
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
+    with written_whole(folder) as part:
+        save_model_folder(
+            model,
+            learner.tokenizer,
+            part,
+            positions=PositionStrategy(train.positions),
+            limits=Limits(),
+            trained_strategy=learner.trained_strategy,
+        )
     return folder
 
 
-EVERY_LAYER = "all-linear"
-"""peft's name for all linear layers but the output matrix."""
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Give a folder to write to, which replaces the other when it is complete."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    yield part
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
 
 
 def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
@@ -164,69 +163,3 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
     """
     saved: torch.dtype = getattr(torch, train.dtype)
     return torch.float32 if lora is None else saved
-
-
-def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
-    """Freeze a learner's weights, add adapters in place, and return the model to train.
-
-    Its checkpoints hold only the adapters and the trained rows.
-
-    Raises:
-        MissingExtraError: peft is not installed.
-        UsageError: the model has no matrices of these names.
-    """
-    try:
-        import peft
-    except ImportError as exc:
-        raise MissingExtraError("[lora] (peft)", "train") from exc
-    config = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
-        lora_dropout=lora.dropout,
-        target_modules=[*lora.targets] or EVERY_LAYER,
-        trainable_token_indices=_trained_rows(learner) if lora.trained_tokens == "tags" else None,
-    )
-    try:
-        model = peft.get_peft_model(learner.model, config)
-    except ValueError as exc:
-        raise UsageError(
-            f"[lora] does not fit the model: {str(exc).splitlines()[0]}",
-            hint="targets are names of linear layers, such as q_proj; without any, all learn",
-        ) from exc
-    assert isinstance(model, peft.PeftModel)
-    # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
-    model.peft_config["default"].base_model_name_or_path = None
-    return model
-
-
-def merged(learner: Learner, model: PeftModel) -> Learner:
-    """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
-    return replace(learner, model=model.merge_and_unload())
-
-
-def snapshot(learner: Learner, model: PeftModel) -> Learner:
-    """Return a merged copy on the CPU; the adapters stay in training."""
-    held = [*model.parameters(), *model.buffers()]
-    copies = {id(one): _on_cpu(one) for one in held}  # deepcopy takes them from here
-    return merged(learner, deepcopy(model, copies))
-
-
-def _on_cpu(held: Tensor) -> Tensor:
-    copy = held.detach().to("cpu", copy=True)
-    return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
-
-
-def _trained_rows(learner: Learner) -> dict[str, list[int]]:
-    """Return the tag pieces' ids for each matrix that has rows of tokens, by its name."""
-    ids = sorted(learner.vocabulary.piece_ids.values())
-    names = {id(module): name for name, module in learner.model.named_modules()}
-    return {names[id(matrix)]: ids for matrix in token_matrices(learner.model)}
-
-
-def token_matrices(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the modules with a row a token: the input matrix, and the output's if it is apart."""
-    matrices = [model.get_input_embeddings()]
-    if not model.config.get_text_config().tie_word_embeddings:
-        matrices.append(model.get_output_embeddings())
-    return matrices

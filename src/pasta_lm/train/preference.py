@@ -34,17 +34,15 @@ from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import write_rows
 from pasta_lm.recipe import check_same_settings
+from pasta_lm.train.adapters import adapted, merged, snapshot
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.judging import JudgeConfig
 from pasta_lm.train.learner import (
     MODEL_FOLDER,
     Learner,
-    adapted,
     frozen_dtype,
     load_learner,
-    merged,
     save,
-    snapshot,
 )
 from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
 from pasta_lm.train.pair_packs import (
@@ -68,7 +66,7 @@ MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved files
     *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
     *("train.tensorboard", "rollouts.pool_tokens"),
-    *("train.tag_learning_rate", "train.decision_weight"),  # of stage one
+    *("train.tag_learning_rate", "train.decision_weight", "train.save", "lora.start"),  # stage one
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),
     *("judge.input_price", "judge.output_price", "judge.cost_limit"),

@@ -135,9 +135,14 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_positive("train", self.train, "rounds")
-        for key, value in {"tag_learning_rate": None, "decision_weight": 1}.items():
-            is_set = getattr(self.train, key) != value
-            check_not_ignored(f"train.{key}", is_set, "it belongs to stage one")
+        of_stage_one = {
+            "train.tag_learning_rate": self.train.tag_learning_rate is not None,
+            "train.decision_weight": self.train.decision_weight != 1,
+            "train.save": self.train.save != "merged",
+            "lora.start": self.lora is not None and self.lora.start is not None,
+        }
+        for key, is_set in of_stage_one.items():
+            check_not_ignored(key, is_set, "it belongs to stage one")
         num_files, num_rounds = len(self.rollouts.files), self.train.rounds
         if num_files > num_rounds:
             raise UsageError("rollouts.files has more files than there are rounds")

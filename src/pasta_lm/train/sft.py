@@ -18,21 +18,20 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.adapters import adapted, base_of, merged, save_trained
 from pasta_lm.train.collate import collate, labelled_logits, labelled_weights
 from pasta_lm.train.config import SftConfig, TrainConfig
 from pasta_lm.train.example_table import example_table
 from pasta_lm.train.learner import (
     MODEL_FOLDER,
     Learner,
-    adapted,
     frozen_dtype,
     load_learner,
-    merged,
     save,
 )
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sources import PackSet, packs_of
-from pasta_lm.train.tag_rate import tag_rows
+from pasta_lm.train.tag_rate import trained_tag_rows
 from pasta_lm.train.trainer import (
     PackTrainer,
     check_launch,
@@ -60,15 +59,19 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
     learner, packs = _prepare(config)
     if is_first():
         print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
+    source = config.model.base if train.save == "adapter" else None
+    base = base_of(learner, source, lora) if source and lora else None
     adapters = adapted(learner, lora) if lora else None
     trainer = SftTrainer(
         train,
-        tag_rows=tag_rows(learner) if train.tag_learning_rate else (),
+        tag_rows=trained_tag_rows(learner) if train.tag_learning_rate else (),
         model=adapters or learner.model,
         train_dataset=packs,
         data_collator=partial(collate, decision_weight=train.decision_weight),
     )
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
+    if adapters is not None and lora and base:
+        return save_trained(learner, adapters, base, lora, train)
     if adapters is not None:
         learner = merged(learner, adapters)
     return save_whole(learner, trainer, train)

@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pasta_lm.train.learner import Learner, token_matrices
+from pasta_lm.engines.torch.adapter import token_matrices
+from pasta_lm.train.learner import Learner
+
+_APART = "trainable_tokens_delta"
+"""peft's name for rows that are trained while their matrix is frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +35,13 @@ class TrainedRows:
         self.weight[slice(None) if self.ids is None else self.ids] = rows
 
 
-def tag_rows(learner: Learner) -> list[TrainedRows]:
+def trained_tag_rows(learner: Learner) -> list[TrainedRows]:
     """Return the trained rows of the tag pieces; beside adapters they are weights of their own."""
+    named = dict(learner.model.named_parameters())
+    if apart := [one for name, one in named.items() if _APART in name]:
+        return [TrainedRows(one, None) for one in apart]
     ids = torch.tensor(sorted(learner.vocabulary.piece_ids.values()))
-    weights = [one for matrix in token_matrices(learner.model) for one in matrix.parameters()]
-    return [
-        TrainedRows(one, ids if len(one) > len(ids) else None)
-        for one in weights
-        if one.requires_grad
-    ]
+    return [TrainedRows(matrix, ids) for matrix in token_matrices(learner.model).values()]
 
 
 def scale_updates(

@@ -1,0 +1,203 @@
+"""Low-rank adapters in training: begin them, merge them, save them as an adapter folder."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from pasta_lm.engines.torch.adapter import (
+    Adapter,
+    BaseReference,
+    check_base,
+    is_adapter,
+    merge_adapter,
+    read_adapter,
+    read_base,
+    reference_to,
+    save_adapter,
+    tag_rows,
+    token_matrices,
+)
+from pasta_lm.engines.torch.model_folder import PastaConfig
+from pasta_lm.errors import MissingExtraError, UsageError
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.config import LoraConfig, TrainConfig
+from pasta_lm.train.learner import MODEL_FOLDER, Learner, check_finite, written_whole
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+EVERY_LAYER = "all-linear"
+"""peft's name for all linear layers but the output matrix."""
+
+
+def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
+    """Freeze a learner's weights, add adapters in place, and return the model to train.
+
+    Its checkpoints hold only the adapters and the trained rows.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+        UsageError: the model has no matrices of these names, or ``lora.start`` has others.
+        ModelError: ``lora.start`` is no adapter, or belongs to another base.
+    """
+    try:
+        import peft
+    except ImportError as exc:
+        raise MissingExtraError("[lora] (peft)", "train") from exc
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
+        lora_dropout=lora.dropout,
+        target_modules=[*lora.targets] or EVERY_LAYER,
+        trainable_token_indices=_trained_rows(learner) if lora.trained_tokens == "tags" else None,
+    )
+    start = None if lora.start is None else _read_start(learner, Path(lora.start))
+    try:
+        model = peft.get_peft_model(learner.model, config)
+    except ValueError as exc:
+        raise UsageError(
+            f"[lora] does not fit the model: {str(exc).splitlines()[0]}",
+            hint="targets are names of linear layers, such as q_proj; without any, all learn",
+        ) from exc
+    assert isinstance(model, peft.PeftModel)
+    # Otherwise a checkpoint asks the hub for the base, and keeps embeddings that have grown.
+    model.peft_config["default"].base_model_name_or_path = None
+    if start is not None:
+        _begin_with(start, model, lora)
+    return model
+
+
+def _read_start(learner: Learner, folder: Path) -> Adapter:
+    """Return an adapter to go on with; its rows of tag pieces are written into the learner."""
+    adapter = read_adapter(folder)
+    check_base(read_base(folder), learner.model, learner.tokenizer)
+    rows = replace(adapter, low_rank={})
+    merge_adapter(learner.model, rows, learner.vocabulary.piece_ids)
+    return adapter
+
+
+@torch.no_grad()
+def _begin_with(start: Adapter, model: PeftModel, lora: LoraConfig) -> None:
+    """Copy the matrices of an adapter into a model whose adapters are new."""
+    pairs = _low_rank(model)
+    if pairs.keys() != start.low_rank.keys():
+        other = min(pairs.keys() ^ start.low_rank.keys())
+        raise UsageError(
+            f"lora.start and lora.targets have other layers: {other} has one adapter of the two",
+            hint="give the targets that the adapter was made with",
+        )
+    for name, (a, b) in pairs.items():
+        start_a, start_b = start.low_rank[name]
+        if start_a.shape != a.shape or start_b.shape != b.shape:
+            raise UsageError(
+                f"lora.rank is {len(a)}, and the adapter {lora.start} has rank {len(start_a)}",
+                hint=f"lora.rank = {len(start_a)}",
+            )
+        a.copy_(start_a)
+        b.copy_(start_b * start.scale * lora.rank / lora.alpha)
+
+
+def _low_rank(model: PeftModel) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return A [r, in] and B [out, r] of each layer that has an adapter, by its name."""
+    modules: list[tuple[str, Any]] = [*model.get_base_model().named_modules()]
+    return {
+        name: (module.lora_A["default"].weight, module.lora_B["default"].weight)
+        for name, module in modules
+        if hasattr(module, "lora_A")
+    }
+
+
+def merged(learner: Learner, model: PeftModel) -> Learner:
+    """Merge the adapters into the weights, in the frozen weights' dtype; the adapters are gone."""
+    return replace(learner, model=model.merge_and_unload())
+
+
+def snapshot(learner: Learner, model: PeftModel) -> Learner:
+    """Return a merged copy on the CPU; the adapters stay in training."""
+    held = [*model.parameters(), *model.buffers()]
+    copies = {id(one): _on_cpu(one) for one in held}  # deepcopy takes them from here
+    return merged(learner, deepcopy(model, copies))
+
+
+def _on_cpu(held: Tensor) -> Tensor:
+    copy = held.detach().to("cpu", copy=True)
+    return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
+
+
+# --- saved
+
+
+def base_of(learner: Learner, source: str, lora: LoraConfig) -> BaseReference:
+    """Return the reference to the model that adapters are about to be trained for.
+
+    Args:
+        learner: It as it was loaded, without adapters.
+        source: The recipe's ``model.base``.
+        lora: With ``start``, the reference is that of the adapter to go on with.
+
+    Raises:
+        UsageError: the base is an adapter itself.
+    """
+    if is_adapter(Path(source)):
+        raise UsageError(
+            f"model.base is an adapter, and an adapter has no adapter of its own: {source}",
+            hint='model.base = its base and lora.start = this folder, or train.save = "merged"',
+        )
+    if lora.start is not None:
+        return read_base(Path(lora.start))
+    return reference_to(learner.model, learner.tokenizer, **place_of(source))
+
+
+def place_of(source: str) -> dict[str, str]:
+    """Return the place where a base can be had, as ``reference_to`` takes it."""
+    if Path(source).exists():
+        return {"path": str(Path(source).resolve())}
+    return {"hub_id" if "/" in source else "package": source}
+
+
+def save_trained(
+    learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
+) -> Path:
+    """Write trained adapters as an adapter folder, complete or not at all; return the folder.
+
+    They are merged into the learner's weights, which gives the rows of the tag pieces.
+
+    Raises:
+        ModelError: a weight is NaN or infinite.
+    """
+    check_finite(learner.model)
+    low_rank = {
+        name: (a.detach().cpu().clone(), b.detach().cpu().clone())
+        for name, (a, b) in _low_rank(model).items()
+    }
+    whole, piece_ids = merged(learner, model).model, learner.vocabulary.piece_ids
+    with written_whole(Path(train.out) / MODEL_FOLDER) as folder:
+        save_adapter(
+            folder,
+            low_rank=low_rank,
+            rows={name: rows.cpu() for name, rows in tag_rows(whole, piece_ids).items()},
+            base=base,
+            config=PastaConfig(
+                piece_ids=piece_ids,
+                positions=PositionStrategy(train.positions),
+                limits=Limits(),
+                trained_strategy=learner.trained_strategy,
+            ),
+            scale=lora.alpha / lora.rank,
+            dtype=getattr(torch, train.dtype),
+        )
+    return Path(train.out) / MODEL_FOLDER
+
+
+def _trained_rows(learner: Learner) -> dict[str, list[int]]:
+    """Return the tag pieces' ids for each matrix that has rows of tokens, by its name."""
+    ids = sorted(learner.vocabulary.piece_ids.values())
+    return dict.fromkeys(token_matrices(learner.model), ids)
