@@ -29,7 +29,7 @@ DOORS = {
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers accelerate",
-    "train/learner.py": "peft",
+    "train/adapters.py": "peft",
     "train/router.py": "sklearn",
     "evaluate/": "scipy numpy",
     "evaluate/agreement.py": "sklearn",

@@ -24,6 +24,7 @@ from pasta_lm.engines.torch.adapter import (
     token_matrices,
 )
 from pasta_lm.engines.torch.model_folder import PastaConfig
+from pasta_lm.engines.torch.pretrained import gguf_of_package
 from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -160,7 +161,7 @@ def place_of(source: str) -> dict[str, str]:
     """Return the place where a base can be had, as ``reference_to`` takes it."""
     if Path(source).exists():
         return {"path": str(Path(source).resolve())}
-    return {"hub_id" if "/" in source else "package": source}
+    return {"package" if gguf_of_package(source) else "hub_id": source}
 
 
 def save_trained(
