@@ -2,7 +2,7 @@
 
 The model has random weights. The rows of the tags and of end-of-text are long, so that it forks and
 ends by chance: its samples must differ, and end, to be learned from. The tokenizer is that of the
-built-in model.
+recipes.
 
     python runs/paper_tiny.py FOLDER
 """
@@ -19,9 +19,10 @@ from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
 from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.language.tags import PIECES
-from pasta_lm.strategies.model import builtin_folder
 
-STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"
+ROOT = Path(__file__).parents[1]
+STARTER = ROOT / "corpora" / "starter" / "starter.jsonl"
+TOKENIZER = ROOT / "runs" / "recipes" / "tokenizer"
 NUM_ANSWERS, NUM_INSTRUCTIONS = 24, 6
 MAX_CHARACTERS = 900
 SIZES = {
@@ -60,7 +61,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 def write_model(folder: Path) -> None:
     """Write a random Gemma with a byte-level tokenizer that has the tag pieces."""
-    tokenizer = AutoTokenizer.from_pretrained(builtin_folder("builtin"))
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     end = tokenizer.eos_token_id
     torch.manual_seed(0)
     ends = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": None}  # padding has no row

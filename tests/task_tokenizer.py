@@ -1,4 +1,4 @@
-"""The built-in model's tokenizer: byte-level BPE, digits alone, names spelled the same everywhere.
+"""The tokenizer of the tasks: byte-level BPE, digits alone, names spelled the same everywhere.
 
 A word in small letters takes the space before it along. A capitalised word does not: a name at the
 start of a line and within a sentence are the same tokens, which is what copying is made of.

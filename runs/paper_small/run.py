@@ -21,8 +21,8 @@ from plan import Options, Page, Plan, Step
 from report import write_report
 
 INTERRUPTED = 130
-BUILTIN = "src/pasta_lm/models/builtin-sequential"
-"""The base model unless another is named: the sequential model that comes with the package."""
+BASE = "build/laptop/random/model"
+"""The base model unless another is named: the one that runs/laptop.sh trains."""
 
 
 def say(line: str) -> None:
@@ -122,7 +122,7 @@ def read_options() -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--timed", type=int, help="of each family decoded alone, for clocks; 10")
     parser.add_argument("--sampled", type=int, help="prompts of a round of stage two; 2000")
     parser.add_argument("--jobs", type=int, default=1, help="steps at the same time; clocks alone")
-    parser.add_argument("--base", help=f"the base model, a folder or hub id; {BUILTIN}")
+    parser.add_argument("--base", help=f"the base model, a folder or hub id; {BASE}")
     parser.add_argument("--list", action="store_true", help="name the steps, and stop")
     parser.add_argument("--report", action="store_true", help="make the report again, and no step")
     typed = parser.parse_args()
@@ -139,7 +139,7 @@ def read_options() -> tuple[Options, argparse.Namespace]:
     usual = "build/paper-tiny" if typed.tiny else "build/paper"
     options = Options(
         out=Path(os.environ.get("OUT") or usual),
-        base=typed.base or (None if typed.tiny else BUILTIN),
+        base=typed.base or (None if typed.tiny else BASE),
         seeds=tuple(int(seed) for seed in typed.seeds.split(",")),
         num_prompts=typed.prompts or (3 if typed.tiny else 8400),
         num_timed=10 if typed.timed is None else typed.timed,
@@ -170,6 +170,8 @@ def main() -> None:
     done_before = {name for name, step in plan.steps.items() if step.is_done}
     is_whole = True
     if not typed.report:
+        if options.base == BASE and not Path(BASE).is_dir():
+            sys.exit(f"no base model at {BASE}: runs/laptop.sh trains it; --base names another")
         for step in steps:
             if step.is_done:
                 say(f"{step.name}: done before")

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -199,7 +200,7 @@ def test_ablations_change_what_they_say_and_nothing_else(
         assert (ROOT / base.model.random.architecture).is_file()
 
 
-def test_the_base_is_the_sequential_model_of_the_package_unless_one_is_named(
+def test_the_base_is_the_model_of_the_laptop_run_unless_one_is_named(
     paper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def base_of(*flags: str) -> str | None:
@@ -207,8 +208,8 @@ def test_the_base_is_the_sequential_model_of_the_package_unless_one_is_named(
         base: str | None = paper["run"].read_options()[0].base
         return base
 
-    assert base_of() == "src/pasta_lm/models/builtin-sequential"
-    assert (ROOT / str(base_of()) / "model.safetensors").is_file()
+    recipe = tomllib.loads((ROOT / "runs" / "recipes" / "random.toml").read_text("utf-8"))
+    assert base_of() == f"{recipe['train']['out']}/model"
     assert base_of("--base", "other") == "other"
     assert base_of("--tiny") is None  # a toy makes its own
 
