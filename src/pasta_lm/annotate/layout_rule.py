@@ -8,14 +8,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from typing import NamedTuple
 
 from pasta_lm.annotate.filters import Bounds
 from pasta_lm.annotate.marks import Marks, Unit, marked, units
 from pasta_lm.errors import InputError
-from pasta_lm.language.document import Document, Text
+from pasta_lm.language.document import Document
+from pasta_lm.language.events import Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
 from pasta_lm.tasks.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
@@ -25,73 +28,42 @@ SYNC_POINTS = 5.5
 CONCLUSION_POINTS = 9.0
 """The last of several pieces with more points than this is a closing text and no block."""
 
+_WORDS: Mapping[str, Sequence[str]] = tomllib.loads(
+    (files("pasta_lm.annotate") / "layout_words.toml").read_text("utf-8")
+)
+
+
+def _any_of(name: str, before: str = r"\b", after: str = r"\b") -> re.Pattern[str]:
+    """Return a pattern of the phrases under a name; each is a regular expression."""
+    return re.compile(f"{before}(?:{'|'.join(_WORDS[name])}){after}", re.I)
+
+
+_BEGINS = r"\W*"
+_TIME = _any_of("time", _BEGINS)
+_ORDER = _any_of("order")
+_DATED = _any_of("time", r"\(")
+_LETTER = re.compile(r"^(?:dear|hi|hello|subject|to whom)\b", re.I | re.M)
+_INDEPENDENT = _any_of("independent")
+_FOR = re.compile(r"(?:for|with) (?!example|instance|this|that|these|those)", re.I)
+_SERIES = _any_of("series", "", "")
+_CLOSING = _any_of("closing", _BEGINS)
+_THEN = _any_of("then")
+_RESULT = _any_of("result", "", "")
+_ANAPHOR = _any_of("anaphor", _BEGINS)
+_GENERIC = _any_of("generic", "", "")
+_STOP_WORDS = frozenset(_WORDS["stop_words"])
+
 _HEADING = re.compile(r"#{1,6}\s|(\*\*|__|\*)[^*\n]+\1:?\Z")
 _STOPS = re.compile(r"[.!?,;][\"'”’)*_`]*\Z")
 _MARKER = re.compile(r"\W*(?:\d{1,3}[.)])?\W*")
 _LEAD = re.compile(r"\W{0,3}(?:\d{1,3}[.)]\s+)?(?:An?\s|The\s)?(\*{1,2}|__?)[^*_\n]{2,}\1", re.I)
-_TIME = re.compile(
-    r"\W*(?:(?:by|on|from|after|before|until|weeks?|days?|months?|years?|hours?|minutes?|step|stage"
-    r"|first|second|third|then|next|finally|last|visit|session|round|phase|start|to(?:day|night)"
-    r"|tomorrow|now|morning|noon|afternoon|evening|(?:mon|tues|wednes|thurs|fri|satur|sun)day|january"
-    r"|february|march|april|may|june|july|august|september|october|november|december)\b|\d)",
-    re.I,
-)
-_ORDER = re.compile(
-    r"\b(?:steps?|in (?:this |that |the |what )?(?:order|sequence)|one after|stages?|phases?"
-    r"|at a time|the (?:one|next)|before it)\b",
-    re.I,
-)
-_DATED = re.compile(r"\((?:weeks?|days?|months?|step)\b", re.I)
-_LETTER = re.compile(r"^(?:dear|hi|hello|subject|to whom)\b", re.I | re.M)
 _NUMBERED_QUESTION = re.compile(r"(?:^|[\s(])\d[.)]\s")
-_INDEPENDENT = re.compile(
-    r"\b(?:tips|ideas|reasons|ways|examples|mistakes|facts|endings|questions|benefits|each)\b", re.I
-)
-_FOR = re.compile(r"(?:for|with) (?!example|instance|this|that|these|those)", re.I)
-_SERIES = re.compile(
-    r"(?:first|second|third|fourth|last)(?:ly)?,|another\b|additionally,|furthermore,|moreover,|in addition\b"
-    r"|one (?:of|way|reason|advantage|benefit|option|key)\b|on the (?:one|other) hand",
-    re.I,
-)
 _SUM = re.compile(r"[=÷×]|\b(?:how (?:long|many|much|do i)|estimate)\b", re.I)
-_CLOSING = re.compile(
-    r"\W*(?:overall|in (?:all|total|summary|short|conclusion|the end|common)|(?:al)?together|finally"
-    r"|to (?:sum up|conclude)|(?:taken|put) together|all in all|so|therefore|thus|verdict|conclusions?"
-    r"|recommendation|(?:my |the )(?:pick|verdict|advice|choice|recommendation)|compromise|combined"
-    r"|differences|summary|both(?: at once)?|left over|as (?:a rule|an equation)|for your|i would)\b",
-    re.I,
-)
-_THEN = re.compile(
-    r"\b(?:then|finally|lastly?|after that|recommend\w*|pick|decide|decision|verdict|combine|conclu\w+"
-    r"|add up|end with|overall|in total|better|profit|which (?:one|is|of|to|should|would)"
-    r"|tell me (?:which|what|if|who))\b",
-    re.I,
-)
-_RESULT = re.compile(
-    r"=|\b(?:adds? up|together|altogether|total|sum|more than|less than)\b", re.I
-)
-_ANAPHOR = re.compile(
-    r"\W*(?:so|therefore|thus|that|this|these|they|together|all|both|each|now|since|neither|none"
-    r"|i (?:would|'d)|take|my|if you|the (?:difference|total|sum|winner|bill|cheapest|best|other))\b",
-    re.I,
-)
-_GENERIC = re.compile(
-    r"(?:by (?:following|doing|using|taking|practic|implement|incorporat|keeping|being)|remember|always"
-    r"|these (?:are|tips|steps|ideas|examples|suggestions)|please|with these|following these|note|keep in"
-    r"|i hope|good luck|enjoy|happy|feel free|let me know)",
-    re.I,
-)
 _LABELLED = re.compile(r"(?:\*\*|__)[^*\n]+(?:\*\*|__)|[A-Z][\w ]{2,25}:")
 _WORD = re.compile(r"[A-Za-z][\w'+-]*|\d[\d.,:]*")
 _NUMBER = re.compile(r"\d[\d.,]*\d|\d")
 _ARTICLE = re.compile(r"(?:an?|the|for|with|in|on|to|of|as)\s+(?=\S)", re.I)
 _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`\[\]]+")
-_STOP_WORDS = frozenset(
-    "a an the for with in on to of as and or is are it if you your this that they what which i my me"
-    " we be not no do does how why when where there at from by its was can will would should have has"
-    " had our their his her he she one two some all each most any many more few only very so but"
-    " because than then also these those here".split()
-)
 
 
 class Piece(NamedTuple):
@@ -286,7 +258,7 @@ def _numbers(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece
 
 
 def _lines(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return paragraphs with parallel beginnings: emphasis, the same word, words of the question."""
+    """Return paragraphs with parallel beginnings: emphasis, ordinals, words of the question."""
     if _LETTER.search(answer.text):
         return []
     led = [one for one in pieces if _LEAD.match(answer.line(one))]

@@ -6,7 +6,7 @@ are expressed by repeating keys and values once per epoch and masking all but th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +75,14 @@ def _tensor(values: list[int], device: torch.device) -> Tensor:
 
 
 def naive_logits(
-    model: nn.Module, entries: Entries, rotations: Mapping[int, Rotation | None] | None = None
+    model: nn.Module,
+    entries: Entries,
+    rotations: Mapping[int, Rotation | None] | None = None,
+    wanted: Sequence[int] | None = None,
 ) -> Tensor:
     """Return the logits of every entry, float32 [N, V], from one masked forward pass.
+
+    With ``wanted`` [W], the slots of some entries, only theirs: float32 [W, V].
 
     The model's attention must be ``pasta_attention``. After a sync under 'rotate' the rotations
     of its layers are needed (``find_rotations``).
@@ -90,6 +95,7 @@ def naive_logits(
             input_ids=tokens[None],
             position_ids=naive.positions_N[None],
             use_cache=False,
+            logits_to_keep=0 if wanted is None else _tensor(list(wanted), device),
             pasta_pass=naive,
         )
     logits: Tensor = out.logits[0]

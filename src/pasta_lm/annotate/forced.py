@@ -1,0 +1,211 @@
+"""Forced annotation: a taught model chooses among the annotations that the layout allows.
+
+The text is forced and a tag stands only at a unit's boundary, so the text cannot change. Each
+proposal is scored by one masked forward pass in its own visibility, as in training; what a model
+would not decode, such as a block that needs its sibling, gets less likely. A block's topic and
+length are left out of the score: there are many good ones, and an answer without blocks needs none.
+Topics are then the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pasta_lm.annotate.filters import Bounds
+from pasta_lm.annotate.layout_rule import document_of, proposals, rule_marks
+from pasta_lm.annotate.marks import Marks
+from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.engines.annotated import Record
+from pasta_lm.errors import PastaError, UsageError
+from pasta_lm.interpreter.commands import Legal
+from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.positions import Epoch
+from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS, MAX_UNITS
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.torch.loading import LoadedModel
+
+MAX_TOPIC_TOKENS = 12
+_MAIN_OWNER = 1
+_IN_TOPIC = frozenset({LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How the log-probabilities of a proposal are summed; chosen on development data.
+
+    With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
+    """
+
+    text: float = 0.3
+    """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
+    block_nats: float = 2.5
+    """Added for each block: the margin by which a promise may be less likely than text."""
+    rule_nats: float = 0.0
+    """Added to the proposal that the Markdown rule makes."""
+
+
+class Score(NamedTuple):
+    """The log-probability of an annotated answer in nats, in parts."""
+
+    decisions: float
+    """Opening pieces of promises, ends of blocks, syncs, and the end of the answer."""
+    text: float
+    promises: float
+    """Topics and promised lengths."""
+
+    def total(self, weights: Weights, num_blocks: int) -> float:
+        """Return the score that proposals are compared by."""
+        return self.decisions + weights.text * self.text + weights.block_nats * num_blocks
+
+
+class ForcedAnnotator:
+    """Annotates answers with a model that was taught PASTA-LANG."""
+
+    def __init__(
+        self, loaded: LoadedModel, weights: Weights | None = None, bounds: Bounds | None = None
+    ) -> None:
+        """Use a loaded model.
+
+        Raises:
+            UsageError: the model has no tag pieces.
+        """
+        from pasta_lm.engines.torch.sampling import TokenMasks
+
+        if not loaded.vocabulary.has_pieces:
+            raise UsageError(
+                f"{loaded.name} was not taught PASTA-LANG: it has no tag pieces",
+                hint="name a model that pasta train sft has taught",
+            )
+        self._loaded = loaded
+        self._weights = weights or Weights()
+        self._bounds = bounds
+        self._eos_id = min(loaded.eos_ids)
+        self._masks = TokenMasks(
+            loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
+        )
+
+    def __call__(self, prompt: str, answer: str) -> Document:
+        """Return the annotated answer, with the same plain text.
+
+        An answer that the model cannot encode or hold stays without tags.
+        """
+        favoured = rule_marks(prompt, answer)
+        found = {one: document_of(answer, one, self._bounds) for one in proposals(answer)}
+        found[favoured] = document_of(answer, favoured, self._bounds)
+        found = {m: d for m, d in found.items() if len(d.blocks) == len(m.blocks)}
+        if len(found) == 1:
+            return document_of(answer, Marks(""))
+        try:
+            scores = {one: self._total(prompt, found[one], one == favoured) for one in found}
+        except PastaError:  # the tokenizer changes the text, or the prompt is empty
+            return document_of(answer, Marks(""))
+        best = max(found, key=lambda one: scores[one])
+        return self.with_topics(prompt, found[best])
+
+    def _total(self, prompt: str, document: Document, is_favoured: bool) -> float:
+        weights = self._weights
+        total = self.score(prompt, document).total(weights, len(document.blocks))
+        return total + weights.rule_nats * is_favoured
+
+    def score(self, prompt: str, document: Document) -> Score:
+        """Return the log-probability of an annotated answer, from one masked forward pass.
+
+        Raises:
+            VocabularyError: the tokenizer changes the text.
+        """
+        from pasta_lm.engines.torch.naive import naive_logits
+
+        example = self._encode(prompt, document)
+        wanted = [slot for slot, label in enumerate(example.labels) if label != NO_LABEL]
+        logits = naive_logits(self._loaded.model, entries_of(example), wanted=wanted)
+        log_probs = logits.log_softmax(-1)
+        sums = dict.fromkeys(("decisions", "text", "promises"), 0.0)
+        parts = self._parts(example, wanted)
+        for row, (slot, part) in enumerate(zip(wanted, parts, strict=True)):
+            sums[part] += float(log_probs[row, example.labels[slot]])
+        return Score(**sums)
+
+    def _encode(self, prompt: str, document: Document) -> EncodedExample:
+        loaded = self._loaded
+        record = Record("", prompt, document)
+        return encode_example(record, loaded.vocabulary, self._eos_id, loaded.positions)
+
+    def _parts(self, example: EncodedExample, wanted: Sequence[int]) -> Iterator[str]:
+        """Yield for each label which part of the score it belongs to."""
+        in_promise = False
+        for slot in wanted:
+            lexeme = self._loaded.vocabulary.id_to_lexeme(example.labels[slot])
+            is_main = example.rows is None or example.owners[slot] <= _MAIN_OWNER
+            if lexeme is not None and lexeme.kind is LexemeKind.PROMISE_CLOSE:
+                in_promise = False
+                yield "promises"
+            elif lexeme is not None or example.labels[slot] == self._eos_id:
+                in_promise = lexeme is not None and lexeme.kind is LexemeKind.PROMISE_OPEN
+                yield "decisions"
+            else:
+                yield "promises" if in_promise and is_main else "text"
+
+    def with_topics(self, prompt: str, document: Document) -> Document:
+        """Return the answer with topics of the model: greedy, legal, at most three words.
+
+        All topics grow together, a token in each pass, until each model's choice is its end.
+        """
+        from pasta_lm.engines.torch.naive import naive_logits
+
+        topics: list[list[int]] = [[] for _ in document.blocks]
+        growing = set(range(len(topics)))
+        vocabulary = self._loaded.vocabulary
+        for _ in range(MAX_TOPIC_TOKENS if topics else 0):
+            texts = [vocabulary.text(topic) for topic in topics]
+            example = self._encode(prompt, _with_topics(document, texts))
+            ends = [s for s, label in enumerate(example.labels) if self._closes_promise(label)]
+            logits = naive_logits(self._loaded.model, entries_of(example), wanted=ends)
+            for index in sorted(growing):
+                legal = Legal(_IN_TOPIC, False, MAX_UNITS, True, not texts[index].strip())
+                token = int((logits[index] + self._masks.row(legal)).argmax())
+                longer = vocabulary.text([*topics[index], token])
+                if self._closes_promise(token) or _is_long(longer):
+                    growing.discard(index)
+                else:
+                    topics[index].append(token)
+            if not growing:
+                break
+        given = [block.topic for block in document.blocks]
+        texts = [vocabulary.text(topic).strip() for topic in topics]
+        return _with_topics(document, [new or old for new, old in zip(texts, given, strict=True)])
+
+    def _closes_promise(self, token: int) -> bool:
+        lexeme = self._loaded.vocabulary.id_to_lexeme(token)
+        return lexeme is not None and lexeme.kind is LexemeKind.PROMISE_CLOSE
+
+
+def entries_of(example: EncodedExample) -> Entries:
+    """Return an encoded answer as the entries that decoding it would make."""
+    if example.rows is None:
+        return Entries.of_prompt(example.token_ids)
+    epoch, rows = Epoch(), [Row(dict(enumerate(row))) for row in example.rows]
+    columns = (example.token_ids, example.owners, example.positions, example.row_of)
+    items = [
+        Entry(token, owner, position, rows[row], epoch)
+        for token, owner, position, row in zip(*columns, strict=True)
+    ]
+    return Entries(items, num_owners=len(example.rows[0]))
+
+
+def _is_long(topic: str) -> bool:
+    return len(topic.split()) > MAX_TOPIC_WORDS or len(topic.strip()) > MAX_TOPIC_CHARACTERS
+
+
+def _with_topics(document: Document, topics: Sequence[str]) -> Document:
+    remaining = iter(topics)
+    items: list[Item] = [
+        replace(item, topic=next(remaining)) if isinstance(item, Block) else item
+        for item in document.items
+    ]
+    return Document(tuple(items))
