@@ -10,11 +10,11 @@ import pytest
 
 from pasta_lm.annotate import dataset
 from pasta_lm.annotate.dataset import PARQUET, RECORDS
+from pasta_lm.annotate.layout_rule import markdown_rule
 from pasta_lm.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.annotate.run import annotate
 from pasta_lm.annotate.sources import SourceConfig
 from pasta_lm.language import check
-from pasta_lm.tasks.layout import rule_document
 
 LISTED = "Three:\n\n" + f"- one two three four five{' six' * 9}\n" * 3 + "\nThat is all of it."
 PLAIN = "caf\u00e9 \u2028 \U0001f35d \0 \r\n " + "long " * 3000
@@ -31,7 +31,7 @@ def annotated(folder: Path, *answers: str, **source: str) -> Path:
         output=OutputConfig(folder=str(folder / "out")),
         annotator="markdown_rule",
     )
-    annotate(config, rule=rule_document)
+    annotate(config, rule=markdown_rule)
     return folder / "out"
 
 

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from pasta_lm.annotate.layout_rule import markdown_rule
 from pasta_lm.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
 from pasta_lm.annotate.run import Run, annotate
 from pasta_lm.annotate.sources import SourceConfig
@@ -17,7 +18,6 @@ from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
 from pasta_lm.language.document import Document, parse
 from pasta_lm.remote.pool import COST_LIMIT
-from pasta_lm.tasks.layout import rule_document
 from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from pasta_lm.testing.scripted_teacher import teacher_by_record, teacher_by_rule
 from tests.annotate.runs import (
@@ -220,7 +220,7 @@ def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None
         annotator="markdown_rule",
         filters=FilterConfig(max_answer_characters=100),
     )
-    done = annotate(config, rule=rule_document)
+    done = annotate(config, rule=markdown_rule)
     assert done.tally.num_rows == {"ok": 1, "skipped": 4}
     assert {reason for _, reason in done.tally.reasons} == {
         "",
@@ -242,7 +242,7 @@ def test_the_rule_marks_lists_and_the_card_calls_it_a_heuristic(tmp_path: Path) 
         output=OutputConfig(folder=str(tmp_path / "out")),
         annotator="markdown_rule",
     )
-    annotate(config, rule=rule_document)
+    annotate(config, rule=markdown_rule)
     records = read_records(tmp_path / "out" / "annotated.jsonl")
     assert [record.document.plain_text for record in records] == [text, useless]
     assert [len(record.document.blocks) for record in records] == [3, 0]

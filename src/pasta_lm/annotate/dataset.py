@@ -93,12 +93,19 @@ def card(
 
 
 def _method(config: AnnotateConfig, tally: Tally) -> str:
+    if config.forced is not None:
+        return (
+            "The tags come from **forced annotation**: the model\n"
+            f"`{config.forced.model}`\n"
+            "chose among the annotations that the layout of an answer allows, by likelihood.\n"
+            "No person has read all of them."
+        )
     if config.teacher is None:
         return (
             "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
-            "answer (lists, headings, tables) and not its meaning. No model judged whether parts\n"
-            "depend on one another, so dependent parts are marked too. Use it to start a pipeline\n"
-            "or as a baseline, not as a teacher."
+            "answer (lists, headings, tables) and the words of its question, not its meaning. No\n"
+            "model judged whether parts depend on one another, so some dependent parts are marked\n"
+            "too. Use it to start a pipeline or as a baseline, not as a teacher."
         )
     teacher, spent = config.teacher, tally.spent
     return (

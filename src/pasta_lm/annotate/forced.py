@@ -10,12 +10,13 @@ Topics are then the model's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.annotate.filters import Bounds
 from pasta_lm.annotate.layout_rule import document_of, proposals, rule_marks
 from pasta_lm.annotate.marks import Marks
+from pasta_lm.annotate.recipe import Weights
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.engines.annotated import Record
 from pasta_lm.errors import PastaError, UsageError
@@ -33,21 +34,6 @@ if TYPE_CHECKING:
 MAX_TOPIC_TOKENS = 12
 _MAIN_OWNER = 1
 _IN_TOPIC = frozenset({LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How the log-probabilities of a proposal are summed; chosen on development data.
-
-    With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
-    """
-
-    text: float = 0.3
-    """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
-    block_nats: float = 2.5
-    """Added for each block: the margin by which a promise may be less likely than text."""
-    rule_nats: float = 0.0
-    """Added to the proposal that the Markdown rule makes."""
 
 
 class Score(NamedTuple):
@@ -167,7 +153,10 @@ class ForcedAnnotator:
             ends = [s for s, label in enumerate(example.labels) if self._closes_promise(label)]
             logits = naive_logits(self._loaded.model, entries_of(example), wanted=ends)
             for index in sorted(growing):
-                legal = Legal(_IN_TOPIC, False, MAX_UNITS, True, not texts[index].strip())
+                kinds = (
+                    _IN_TOPIC if texts[index].strip() else _IN_TOPIC - {LexemeKind.PROMISE_CLOSE}
+                )
+                legal = Legal(kinds, False, MAX_UNITS, in_topic=True, needs_text=kinds != _IN_TOPIC)
                 token = int((logits[index] + self._masks.row(legal)).argmax())
                 longer = vocabulary.text([*topics[index], token])
                 if self._closes_promise(token) or _is_long(longer):

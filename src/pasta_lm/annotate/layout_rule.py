@@ -121,12 +121,13 @@ class Answer:
                 body = self.text[self.units[inside[0] - 1].inside : end]
                 has_label = self.units[inside[0] - 1].inside > begin
                 kind = _kind(part.text, part.layout, has_label)
-                yield Piece(inside[0], inside[-1], kind, part.lead, len(body.split()))
+                lead = part.text.split("\n")[1] if kind == "code" else part.lead
+                yield Piece(inside[0], inside[-1], kind, lead, len(body.split()))
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
     """Return a finer layout: of fenced code, numbers, and lines that are a heading."""
-    if text.startswith(("```", "~~~")):
+    if text.startswith(("```", "~~~")) and "\n" in text:
         return "code"
     if layout is Layout.ITEM:
         return "number" if text[0].isdigit() else "bullet"

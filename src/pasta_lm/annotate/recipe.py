@@ -12,7 +12,7 @@ from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices
 from pasta_lm.remote.client import Endpoint
 
-TEACHER, MARKDOWN_RULE = "teacher", "markdown_rule"
+TEACHER, MARKDOWN_RULE, FORCED = "teacher", "markdown_rule", "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,31 @@ class TeacherConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How forced annotation sums the log-probabilities of a proposal.
+
+    With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
+    """
+
+    text: float = 0.3
+    """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
+    block_nats: float = 2.5
+    """Added for each block: the margin by which a promise may be less likely than text."""
+    rule_nats: float = 0.0
+    """Added to the proposal that the Markdown rule makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedConfig:
+    """The model of forced annotation, and how it scores."""
+
+    model: str
+    """A folder or hub id; it was taught PASTA-LANG."""
+    dtype: str | None = None
+    weights: Weights = field(default_factory=Weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterConfig:
     """Which answers are sent, and which annotations are kept."""
 
@@ -79,19 +104,24 @@ class AnnotateConfig:
     source: SourceConfig
     output: OutputConfig
     annotator: str = TEACHER
-    """``teacher``, a model; or ``markdown_rule``, a heuristic that reads layout, not meaning."""
+    """``teacher``, a model on a server; ``forced``, a taught model that chooses where tags stand;
+    or ``markdown_rule``, a heuristic that reads layout and question, not meaning."""
     teacher: TeacherConfig | None = None
+    forced: ForcedConfig | None = None
     filters: FilterConfig = field(default_factory=FilterConfig)
 
     def __post_init__(self) -> None:
         """Validate combinations of keys."""
-        check_choice("annotator", self.annotator, (TEACHER, MARKDOWN_RULE))
-        if self.annotator == TEACHER and self.teacher is None:
-            raise UsageError(
-                "annotator 'teacher' needs a table [teacher]", hint="with base_url and model"
-            )
-        is_ignored = self.annotator != TEACHER and self.teacher is not None
-        check_not_ignored("[teacher]", is_ignored, f"annotator is {self.annotator!r}")
+        check_choice("annotator", self.annotator, (TEACHER, MARKDOWN_RULE, FORCED))
+        tables = {
+            TEACHER: (self.teacher, "with base_url and model"),
+            FORCED: (self.forced, "with model"),
+        }
+        for name, (table, keys) in tables.items():
+            if self.annotator == name and table is None:
+                raise UsageError(f"annotator {name!r} needs a table [{name}]", hint=keys)
+            is_ignored = self.annotator != name and table is not None
+            check_not_ignored(f"[{name}]", is_ignored, f"annotator is {self.annotator!r}")
 
     def settings(self) -> dict[str, object]:
         """Return the settings that must not change while an output folder is filled.
@@ -103,6 +133,8 @@ class AnnotateConfig:
             "source": asdict(self.source),
             "filters": asdict(self.filters),
         }
+        if self.forced is not None:
+            found["forced"] = asdict(self.forced)
         if self.teacher is not None:
             found["teacher"] = {
                 "model": self.teacher.model,

@@ -42,7 +42,8 @@ COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
 REPLIES_PER_ROW = 1.2
 TEACHER_TOKENS_PER_S = 50.0
 
-Rule = Callable[[str], Document]
+Rule = Callable[[str, str], Document]
+"""From a prompt and its answer to the annotated answer."""
 Progress = Callable[[Tally], None]
 
 
@@ -165,7 +166,7 @@ class _Rows:
         for index, row in rows:
             if self._is_over(index, row):
                 continue
-            document = rule(row.answer)
+            document = rule(row.prompt, row.answer)
             kept = examine(document.annotator_form(), row.answer, self._config.filters.bounds)
             if not isinstance(kept, Document):
                 kept = document.without_tags()

@@ -1,4 +1,4 @@
-"""``pasta annotate``: a teacher model, or a rule, marks the independent parts of answers."""
+"""``pasta annotate``: mark the independent parts of answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, option
-from pasta_lm.cli.terminal import Progress, bars, has_bars
+from pasta_lm.cli.terminal import Progress, bars, has_bars, silence_libraries
 
 if TYPE_CHECKING:
     from pasta_lm.annotate.log import Tally
     from pasta_lm.annotate.recipe import AnnotateConfig
+    from pasta_lm.annotate.run import Rule
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
@@ -41,16 +42,15 @@ def annotate(
 ) -> None:
     """Mark the independent parts of the answers of a data set.
 
-    A teacher model or a rule marks them. Every reply is saved when it arrives, so the same command
-    continues a run that was stopped. Writes a journal and, from it, the records, the failures and a
-    data card. Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at
-    once.
+    A teacher model on a server, a taught model or a rule marks them. Every reply is saved when it
+    arrives, so the same command continues a run that was stopped. Writes a journal and, from it,
+    the records, the failures and a data card. Ctrl-C waits for the requests in flight and sends no
+    others; a second Ctrl-C stops at once.
     """
     from pasta_lm.annotate.recipe import AnnotateConfig
     from pasta_lm.annotate.run import annotate as run_annotation
     from pasta_lm.recipe import read_recipe
     from pasta_lm.remote.pool import INTERRUPT
-    from pasta_lm.tasks.layout import rule_document
 
     recipe = read_recipe(config, AnnotateConfig)
     num_rows = _print_estimate(recipe, limit)
@@ -62,7 +62,7 @@ def annotate(
         with bars() as show_bar:
             run = run_annotation(
                 recipe,
-                rule=None if recipe.teacher else rule_document,
+                rule=_rule(recipe),
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=_reporter(show_bar, num_rows),
@@ -80,6 +80,22 @@ def annotate(
         raise typer.Exit(INTERRUPTED)
 
 
+def _rule(recipe: AnnotateConfig) -> Rule | None:
+    """Return what annotates without a server; None: the teacher does."""
+    if recipe.teacher is not None:
+        return None
+    if recipe.forced is None:
+        from pasta_lm.annotate.layout_rule import markdown_rule
+
+        return markdown_rule
+    silence_libraries()
+    from pasta_lm.annotate.forced import ForcedAnnotator
+    from pasta_lm.strategies.model import Pasta
+
+    model = Pasta.from_pretrained(recipe.forced.model, dtype=recipe.forced.dtype)
+    return ForcedAnnotator(model.engine.loaded, recipe.forced.weights, recipe.filters.bounds)
+
+
 def _say(text: str) -> None:
     typer.echo(f"pasta: {text}", err=True)
 
@@ -89,7 +105,7 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     from pasta_lm.annotate.run import estimate, source_rows
 
     if recipe.teacher is None:
-        _say("markdown_rule is a heuristic: it sends no requests and costs nothing")
+        _say(f"{recipe.annotator} sends no requests and costs nothing")
         return None
     is_sample = recipe.source.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
     rows = source_rows(recipe, limit)
