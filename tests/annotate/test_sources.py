@@ -52,6 +52,14 @@ CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
     ),
     ("sharegpt", {"conversations": {"from": ["human"], "value": []}}, ("", "", "no_columns")),
     ("sharegpt", {"conversations": {"value": ["A?"]}}, ("", "", "no_columns")),
+    (
+        "annotated",
+        {"messages": [{"role": "user", "content": "A?"}],
+         "response": 'B <promise topic="c" tokens="1"/><async>&lt;sync/></async><sync/> D'},
+        ("A?", "B <sync/> D", None),
+    ),
+    ("annotated", {"messages": [], "response": "</async>"}, ("", "", "no_columns")),
+    ("annotated", {"messages": [], "response": None}, ("", "", "no_columns")),
 ]  # fmt: skip
 
 

@@ -57,9 +57,9 @@ class Weights:
     With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
     """
 
-    text: float = 0.3
+    text: float = 0.1
     """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
-    block_nats: float = 2.5
+    block_nats: float = 2.0
     """Added for each block: the margin by which a promise may be less likely than text."""
     rule_nats: float = 0.0
     """Added to the proposal that the Markdown rule makes."""

@@ -16,7 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, MissingExtraError, RemoteError, UsageError, cause
+from pasta_lm.errors import (
+    InputError,
+    MissingExtraError,
+    PastaSyntaxError,
+    RemoteError,
+    UsageError,
+    cause,
+)
+from pasta_lm.language.document import parse
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 NOT_JSON = "not_json"
@@ -152,6 +160,17 @@ def _pairs(row: Mapping[str, Any]) -> Exchange | None:
     return (prompt, answer) if isinstance(prompt, str) and isinstance(answer, str) else None
 
 
+def _annotated(row: Mapping[str, Any]) -> Exchange | None:
+    """Return the prompt and plain answer of annotated data, to annotate it anew."""
+    answer, turns = row.get("response"), _turns(row, "messages", "role", "content")
+    if not isinstance(answer, str) or turns is None:
+        return None
+    try:
+        return "\n\n".join(filter(None, turns)), parse(answer).plain_text
+    except PastaSyntaxError:
+        return None
+
+
 _conversations = partial(_turns, key="conversations", role="from", text="value")
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
     "slimorca": _conversations,
@@ -159,10 +178,12 @@ COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
     "messages": partial(_turns, key="messages", role="role", text="content"),
     "alpaca": _alpaca,
     "pairs": _pairs,
+    "annotated": _annotated,
 }
 """Readers of the column layouts of data sets."""
 
 MARKS: dict[str, set[str]] = {
+    "annotated": {"messages", "response"},
     "sharegpt": {"conversations"},
     "messages": {"messages"},
     "alpaca": {"instruction", "output"},
