@@ -2,7 +2,8 @@
 
 ``show`` writes the answers with their units numbered, some to a file. ``apply`` reads the marks
 (``annotate/marks.py`` has their form), names every bad one by file and line, writes the rows, and
-beside them ``OUT.counts.json``: how many answers were left out, and why.
+beside them ``OUT.counts.json``: how many answers were left out, and why. ``join`` makes one data
+set of several, with one answer to an instruction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from pasta_lm.annotate.marks import Marks, marked, parse_marks, shown
 from pasta_lm.annotate.own_answers import USABLE, usable_answers
 from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import InputError, PastaError
+from pasta_lm.journal import write_rows
+from pasta_lm.language.tags import ASYNC_OPEN
 
+COUNTS = ".counts.json"
 SOURCE = "pasta-lm own answers"
 LICENCE = "Apache-2.0"
 PROVENANCE = (
@@ -68,7 +72,12 @@ def show(answers: Path, instructions: Path, folder: Path, num_rows: int, rest: b
 
 
 def apply(
-    marks: Path, answers: Path, instructions: Path, out: Path, count: Callable[[str], int]
+    marks: Path,
+    answers: Path,
+    instructions: Path,
+    out: Path,
+    count: Callable[[str], int],
+    note: str = "",
 ) -> int:
     """Write the annotated rows in the order of the instructions; return how many marks are bad.
 
@@ -88,7 +97,7 @@ def apply(
             one = parse_marks(line)
             _check_id(one.id, known, seen)
             seen[one.id] = place
-            row = None if one.skip else _row(asked[one.id], known[one.id], one, count)
+            row = None if one.skip else _row(asked[one.id], known[one.id], one, count, note)
         except PastaError as error:
             num_bad += 1
             print(f"{place}: {error}", file=sys.stderr)
@@ -97,18 +106,40 @@ def apply(
             skipped[str(one.skip)] += 1
         elif one.id in usable and row is not None:
             rows[one.id] = row
-    with out.open("w", encoding="utf-8") as file:
-        for name in (name for name in asked if name in rows):
-            file.write(json.dumps(rows[name], ensure_ascii=False) + "\n")
     counts = {
         "sampled": len(sampled),
         "rules": {name: num for name, num in reasons.most_common() if name != USABLE},
         "reader": dict(skipped.most_common()),
         "not_read": len(usable) - len(rows) - skipped.total(),
+        "twice": 0,
     }
-    out.with_suffix(".counts.json").write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
+    _write(out, [rows[name] for name in asked if name in rows], counts)
     print(f"{len(rows)} rows, {num_bad} bad marks; skipped: {_counts(skipped)}", file=sys.stderr)
     return num_bad
+
+
+def join(out: Path, parts: Sequence[Path]) -> None:
+    """Write one row for each instruction: the first that has blocks, otherwise the first."""
+    rows: dict[str, dict[str, Any]] = {}
+    every = [json.loads(path.with_suffix(COUNTS).read_text("utf-8")) for path in parts]
+    counts: dict[str, Any] = {}
+    for name in ("sampled", "not_read", "twice"):
+        counts[name] = sum(one[name] for one in every)
+    for name in ("rules", "reader"):
+        total = sum((Counter(one[name]) for one in every), Counter[str]())
+        counts[name] = dict(total.most_common())
+    for row in (row for path in parts for row in read(path)):
+        other = rows.setdefault(row["id"], row)
+        if other is not row:
+            counts["twice"] += 1
+            if ASYNC_OPEN in row["response"] and ASYNC_OPEN not in other["response"]:
+                rows[row["id"]] = row
+    _write(out, [rows[name] for name in sorted(rows)], counts)
+
+
+def _write(out: Path, rows: Sequence[dict[str, Any]], counts: dict[str, Any]) -> None:
+    write_rows(out, rows)
+    out.with_suffix(COUNTS).write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
 
 
 def missing(batch: Path, marks: Path) -> list[str]:
@@ -138,7 +169,9 @@ def _lines(marks: Path) -> Iterator[tuple[str, str]]:
                 yield f"{file}:{number}", line
 
 
-def _row(asked: dict[str, Any], text: str, marks: Marks, count: Callable[[str], int]) -> dict:
+def _row(
+    asked: dict[str, Any], text: str, marks: Marks, count: Callable[[str], int], note: str
+) -> dict[str, Any]:
     document = marked(text, marks).with_lengths(count)
     assert document.plain_text == text
     return {
@@ -149,7 +182,7 @@ def _row(asked: dict[str, Any], text: str, marks: Marks, count: Callable[[str], 
         "parts": asked["parts"],
         "source": SOURCE,
         "licence": LICENCE,
-        "provenance": PROVENANCE,
+        "provenance": "; ".join(filter(None, (PROVENANCE, note))),
     }
 
 
@@ -162,7 +195,7 @@ def token_counter(tokenizer: str) -> Callable[[str], int]:
 
 
 def main() -> int:
-    """Run one of the two verbs; return 1 if marks are bad or missing."""
+    """Run one of the verbs; return 1 if marks are bad or missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("show")
@@ -175,6 +208,10 @@ def main() -> int:
         verb.add_argument(name, type=Path)
     verb.add_argument("--batch", type=Path, help="name the answers of it that have no marks")
     verb.add_argument("--tokenizer", default=TOKENIZER, help="counts the lengths of blocks")
+    verb.add_argument("--note", default="", help="added to the provenance of the rows")
+    verb = verbs.add_parser("join")
+    verb.add_argument("out", type=Path)
+    verb.add_argument("parts", type=Path, nargs="+", help="files that 'apply' wrote")
     arguments = parser.parse_args()
     if arguments.verb == "show":
         show(
@@ -185,10 +222,11 @@ def main() -> int:
             arguments.rest,
         )
         return 0
-    count = token_counter(arguments.tokenizer)
-    num_bad = apply(
-        arguments.marks, arguments.answers, arguments.instructions, arguments.out, count
-    )
+    if arguments.verb == "join":
+        join(arguments.out, arguments.parts)
+        return 0
+    files = (arguments.marks, arguments.answers, arguments.instructions, arguments.out)
+    num_bad = apply(*files, token_counter(arguments.tokenizer), arguments.note)
     absent = missing(arguments.batch, arguments.marks) if arguments.batch else []
     for name in absent:
         print(f"{arguments.batch}: {name} has no marks", file=sys.stderr)

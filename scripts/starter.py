@@ -25,8 +25,14 @@ ROWS, SECOND_PASS, CARD = (
     FOLDER / name for name in ("starter.jsonl", "second_pass.jsonl", "README.md")
 )
 OWN_FOLDER = CORPORA / "own_answers"
-OWN_CARD, OWN_COUNTS, READING = (
-    OWN_FOLDER / name for name in ("README.md", "own_answers.counts.json", "starter_reading.jsonl")
+OWN_CARD, OWN_COUNTS, READING, SECOND_READING = (
+    OWN_FOLDER / name
+    for name in (
+        "README.md",
+        "own_answers.counts.json",
+        "starter_reading.jsonl",
+        "second_reading.jsonl",
+    )
 )
 MARK = "<!-- below: scripts/starter.py -->\n"
 TOKENS_PER_WORD = 1.3
@@ -84,18 +90,27 @@ def own_figures() -> str:
     rows = read(own_rows())
     lines = [*_left_out(len(rows)), *_statistics(rows, "shape")]
     lines += [*_groups(rows, "parts"), *_groups(rows, "shape"), *_reading()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _reading() -> Iterator[str]:
-    read, second = paired(read_records(READING), read_records(SECOND_PASS))
-    found = agreement([one.document for one in read], [one.document for one in second])
     yield "\n## Agreement of the reading\n"
-    yield (
-        f"{len(read)} answers of the starter, read without their tags in the same way, against its "
-        "second pass.\n"
-    )
-    yield from _agreement_table(found)
+    second = paired(read_records(own_rows()), read_records(SECOND_READING))
+    starter = paired(read_records(READING), read_records(SECOND_PASS))
+    for (one, other), of in (
+        (starter, "of the starter, read without their tags, against its second pass"),
+        (second, "here, drawn by chance from those without a hint, against a second reading"),
+    ):
+        found = agreement(
+            [record.document for record in one], [record.document for record in other]
+        )
+        blocks, syncs = found["blocks"], found["syncs"]
+        yield (
+            f"{len(one)} answers {of}: {blocks['num_first']} and {blocks['num_second']} blocks, "
+            f"{syncs['num_first']} and {syncs['num_second']} syncs.\n"
+        )
+        yield from _agreement_table(found)
+        yield ""
 
 
 def _left_out(num_rows: int) -> Iterator[str]:
@@ -107,6 +122,7 @@ def _left_out(num_rows: int) -> Iterator[str]:
     yield from (f"| | rules | `{name}` | {count:,} |" for name, count in rules.items())
     yield from (f"| | the reader | {name} | {count:,} |" for name, count in reader.items())
     yield f"| usable, but not read | | | {counts['not_read']:,} |"
+    yield f"| another answer to the same instruction is here | | | {counts['twice']:,} |"
     yield f"| in the data set | | | {num_rows:,} |"
 
 

@@ -71,6 +71,7 @@ def test_marks_become_rows_whose_text_is_the_answer(
         "rules": {"empty": 1, "cut_off": 1},
         "reader": {"dull": 1},
         "not_read": 0,
+        "twice": 0,
     }
 
 
@@ -101,4 +102,25 @@ def test_answers_of_a_batch_without_marks_are_named(
     marks.write_text("i-2: -\n", encoding="utf-8")
     assert (
         SCRIPT["missing"](folder, marks) == SCRIPT["missing"](folder / "001.txt", marks) == ["i-1"]
+    )
+
+
+def test_joined_parts_have_one_answer_to_an_instruction_and_rather_one_with_blocks(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    parts = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for part, lines in zip(parts, ["i-1: -\ni-2: -", "i-1: 1 rent; 2 heat\ni-2: -"], strict=True):
+        (tmp_path / "marks.txt").write_text(lines, encoding="utf-8")
+        assert SCRIPT["apply"](tmp_path / "marks.txt", *files, part, len, part.stem) == 0
+    SCRIPT["join"](tmp_path / "all.jsonl", parts)
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text("utf-8").splitlines()]
+    assert [(row["id"], row["provenance"][-5:]) for row in rows] == [
+        ("i-1", "; two"),
+        ("i-2", "; one"),
+    ]
+    counts = json.loads((tmp_path / "all.counts.json").read_text("utf-8"))
+    assert (counts["sampled"], counts["rules"], counts["twice"]) == (
+        8,
+        {"empty": 2, "cut_off": 2},
+        2,
     )

@@ -112,6 +112,8 @@ def parse_marks(line: str) -> Marks:
 def marked(text: str, marks: Marks, bounds: Bounds | None = None) -> Document:
     """Return the answer with the marked blocks and syncs; the blocks have no length yet.
 
+    Spaces before a tag stand behind it (``Document.with_spaces_after_tags``).
+
     Raises:
         InputError: a mark names no unit or overlaps another, or ``filters.examine`` rejects the
             annotation.
@@ -142,13 +144,13 @@ def _check_order(marks: Marks, num_units: int) -> None:
 
 
 def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
-    """Yield text, blocks and syncs in order; spaces before a block are in it, line breaks not."""
+    """Yield text, blocks and syncs in order."""
     cuts: list[tuple[int, int, Block | Sync]] = []
     for first, last, topic in marks.blocks:
-        begin, end = _behind_line(text, places[first - 1].inside), places[last - 1].end
+        begin, end = places[first - 1].inside, places[last - 1].end
         cuts.append((begin, end, Block(topic, None, (Text(text[begin:end]),))))
     for unit in marks.syncs:
-        at = _behind_line(text, places[unit - 1].begin)
+        at = places[unit - 1].begin
         cuts.append((at, at, Sync()))
     done = 0
     for begin, end, item in sorted(cuts, key=lambda cut: cut[:2]):
@@ -156,11 +158,6 @@ def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:
         yield item
         done = end
     yield Text(text[done:])
-
-
-def _behind_line(text: str, at: int) -> int:
-    """Return the beginning of the spaces that end at a place."""
-    return len(text[:at].rstrip(" \t"))
 
 
 def _units(text: str) -> Iterator[Unit]:
