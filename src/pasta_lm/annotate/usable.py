@@ -15,12 +15,12 @@ from pasta_lm.annotate.marks import units
 LEAST_WORDS = 3
 LOOP_WORDS = 8
 MOST_REPEATED_WORDS = 0.35
-"""Share of an answer's words that lie in a sequence of eight words which stood there before."""
+"""Share of an answer's words that lie in a run of eight words which stood there before."""
 MOST_REPEATED_UNITS = 0.25
 """Share of an answer's sentences and lines that are the same as an earlier one."""
 ECHO_WORDS = 4
 MOST_ECHOED = 0.9
-"""Share of an answer's sequences of four words that are the instruction's; an answer of less than
+"""Share of an answer's runs of four words that are the instruction's; an answer of less than
 half the instruction's length may be a choice among what it names."""
 CODE_FENCES = ("```", "~~~")
 LONGEST_WORD = 60  # characters
@@ -86,7 +86,7 @@ def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> Un
 
 
 def repeated_words(words: Sequence[str], length: int = LOOP_WORDS) -> float:
-    """Return the share of words that lie in a sequence of ``length`` words seen before."""
+    """Return the share of words that lie in a run of ``length`` words seen before."""
     seen: set[tuple[str, ...]] = set()
     repeated: set[int] = set()
     for begin in range(len(words) - length + 1):
