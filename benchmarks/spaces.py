@@ -3,7 +3,7 @@
     python benchmarks/spaces.py MODEL [--answers 200] [--dtype float32]
 
 Answers are the starter set's that have a block after a space. Each is read four times by a model
-that was not taught the tags: with the space in main and in the block; as one sequence without
+that was not taught the tags: with the space in main and in the block; as one text without
 tags, cut where the tags stood; and with tags, whose rows are means, in the mask of training.
 """
 
@@ -54,8 +54,8 @@ def _lone(document: Document) -> Iterator[Item]:
         yield replace(item, items=(Text(text),))
 
 
-def cut_sequence(learner: Learner, record: Record) -> EncodedExample:
-    """Encode an answer as one sequence without tags, each text between two tags alone."""
+def cut_text(learner: Learner, record: Record) -> EncodedExample:
+    """Encode an answer as one text without tags, each text between two tags alone."""
     ids = learner.vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
     num_prompt, owners, num_blocks = len(ids), [0] * len(ids), 0
     for item in record.document.items:
@@ -81,7 +81,7 @@ def cut_sequence(learner: Learner, record: Record) -> EncodedExample:
 def nats(learner: Learner, record: Record, *, has_tags: bool) -> Nats:
     """Read one answer."""
     encode = learner.encoder(PositionStrategy.PREDICT)
-    example = encode(record) if has_tags else cut_sequence(learner, record)
+    example = encode(record) if has_tags else cut_text(learner, record)
     with torch.inference_mode():
         logits, labels = labelled_logits(learner.model, collate([[example]]))
     losses = iter(F.cross_entropy(logits[0].float(), labels[0], reduction="none").tolist())
