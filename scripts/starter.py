@@ -1,6 +1,6 @@
-"""Write the figures of the cards of the starter set and of the own answers from their files.
+"""Write the figures of the cards of the annotated corpora from their files.
 
-``python scripts/starter.py`` rewrites what stands below its mark in both; tests hold the cards to
+``python scripts/starter.py`` rewrites what stands below the mark in each; tests hold the cards to
 it.
 """
 
@@ -34,6 +34,8 @@ OWN_CARD, OWN_COUNTS, READING, SECOND_READING = (
         "second_reading.jsonl",
     )
 )
+WRITTEN_FOLDER = CORPORA / "written_answers"
+WRITTEN, WRITTEN_CARD = (WRITTEN_FOLDER / name for name in ("written_answers.jsonl", "README.md"))
 MARK = "<!-- below: scripts/starter.py -->\n"
 TOKENS_PER_WORD = 1.3
 """About what tokenizers of large models make of English; the promised lengths are from it."""
@@ -91,6 +93,13 @@ def own_figures() -> str:
     lines = [*_left_out(len(rows)), *_statistics(rows, "shape")]
     lines += [*_groups(rows, "parts"), *_groups(rows, "shape"), *_reading()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def written_figures() -> str:
+    """Return the generated part of the card of the written answers."""
+    rows = read(WRITTEN)
+    lines = [*_statistics(rows, "shape"), *_groups(rows, "parts"), *_groups(rows, "shape")]
+    return "\n".join(lines) + "\n"
 
 
 def _reading() -> Iterator[str]:
@@ -209,8 +218,9 @@ def _mean_speedup(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Rewrite both cards below their marks."""
-    for card, below in ((CARD, figures), (OWN_CARD, own_figures)):
+    """Rewrite the cards below their marks."""
+    cards = ((CARD, figures), (OWN_CARD, own_figures), (WRITTEN_CARD, written_figures))
+    for card, below in cards:
         text = card.read_text("utf-8")
         card.write_text(text.partition(MARK)[0] + MARK + below(), encoding="utf-8")
 
