@@ -26,7 +26,8 @@ GOOD: dict[str, Any] = {
     "data": {"tasks": {"annotator": "gold"}},
     "train": {"out": "build/x", "steps": 10},
 }
-ALL_RECIPES = sorted((Path(__file__).parents[2] / "runs" / "recipes").glob("*.toml"))
+PATHS = (Path(__file__).parents[2] / "runs" / "recipes").glob("*.toml")
+ALL_RECIPES = sorted(path for path in PATHS if path.stem != "instructions")  # of an evaluation
 RECIPES = [path for path in ALL_RECIPES if "bon" not in path.stem.split("-")]
 FILE = {"file": "data.jsonl"}
 NONE: Any = object()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -98,24 +98,22 @@ def test_other_models_and_ranks_that_are_too_high_are_refused(folders: tuple[Pat
 
 
 def test_the_script_writes_an_adapter_folder_and_prints_what_it_keeps(
-    folders: tuple[Path, Path], tmp_path: Path
+    folders: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    base, taught = folders
-    out = tmp_path / "adapter"
-    script = [sys.executable, str(ROOT / "scripts" / "cut_adapter.py"), str(base)]
+    script, out = str(ROOT / "scripts" / "cut_adapter.py"), tmp_path / "adapter"
     given = ["--rank", str(RANK), "--hub-id", "some/base", "--revision", "abc"]
-    done = subprocess.run(
-        [*script, str(taught), str(out), *given], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "mlp.gate_proj" in done.stdout
-    assert f"{out}: rank 4, bfloat16" in done.stdout
+    monkeypatch.setattr(sys, "argv", [script, *map(str, folders), str(out), *given])
+    run_path(script, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "mlp.gate_proj" in printed
+    assert f"{out}: rank 4, bfloat16" in printed
     assert {len(a) for a, _ in read_adapter(out).low_rank.values()} == {RANK}
     assert (read_base(out).hub_id, read_base(out).revision) == ("some/base", "abc")
-    (taught / "pasta_config.json").rename(taught / "away")
-    done = subprocess.run(
-        [*script, str(taught), str(out)], cwd=ROOT, capture_output=True, text=True
-    )
-    (taught / "away").rename(taught / "pasta_config.json")
-    assert done.returncode == 2
-    assert "has no pasta_config.json" in done.stderr
+    monkeypatch.setattr(sys, "argv", [script, str(folders[0]), str(tmp_path), str(out)])
+    with pytest.raises(SystemExit) as caught:
+        run_path(script, run_name="__main__")
+    assert caught.value.code == 2
+    assert "has no pasta_config.json" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from pasta_lm.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.train.learner import load_learner
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sft import train_sft
-from pasta_lm.train.tag_rate import TrainedRows, scale_updates
+from pasta_lm.train.tag_rate import RowRate, scale_updates
 from pasta_lm.train.trainer import check_launch
 from tests.train.recipes import begin, log, packs, sft
 
@@ -73,25 +73,39 @@ def test_a_step_moves_the_tag_rows_as_far_as_their_rate_says(
         assert torch.allclose(moved, expected, atol=1e-6), name
 
 
+def test_frozen_rows_of_old_tokens_do_not_move_by_a_bit(base: Path, tmp_path: Path) -> None:
+    before = weights(base)
+    after = weights(train_sft(recipe(base, tmp_path, steps=3, freeze_old_rows=True)))
+    ids = tag_ids(base)
+    for name, weight in before.items():
+        moved = (after[name] - weight).abs().sum(dim=-1)
+        if "embed" in name or "lm_head" in name:
+            assert set(moved.nonzero()[:, 0].tolist()) <= {*ids}
+            assert moved.any()
+        else:
+            assert moved.any(), name
+
+
 def test_many_steps_are_those_of_an_optimiser_with_that_rate() -> None:
     torch.manual_seed(0)
     start, gradients = torch.randn(6, 3), torch.randn(5, 6, 3)
     ids = torch.tensor([1, 4])
 
-    def steps(rate: float, rows: list[TrainedRows] | None = None) -> Tensor:
+    def steps(rate: float, ratio: float | None = None) -> Tensor:
         weight = nn.Parameter(start.clone())
         optimizer = torch.optim.AdamW([weight], lr=rate, weight_decay=0.1)
         # AdamW treats each number alone; only decay and the step's size know the weight.
-        scale_updates(optimizer, [TrainedRows(weight, ids)] if rows is None else rows, 5.0)
+        scale_updates(optimizer, [] if ratio is None else [RowRate(weight, ids, ratio)])
         for gradient in gradients:
             weight.grad = gradient.clone()
             optimizer.step()
         return weight.detach()
 
-    found, slow, fast = steps(RATE), steps(RATE, []), steps(5 * RATE, [])
-    expected = slow.clone()
-    expected[ids] = fast[ids]
-    assert torch.allclose(found, expected, atol=1e-6)
+    slow, fast = steps(RATE), steps(5 * RATE)
+    for ratio, rows in [(5.0, fast), (0.0, start), (1.0, slow)]:
+        expected = slow.clone()
+        expected[ids] = rows[ids]
+        assert torch.allclose(steps(RATE, ratio), expected, atol=1e-6)
 
 
 def test_an_interrupted_run_resumes_with_the_same_result(
@@ -147,6 +161,7 @@ def test_the_loss_is_the_mean_that_weighs_decisions(base: Path, tmp_path: Path) 
         ({"tag_learning_rate": 0.0}, None, "train.tag_learning_rate must be above 0"),
         ({"decision_weight": -1.0}, None, "train.decision_weight must be above 0"),
         ({}, LoraConfig(trained_tokens="none"), "train.tag_learning_rate would be ignored"),
+        ({"freeze_old_rows": True}, LORA, "train.freeze_old_rows would be ignored"),
     ],
 )
 def test_unusable_rates_and_weights_are_refused(
@@ -163,7 +178,7 @@ def test_points_have_no_decisions_to_weigh(tmp_path: Path) -> None:
 
 
 def test_a_tag_rate_is_refused_with_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_launch(has_adapters=False, has_tag_rate=True)
+    check_launch(has_adapters=False, has_row_rates=True)
     monkeypatch.setattr(trainer, "num_processes", lambda: 2)
-    with pytest.raises(UsageError, match="train.tag_learning_rate is for one process"):
-        check_launch(has_adapters=False, has_tag_rate=True)
+    with pytest.raises(UsageError, match="a rate of rows is for one process"):
+        check_launch(has_adapters=False, has_row_rates=True)

@@ -115,6 +115,8 @@ class TrainConfig:
     learning_rate: float = 1e-5
     tag_learning_rate: float | None = None
     """Of the tag pieces' rows in the input and output matrices; None: as ``learning_rate``."""
+    freeze_old_rows: bool = False
+    """Keep the rows of old tokens in the input and output matrices, which no adapter can hold."""
     decision_weight: float = 1.0
     """Weight of main's decisions in the mean loss; other labels weigh 1."""
     weight_decay: float = 0.0
@@ -204,6 +206,8 @@ class SftConfig:
         )
         reason = "points have no decisions of main"
         check_not_ignored("train.decision_weight", weighs and learns_points, reason)
+        freezes = self.train.freeze_old_rows and self.lora is not None
+        check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
         if self.train.save == "adapter" and self.lora is None:
             hint = "scripts/cut_adapter.py makes an adapter of a model with all weights trained"
             raise UsageError('train.save = "adapter" needs a table [lora]', hint=hint)

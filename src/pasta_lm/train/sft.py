@@ -31,7 +31,7 @@ from pasta_lm.train.learner import (
 )
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sources import PackSet, packs_of
-from pasta_lm.train.tag_rate import trained_tag_rows
+from pasta_lm.train.tag_rate import row_rates
 from pasta_lm.train.trainer import (
     PackTrainer,
     check_launch,
@@ -55,16 +55,20 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         UsageError: several processes cannot carry it out.
     """
     train, lora = config.train, config.lora
-    check_launch(has_adapters=lora is not None, has_tag_rate=train.tag_learning_rate is not None)
+    check_launch(
+        has_adapters=lora is not None,
+        has_row_rates=train.tag_learning_rate is not None or train.freeze_old_rows,
+    )
     learner, packs = _prepare(config)
     if is_first():
         print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
     source = config.model.base if train.save == "adapter" else None
     base = base_of(learner, source, lora) if source and lora else None
     adapters = adapted(learner, lora) if lora else None
+    rates = row_rates(learner, train)
     trainer = SftTrainer(
         train,
-        tag_rows=trained_tag_rows(learner) if train.tag_learning_rate else (),
+        rows=rates,
         model=adapters or learner.model,
         train_dataset=packs,
         data_collator=partial(collate, decision_weight=train.decision_weight),

@@ -30,7 +30,7 @@ from transformers import (
 from pasta_lm.errors import ModelError, UsageError
 from pasta_lm.train.config import WSD, TrainConfig
 from pasta_lm.train.learner import check_finite
-from pasta_lm.train.tag_rate import TrainedRows, scale_updates
+from pasta_lm.train.tag_rate import RowRate, scale_updates
 
 LOG = "log.jsonl"
 STATE = "trainer_state.json"
@@ -42,19 +42,16 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 class PackTrainer(Trainer):
     """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
 
-    def __init__(
-        self, train: TrainConfig, *, tag_rows: Sequence[TrainedRows] = (), **kwargs: Any
-    ) -> None:
-        self._tag_rows = tag_rows
-        self._tag_ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
+    def __init__(self, train: TrainConfig, *, rows: Sequence[RowRate] = (), **kwargs: Any) -> None:
+        self._rows = rows
         super().__init__(args=training_arguments(train), **kwargs)
         self.add_callback(LogCallback(Path(train.out) / LOG))
         self.remove_callback(PrinterCallback)  # standard output is for the result
 
     def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
-        """Create the optimiser; rows with a learning rate of their own move as far as that says."""
+        """Create the optimiser; rows with a learning rate of their own move as far as it says."""
         optimizer = super().create_optimizer(*args)
-        scale_updates(optimizer, self._tag_rows, self._tag_ratio)
+        scale_updates(optimizer, self._rows)
         return optimizer
 
     def learn(self, checkpoint: Path | None) -> None:
@@ -254,11 +251,11 @@ def packs_each(accumulate: int) -> int:
     return each
 
 
-def check_launch(*, has_adapters: bool, has_tag_rate: bool = False) -> None:
+def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
     """Refuse what is for one process, and weights that only one loads, if there are several."""
     if num_processes() == 1:
         return
-    for key, is_used in {"[lora]": has_adapters, "train.tag_learning_rate": has_tag_rate}.items():
+    for key, is_used in {"[lora]": has_adapters, "a rate of rows": has_row_rates}.items():
         if is_used:
             raise UsageError(f"{key} is for one process, and there are {num_processes()}")
     if _is_set("ACCELERATE_USE_FSDP") and _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
