@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,20 @@ from pasta_lm.annotate.forced import ForcedAnnotator
 from pasta_lm.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.annotate.marks import Marks
 from pasta_lm.annotate.recipe import Weights
-from pasta_lm.engines.annotated import read_records
+from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.language.tags import ASYNC_CLOSE
 from pasta_lm.strategies import pasta as strategy
 from pasta_lm.strategies.replay import bounded
 from tests.cli.conftest import Pasta, pasta, taught_folder, untaught_folder  # noqa: F401
-from tests.models import load, loaded
+from tests.models import build, load, loaded
 from tests.witness import Witness
 
+ROOT = Path(__file__).parents[2]
 PROMPT = "Cats or dogs?"
 ANSWER = (
     "Two pets:\n\n- Cats: they sleep most of the long day, and at night they like to sit at a "
@@ -96,6 +98,26 @@ def test_topics_do_not_depend_on_those_that_were_there_before() -> None:
     found = annotator.with_topics(PROMPT, document_of(ANSWER, FORKED[0]))
     assert annotator.with_topics(PROMPT, found) == found
     assert all(0 < len(block.topic.split()) <= 3 for block in found.blocks)
+
+
+def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:
+    short = load("llama", build("llama", max_position_embeddings=64))
+    annotator = ForcedAnnotator(short, Weights(block_nats=1000.0))
+    assert annotator(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
+    with pytest.raises(RequestError, match="positions beyond 63"):
+        annotator.candidates(PROMPT, ANSWER)
+
+
+def test_weights_are_compared_on_scores_that_were_kept() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "forced_weights.py"))
+    annotator = ForcedAnnotator(loaded("llama"))
+    record = Record("a", PROMPT, markdown_rule(PROMPT, ANSWER))
+    row = json.loads(json.dumps(script["scored"](annotator, record)))
+    found = script["read"](row)
+    assert found == annotator.candidates(PROMPT, ANSWER)
+    head, *lines = script["table"]([found], [record.document])
+    assert len(lines) == 80
+    assert head.startswith("text block_nats rule_nats")
 
 
 def write_recipe(folder: Path, model: Path) -> Path:

@@ -19,7 +19,7 @@ from pasta_lm.annotate.marks import Marks
 from pasta_lm.annotate.recipe import Weights
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.engines.annotated import Record
-from pasta_lm.errors import PastaError, UsageError
+from pasta_lm.errors import PastaError, RequestError, UsageError
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
@@ -45,9 +45,22 @@ class Score(NamedTuple):
     promises: float
     """Topics and promised lengths."""
 
-    def total(self, weights: Weights, num_blocks: int) -> float:
-        """Return the score that proposals are compared by."""
-        return self.decisions + weights.text * self.text + weights.block_nats * num_blocks
+
+class Candidate(NamedTuple):
+    """A proposal with its score; the score is None where nothing is left to choose."""
+
+    document: Document
+    is_rule: bool
+    """Whether the Markdown rule makes it too."""
+    score: Score | None = None
+
+    def total(self, weights: Weights) -> float:
+        """Return the figure that candidates are compared by."""
+        if self.score is None:
+            return 0.0
+        nats = self.score.decisions + weights.text * self.score.text
+        bonus = weights.block_nats * len(self.document.blocks) + weights.rule_nats * self.is_rule
+        return nats + bonus
 
 
 class ForcedAnnotator:
@@ -81,23 +94,30 @@ class ForcedAnnotator:
 
         An answer that the model cannot encode or hold stays without tags.
         """
-        favoured = rule_marks(prompt, answer)
-        found = {one: document_of(answer, one, self._bounds) for one in proposals(answer)}
-        found[favoured] = document_of(answer, favoured, self._bounds)
-        found = {m: d for m, d in found.items() if len(d.blocks) == len(m.blocks)}
-        if len(found) == 1:
-            return document_of(answer, Marks(""))
         try:
-            scores = {one: self._total(prompt, found[one], one == favoured) for one in found}
-        except PastaError:  # the tokenizer changes the text, or the prompt is empty
+            found = self.candidates(prompt, answer)
+        except PastaError:  # it is too long, its prompt empty, or the tokenizer changes text
             return document_of(answer, Marks(""))
-        best = max(found, key=lambda one: scores[one])
-        return self.with_topics(prompt, found[best])
+        best = max(found, key=lambda one: one.total(self._weights))
+        return self.with_topics(prompt, best.document)
 
-    def _total(self, prompt: str, document: Document, is_favoured: bool) -> float:
-        weights = self._weights
-        total = self.score(prompt, document).total(weights, len(document.blocks))
-        return total + weights.rule_nats * is_favoured
+    def candidates(self, prompt: str, answer: str) -> list[Candidate]:
+        """Return the annotations that the layout allows and the filters accept, with their scores.
+
+        Raises:
+            InputError: the prompt is empty.
+            RequestError: the answer needs positions that the model does not have.
+            VocabularyError: the tokenizer changes the text.
+        """
+        favoured = rule_marks(prompt, answer)
+        found = [
+            Candidate(document_of(answer, marks, self._bounds), marks == favoured)
+            for marks in dict.fromkeys([*proposals(answer), favoured])
+        ]
+        kept = [found[0], *(one for one in found[1:] if one.document.blocks)]
+        if len(kept) == 1:
+            return kept
+        return [one._replace(score=self.score(prompt, one.document)) for one in kept]
 
     def score(self, prompt: str, document: Document) -> Score:
         """Return the log-probability of an annotated answer, from one masked forward pass.
@@ -120,7 +140,11 @@ class ForcedAnnotator:
     def _encode(self, prompt: str, document: Document) -> EncodedExample:
         loaded = self._loaded
         record = Record("", prompt, document)
-        return encode_example(record, loaded.vocabulary, self._eos_id, loaded.positions)
+        found = encode_example(record, loaded.vocabulary, self._eos_id, loaded.positions)
+        last = loaded.max_position
+        if last is not None and max(found.positions) > last:
+            raise RequestError(f"the answer needs positions beyond {last}, the model's last")
+        return found
 
     def _parts(self, example: EncodedExample, wanted: Sequence[int]) -> Iterator[str]:
         """Yield for each label which part of the score it belongs to."""
