@@ -53,7 +53,9 @@ def answer(engine: TorchEngine, request: Request) -> Answer:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="model folder, or builtin-sequential")
+    parser.add_argument(
+        "model", help="model that knows the tasks, such as build/laptop/baseline/model"
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--draft", help="folder of the smaller model")
     parser.add_argument("--num-per-family", type=int, default=2, help="prompts")

