@@ -96,6 +96,15 @@ def test_a_model_without_tag_pieces_is_given_rows_for_them(
     assert "has no tag pieces" in said
 
 
+@pytest.mark.parametrize("name", ["builtin", "builtin-sequential"])
+def test_a_model_of_the_package_is_replayed_by_its_name(
+    pasta: Pasta, answers: Path, taught_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("pasta_lm.strategies.model.builtin_folder", lambda _: taught_folder)
+    result = pasta("replay", answers, "--model", name, "--json")
+    assert (result.code, result.json["model"]) == (0, taught_folder.name)
+
+
 def test_forced_blocks_are_decoded_in_parallel_by_a_model_without_tag_pieces(
     pasta: Pasta, answers: Path, untaught_folder: Path
 ) -> None:

@@ -105,6 +105,7 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
     from platform import platform, python_version
 
     from pasta_lm import __version__
+    from pasta_lm.strategies.model import resolve
 
     packages = {name: _version(name) for names in (CORE, *EXTRAS.values()) for name in names}
     found = Diagnosis(
@@ -126,7 +127,7 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
         devices=devices(),
         self_test=run_self_test(),
         builtin_model=_builtin(),
-        model=None if model is None else describe(model, dtype=dtype, device=device),
+        model=None if model is None else describe(resolve(model), dtype=dtype, device=device),
     )
 
 

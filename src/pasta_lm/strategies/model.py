@@ -87,8 +87,7 @@ class Pasta:
             ModelError: the files cannot be loaded, or an adapter belongs to another base.
             UnsupportedModelError: the engine would not be exact for this model.
         """
-        source = builtin_folder(source) if source in BUILTINS else source
-        draft = builtin_folder(draft) if draft in BUILTINS else draft
+        source, draft = resolve(source), draft and resolve(draft)
         try:  # torch is an optional dependency: the module must be importable without it
             from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
@@ -237,6 +236,11 @@ def builtin_folder(name: str | Path) -> Path:
             hint="install pasta-lm again, or name another model with --model",
         )
     return folder
+
+
+def resolve(source: str | Path) -> str | Path:
+    """Return the folder of a model that comes with the package by its name, else the source."""
+    return builtin_folder(source) if source in BUILTINS else source
 
 
 def baseline_of(name: str) -> str:

@@ -25,6 +25,8 @@ from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.errors import ModelError, ModelNotFoundError, VocabularyError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.learner import load_learner
 from tests.gguf_file import a_tokenizer, write_gguf
 
 FLOAT = torch.float32
@@ -111,6 +113,14 @@ def test_a_truncated_gguf_file_is_an_error_with_the_next_step(
         read_pretrained(file, None)
     assert "download it again" in str(found.value.hint)
     assert not cache.exists()
+
+
+def test_a_recipe_can_begin_with_a_gguf_file(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    learner = load_learner(ModelConfig(base=str(tmp_path / "tiny.gguf")))
+    assert learner.vocabulary.has_pieces
+    assert learner.model.dtype is FLOAT
+    assert all(weight.requires_grad for weight in learner.model.parameters())
 
 
 def test_a_gguf_file_without_a_layer_is_an_error(tmp_path: Path) -> None:
