@@ -81,6 +81,7 @@ def test_repetition_of_blocks_tells_within_from_between() -> None:
         ("Name three countries.", 3),
         ("twenty names of famous horses", 20),
         ("Write 300 words on bees.", None),
+        ("Write 4 paragraphs about tips.", None),
         ("Give me one idea.", None),
         ("Three pros and three cons of remote work", None),
         ("Why is the sky blue?", None),

@@ -31,16 +31,18 @@ AIMS = (
         -0.01,
     ),
     Aim(
-        "AlpacaEval: repetition, less the baseline",
-        ("sets", "alpaca", "text", "repetition", "difference"),
+        "all sets: repetition, less the baseline",
+        ("text", "repetition", "difference"),
         0.0,
         is_upper=True,
     ),
     Aim(
-        "AlpacaEval: coverage, less the baseline",
-        ("sets", "alpaca", "text", "coverage", "difference"),
+        "all sets: repeated lines, less the baseline",
+        ("text", "repeated_lines", "difference"),
         0.0,
+        is_upper=True,
     ),
+    Aim("all sets: coverage, less the baseline", ("text", "coverage", "difference"), 0.0),
     Aim("AlpacaEval: theoretical speedup", ("sets", "alpaca", "theoretical_speedup"), 1.5),
     Aim(
         "AlpacaEval, several parts: theoretical speedup",

@@ -34,8 +34,10 @@ ITEMS = (
     "alternatives|differences|similarities|types|kinds|inventions|hobbies|games|gifts|snacks|"
     "skills|risks|goals|habits|mistakes|myths"
 )
+UNITS = "words|sentences|lines|verses|paragraphs|pages|minutes|hours|days|weeks"
+"""What a number may count instead: "two paragraphs about tips" asks for no two tips."""
 ASKED = re.compile(
-    rf"\b({'|'.join(NUMBERS)}|\d{{1,2}})\s+(?:[\w'’-]+\s+){{0,2}}?(?:{ITEMS})\b",
+    rf"\b({'|'.join(NUMBERS)}|\d{{1,2}})\s+(?:(?!{UNITS})[\w'’-]+\s+){{0,2}}?(?:{ITEMS})\b",
     re.IGNORECASE,
 )
 """A number, at most two words, and a noun of things that are listed."""

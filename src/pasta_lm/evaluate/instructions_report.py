@@ -88,6 +88,7 @@ MEASURES: dict[str, Callable[[Answered], float | None]] = {
     "repetition_between_blocks": lambda one: _blocks(one, "between"),
     "repeated_lines": lambda one: answer_text.has_repeated_line(one.record.text),
     "repeated_topics": lambda one: answer_text.has_repeated_topic(_document(one.record.program)),
+    "items": lambda one: answer_text.items_given(one.record.text),
     "coverage": _coverage,
     "cut": lambda one: one.record.finish_reason == "length",
     "empty": lambda one: not one.record.text.strip(),
@@ -134,6 +135,7 @@ def instructions_report(run: InstructionRun) -> Figures:
         "num_prompts": len(shared),
         "num_unanswered": len(prompts) - len(shared),
         **_provenance(scored),
+        "text": _text(ours, base),
         "sets": {},
     }
     for group in dict.fromkeys(one["set"] for one in shared):
@@ -232,12 +234,16 @@ def _figures(ours: Sequence[Answered], base: Sequence[Answered]) -> Figures:
         "finish_reasons_baseline": dict(Counter(one.finish_reason for one in sides[1])),
         "content_tokens": _mean_of([one.num_content_tokens for one in taught]),
         "content_tokens_baseline": _mean_of([one.num_content_tokens for one in sides[1]]),
-        "text": {key: _measured(of, ours, base) for key, of in MEASURES.items()},
+        "text": _text(ours, base),
     }
 
 
 def _mean_of(values: Sequence[float]) -> float | None:
     return round(fmean(values), 2) if values else None
+
+
+def _text(ours: Sequence[Answered], base: Sequence[Answered]) -> Figures:
+    return {key: _measured(of, ours, base) for key, of in MEASURES.items()}
 
 
 def _measured(
