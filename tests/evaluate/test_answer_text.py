@@ -24,20 +24,20 @@ def test_a_text_that_says_nothing_twice_repeats_nothing() -> None:
     assert repetition([FRUIT, WATER]) == (0, 0)
 
 
-def test_a_sentence_said_twice_in_one_segment_is_repeated_within() -> None:
+def test_a_sentence_said_twice_in_one_passage_is_repeated_within() -> None:
     text = "eat fruit every day eat fruit every day"
     assert repetition([text]) == (1 / 5, 0)
 
 
-def test_a_sentence_said_in_two_segments_is_repeated_between() -> None:
+def test_a_sentence_said_in_two_passages_is_repeated_between() -> None:
     assert repetition([FRUIT, WATER, "EAT fruit, every day!"]) == (0, 1 / 4)
 
 
-def test_a_sequence_never_crosses_segments() -> None:
+def test_a_gram_never_crosses_passages() -> None:
     assert repetition(["eat fruit", "every day", "eat fruit", "every day"]) == (0, 0)
 
 
-def test_what_was_said_in_the_same_and_in_an_earlier_segment_counts_once() -> None:
+def test_what_was_said_in_the_same_and_in_an_earlier_passage_counts_once() -> None:
     found = repetition([FRUIT, f"{FRUIT} {FRUIT}"])
     assert found == (1 / 6, 1 / 6)
 

@@ -48,25 +48,25 @@ SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
 
 
 class Repetition(NamedTuple):
-    """Shares of the sequences of four words that occurred before."""
+    """Shares of the 4-grams of words that occurred before."""
 
     within: float
-    """In the same segment."""
+    """In the same passage."""
     between: float
-    """In an earlier segment only."""
+    """In an earlier passage only."""
 
 
-def repetition(segments: Iterable[str]) -> Repetition:
-    """Return how much of some segments of text was said before; no sequence crosses segments.
+def repetition(passages: Iterable[str]) -> Repetition:
+    """Return how much of some passages of text was said before; no 4-gram crosses passages.
 
-    Case and punctuation do not count. Segments of fewer than four words have no sequence, and a
+    Case and punctuation do not count. Passages of fewer than four words have no 4-gram, and a
     text without any repeats nothing.
     """
     before: set[tuple[str, ...]] = set()
     num_within = num_between = num_all = 0
-    for segment in segments:
+    for passage in passages:
         own: set[tuple[str, ...]] = set()
-        for gram in _grams(segment):
+        for gram in _grams(passage):
             num_within += gram in own
             num_between += gram not in own and gram in before
             num_all += 1

@@ -1,4 +1,4 @@
-"""IFEval: whether an answer follows instructions that a program can check.
+"""IFEval: whether an answer follows instructions that can be checked by rules.
 
 The checkers are those of the package ``lm_eval``; nothing of it is copied. Where NLTK's data are
 missing and cannot be had, sentences are cut by its untrained Punkt and words without cutting
