@@ -111,7 +111,7 @@ def test_a_run_answers_reads_and_reports_and_is_computed_again_without_models(
     assert first.code == 0, first.err
     assert set(first.json["sets"]) == {"alpaca", "starter", "instructions"}
     assert first.json["references"]["num_answers"] == 2
-    assert first.json["sets"]["alpaca"]["text"]["reader_nats"]["num_pairs"] == 1
+    assert first.json["readers"] == ["untaught"]
     assert "Give me &lt;3&gt; tips &amp; say hi." in page.read_text()
     assert "tips" not in (out / "answers.html").read_text()
     assert "Why?" in (out / "answers.html").read_text()

@@ -75,7 +75,7 @@ def answered(folder: Path, **changes: Any) -> InstructionRun:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> InstructionRun:
     """Return a run in which everything was answered, and one prompt's answers were read."""
-    found = answered(tmp_path_factory.mktemp("instructions"))
+    found = answered(tmp_path_factory.mktemp("instructions"), reader="path/to/reader")
     read_answers(found, by_length, lambda *_: None)
     return found
 
@@ -129,6 +129,15 @@ def test_packing_twice_gives_the_same_bytes(run: InstructionRun) -> None:
     assert {path: path.read_bytes() for path in pack(run)} == before
 
 
+def test_a_second_reader_reads_the_same_answers_again(tmp_path: Path) -> None:
+    for reader in ("first", "second", "second"):
+        found = answered(tmp_path, reader=reader, num_timed=0, num_unmasked=0)
+        read_answers(found, by_length, lambda *_: None)
+    report = instructions_report(found)
+    assert report["readers"] == ["first", "second"]
+    assert report["read_by"]["first"] == report["read_by"]["second"]
+
+
 def test_other_settings_are_refused_and_a_reader_may_be_added(tmp_path: Path) -> None:
     begun = settings(tmp_path)
     begin_run(tmp_path / "run", begun)
@@ -159,8 +168,9 @@ def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(
     assert found["num_unmasked"] == 2
     assert sum(found["finish_reasons"].values()) == 4
     assert found["text"]["coverage"]["num_pairs"] == 1
-    assert found["text"]["reader_nats"]["pasta"]["mean"] == 1
-    assert found["text"]["reader_prompt_gain"]["difference"]["mean"] == 0
+    read = found["read_by"]["reader"]
+    assert (read["nats"]["pasta"]["mean"], read["nats_alone"]["sequential"]["mean"]) == (1, 2)
+    assert read["prompt_gain"]["difference"]["mean"] == 0
 
 
 def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:

@@ -20,6 +20,7 @@ from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 if TYPE_CHECKING:
     from pasta_lm.evaluate.instructions import InstructionRun, InstructionSettings
 
+SIDES = ("pasta", "sequential", "difference")
 SPEEDS = (
     ("theoretical", "theoretical_speedup"),
     ("parallelism", "parallelism"),
@@ -201,11 +202,16 @@ def _print(report: Mapping[str, Any], out: Path) -> None:
     for name, figures in report["sets"].items():
         typer.echo()
         found = [
-            [key, *(interval(one[side]) for side in ("pasta", "sequential", "difference"))]
+            [key, *(interval(one[side]) for side in SIDES)]
             for key, one in figures["text"].items()
             if one["pasta"] is not None
         ]
         checked = figures["ifeval"] or {}
+        found += [
+            [f"{key}, {reader}", *(interval(one[side]) for side in SIDES)]
+            for reader, measures in figures["read_by"].items()
+            for key, one in measures.items()
+        ]
         ends = ("", "_baseline", "_difference")
         found += [
             [f"ifeval {key}", *(interval(checked[key + end]) for end in ends)]

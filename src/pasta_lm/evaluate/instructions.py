@@ -96,6 +96,11 @@ class InstructionSettings:
                 raise UsageError(f"instructions.{key} must not be below 0")
 
     @property
+    def reader_name(self) -> str | None:
+        """Return the reader's name in the records: several readers may read one run in turn."""
+        return Path(self.reader).name if self.reader else None
+
+    @property
     def systems(self) -> tuple[System, System]:
         """Return the sequential baseline and the taught model."""
         model = self.model or BUILTIN
@@ -262,7 +267,7 @@ def check_answers(run: InstructionRun) -> None:
 
 
 def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
-    """Return id, prompt and text of the answers that are to be read and are not; no empty ones."""
+    """Return id, prompt and text of the answers that the reader has not read; no empty ones."""
     read, answers = run.journal(READ).rows, run.journal(SCORED).rows
     keys = [
         (answer_id(system.name, one.id), one.text)
@@ -272,22 +277,26 @@ def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
     return [
         (key, prompt, answers[key]["text"])
         for key, prompt in keys
-        if key in answers and key not in read and answers[key]["text"].strip()
+        if key in answers and f"{run.settings.reader_name}/{key}" not in read
+        if answers[key]["text"].strip()
     ]
 
 
 def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
     """Let another model read the answers that it has not read yet."""
-    journal, wanted = run.journal(READ), unread(run)
+    journal, wanted, reader = run.journal(READ), unread(run), run.settings.reader_name
     for first in range(0, len(wanted), READING_BATCH):
         batch = wanted[first : first + READING_BATCH]
         nats = read([(prompt, text) for _, prompt, text in batch])
-        journal.append(
-            [
-                {"id": key, "nats": round(given, 4), "nats_alone": round(alone, 4), "tokens": count}
-                for (key, _, _), (given, alone, count) in zip(batch, nats, strict=True)
-            ]
-        )
+        rows = [
+            {"nats": round(given, 4), "nats_alone": round(alone, 4), "tokens": count}
+            for given, alone, count in nats
+        ]
+        named = [
+            {"id": f"{reader}/{key}", "reader": reader, "answer_id": key, **row}
+            for (key, _, _), row in zip(batch, rows, strict=True)
+        ]
+        journal.append(named)
         progress("answers read", first + len(batch), len(wanted))
 
 

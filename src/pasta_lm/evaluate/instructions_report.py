@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
@@ -48,22 +49,13 @@ class Answered(NamedTuple):
     record: AnswerRecord
     verdict: Row | None = None
     """Of IFEval's checkers."""
-    read: Row | None = None
-    """By another model."""
+    read: Mapping[str, Row] = MappingProxyType({})
+    """By the name of the model that read it."""
 
 
 @cache
 def _document(program: str) -> Document:
     return parse_program(program)
-
-
-def _nats(one: Answered, key: str) -> float | None:
-    return one.read[key] / one.read["tokens"] if one.read and one.read["tokens"] else None
-
-
-def _prompt_gain(one: Answered) -> float | None:
-    given, alone = _nats(one, "nats"), _nats(one, "nats_alone")
-    return None if given is None or alone is None else alone - given
 
 
 def _blocks(one: Answered, name: str) -> float | None:
@@ -92,11 +84,22 @@ MEASURES: dict[str, Callable[[Answered], float | None]] = {
     "coverage": _coverage,
     "cut": lambda one: one.record.finish_reason == "length",
     "empty": lambda one: not one.record.text.strip(),
-    "reader_nats": lambda one: _nats(one, "nats"),
-    "reader_nats_alone": lambda one: _nats(one, "nats_alone"),
-    "reader_prompt_gain": _prompt_gain,
 }
 """Measures of an answer's text by key; None where an answer has no value."""
+
+
+def _reader_measures(reader: str) -> dict[str, Callable[[Answered], float | None]]:
+    """Return what one model's reading says of an answer: nats a token."""
+
+    def share(one: Answered, count: Callable[[Row], float]) -> float | None:
+        row = one.read.get(reader)
+        return count(row) / row["tokens"] if row and row["tokens"] else None
+
+    return {
+        "nats": lambda one: share(one, lambda row: row["nats"]),
+        "nats_alone": lambda one: share(one, lambda row: row["nats_alone"]),
+        "prompt_gain": lambda one: share(one, lambda row: row["nats_alone"] - row["nats"]),
+    }
 
 
 def instructions_report(run: InstructionRun) -> Figures:
@@ -111,12 +114,15 @@ def instructions_report(run: InstructionRun) -> Figures:
     shared = [one for one in prompts if all(one["id"] in answers[name] for name in SYSTEMS)]
     if not shared:
         raise InputError(f"{run.folder} has no prompt that both systems answered")
-    verdicts, read = ({row["id"]: row for row in run.rows(name)} for name in (VERDICTS, READ))
+    verdicts = {row["id"]: row for row in run.rows(VERDICTS)}
+    read: dict[str, dict[str, Row]] = {}
+    for row in run.rows(READ):
+        read.setdefault(row["answer_id"], {})[row["reader"]] = row
 
     def answered(name: str) -> list[Answered]:
         keys = {one["id"]: answer_id(name, one["id"]) for one in shared}
         return [
-            Answered(one, answers[name][one["id"]], verdicts.get(key), read.get(key))
+            Answered(one, answers[name][one["id"]], verdicts.get(key), read.get(key, {}))
             for one in shared
             if (key := keys[one["id"]])
         ]
@@ -130,12 +136,12 @@ def instructions_report(run: InstructionRun) -> Figures:
         "kind": next((one.record.kind for one in ours), None),
         "model": taught.model,
         "baseline": baseline.model,
-        "reader": settings.reader,
+        "readers": sorted({name for one in read.values() for name in one}),
         "max_tokens": settings.max_tokens,
         "num_prompts": len(shared),
         "num_unanswered": len(prompts) - len(shared),
         **_provenance(scored),
-        "text": _text(ours, base),
+        **_text(ours, base),
         "sets": {},
     }
     for group in dict.fromkeys(one["set"] for one in shared):
@@ -234,7 +240,7 @@ def _figures(ours: Sequence[Answered], base: Sequence[Answered]) -> Figures:
         "finish_reasons_baseline": dict(Counter(one.finish_reason for one in sides[1])),
         "content_tokens": _mean_of([one.num_content_tokens for one in taught]),
         "content_tokens_baseline": _mean_of([one.num_content_tokens for one in sides[1]]),
-        "text": _text(ours, base),
+        **_text(ours, base),
     }
 
 
@@ -243,7 +249,14 @@ def _mean_of(values: Sequence[float]) -> float | None:
 
 
 def _text(ours: Sequence[Answered], base: Sequence[Answered]) -> Figures:
-    return {key: _measured(of, ours, base) for key, of in MEASURES.items()}
+    readers = sorted({name for one in ours for name in one.read})
+    return {
+        "text": {key: _measured(of, ours, base) for key, of in MEASURES.items()},
+        "read_by": {
+            name: {key: _measured(of, ours, base) for key, of in _reader_measures(name).items()}
+            for name in readers
+        },
+    }
 
 
 def _measured(
