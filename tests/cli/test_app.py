@@ -19,6 +19,7 @@ VERBS = ("run", "play", "check", "examples", "replay", "view", "annotate", "doct
 VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
+VERBS += ("evaluate agreement", "evaluate cost", "evaluate instructions", "evaluate ifeval")
 
 MANY_FLAGS = {"run"}
 

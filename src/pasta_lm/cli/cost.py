@@ -48,7 +48,7 @@ def cost(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what it costs that parallel threads do not see each other.
+    """Measure what not seeing other threads costs.
 
     Reads given answers with teacher forcing: the taught model under PASTA's visibility and
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,

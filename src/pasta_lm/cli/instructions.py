@@ -52,7 +52,7 @@ def instructions(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a taught model with its sequential baseline on real instructions.
+    """Compare a taught model with its baseline on instructions.
 
     Answers AlpacaEval's and IFEval's prompts (sets.alpaca, sets.ifeval) and held-out prompts of the
     corpora; measures speed, structure, text, IFEval's checks and the cost of not seeing. A stopped
@@ -86,7 +86,7 @@ def ifeval(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check which of IFEval's instructions two models follow, paired by prompt.
+    """Check which of IFEval's instructions models follow.
 
     The same as `instructions` with this set alone.
     """
