@@ -17,8 +17,7 @@ from pasta_lm.engines.torch.loading import tag_pieces
 from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config
 from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.errors import PastaError, UsageError
-from pasta_lm.train.adapters import place_of
-from pasta_lm.train.low_rank import cut_difference
+from pasta_lm.train.adapters import cut_difference, place_of
 
 PLACES = ("package", "hub-id", "revision", "file")
 

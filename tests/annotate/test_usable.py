@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.annotate.usable import Unusable, repeated_words, why_unusable
+from pasta_lm.annotate.own_answers import Unusable, repeated_words, why_unusable
 from pasta_lm.engines.annotated import read_records
 
 STARTER = Path(__file__).parents[2] / "corpora" / "starter" / "starter.jsonl"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.annotate.filters import examine, speedup
-from pasta_lm.annotate.usable import why_unusable
+from pasta_lm.annotate.own_answers import why_unusable
 from pasta_lm.engines.annotated import read_lines, read_records
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse

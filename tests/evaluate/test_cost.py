@@ -21,7 +21,7 @@ from pasta_lm.evaluate.cost import (
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.train.collate import collate
-from pasta_lm.train.nats import token_nats
+from pasta_lm.train.losses import token_nats
 from tests.models import loaded
 
 MODEL = loaded("llama")
@@ -152,7 +152,7 @@ class TestNatsOfAModel:
     def test_they_do_not_depend_on_the_packs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         examples = [encode_example(one, MODEL.vocabulary, EOS) for one in (FORKED, PLAIN, FORKED)]
         together = token_nats(MODEL, examples)
-        monkeypatch.setattr("pasta_lm.train.nats.MAX_LOGITS", 1)
+        monkeypatch.setattr("pasta_lm.train.losses.MAX_LOGITS", 1)
         alone = token_nats(MODEL, examples)
         for one, other in zip(together, alone, strict=True):
             assert one.nats == pytest.approx(other.nats, abs=1e-4)

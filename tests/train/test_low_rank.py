@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from pasta_lm.engines.torch.adapter import merge_adapter, read_adapter, read_base
 from pasta_lm.errors import ModelError
+from pasta_lm.train.adapters import cut_difference
 from pasta_lm.train.config import ModelConfig
 from pasta_lm.train.learner import load_learner
-from pasta_lm.train.low_rank import cut_difference
 from pasta_lm.train.sft import train_sft
 from tests.train.recipes import begin, sft
 

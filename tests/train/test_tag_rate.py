@@ -17,10 +17,9 @@ from pasta_lm.train import sft as training
 from pasta_lm.train import trainer
 from pasta_lm.train.collate import collate, labelled_logits
 from pasta_lm.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TasksConfig
-from pasta_lm.train.learner import load_learner
+from pasta_lm.train.learner import RowRate, load_learner, scale_updates
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sft import train_sft
-from pasta_lm.train.tag_rate import RowRate, scale_updates
 from pasta_lm.train.trainer import check_launch
 from tests.train.recipes import begin, log, packs, sft
 

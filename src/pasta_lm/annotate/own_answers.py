@@ -1,18 +1,23 @@
-"""Let a model answer instructions sequentially; its own answers are what it is then taught on.
+"""Let a model answer instructions sequentially, and decide which answers it can be taught on.
 
-Every answer is on disk as soon as it is complete, so a run that was stopped goes on where it was.
+The rules for usable answers look at form alone: facts are not checked, and neither is whether an
+answer is good. Every reason against an answer has a name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
+from unicodedata import category
+from unicodedata import name as name_of
 
-from pasta_lm.annotate.usable import why_unusable
+from pasta_lm.annotate.marks import units
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.journal import Journal, Row
@@ -24,6 +29,39 @@ OWN_SAMPLING = SamplingParams(temperature=0.3, top_k=40, max_tokens=500)
 IN_FLIGHT = 160
 """Answers that are decoded at the same time, if the engine's pool has room for them."""
 USABLE = "usable"
+
+LEAST_WORDS = 3
+LOOP_WORDS = 8
+MOST_REPEATED_WORDS = 0.35
+"""Share of an answer's words that lie in a run of eight words which stood there before."""
+MOST_REPEATED_UNITS = 0.25
+"""Share of an answer's sentences and lines that are the same as an earlier one."""
+ECHO_WORDS = 4
+MOST_ECHOED = 0.9
+"""Share of an answer's runs of four words that are the instruction's; an answer of less than
+half the instruction's length may be a choice among what it names."""
+CODE_FENCES = ("```", "~~~")
+LONGEST_WORD = 60  # characters
+MOST_FOREIGN_LETTERS = 0.3
+"""Share of letters outside the Latin and Greek alphabets, where the instruction neither has such
+letters nor names a language. A wrong language in Latin letters is not seen."""
+
+_URL = re.compile(r"\w+://\S+|\S+\.\S+")
+_LANGUAGE = re.compile(
+    r"\b(?:[Tt]ranslat\w+|languages?|alphabets?|[A-Z]\w+(?:ese|[ei]an|ic|ish)|Hindi|Hebrew|Thai)\b"
+)
+_REFUSAL = re.compile(
+    r"\bas an? (?:\w+[ -]){0,3}(?:AI|chatbot|language model)\b"
+    r"|\bI(?:'m| am) (?:just |only |merely )?an? (?:AI|chatbot|language model|digital assistant)\b"
+    r"|\bI(?:'m| am) (?:sorry|afraid)\b[^.!?\n]{0,60}\b(?:can(?:'|no)t|unable to|not able to) "
+    r"(?:assist|help|provide|fulfil|answer|generate|create|write|give|offer|translate)"
+    r"|\bI(?:'m| am) (?:not equipped|not able|unable) to (?:assist|help|provide|fulfil|answer)"
+    r"|\bI (?:do not|don't) have the (?:ability|capability|capacity)\b"
+    r"|\bI can(?:'|no)t (?:assist|help you with|provide|fulfil|generate)\b",
+    re.IGNORECASE,
+)
+REFUSAL_WITHIN = 300
+"""A refusal is said in this many characters at the beginning; later it may be part of a text."""
 
 Progress = Callable[[int, int], None]
 
@@ -132,3 +170,94 @@ def _seed(name: str, seed: int | None) -> int | None:
         return None
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:7])
+
+
+class Unusable(StrEnum):
+    """Why an answer is left out; the first that holds, in this order."""
+
+    CUT_OFF = "cut_off"
+    EMPTY = "empty"
+    GARBAGE = "garbage"
+    LANGUAGE = "language"
+    REFUSAL = "refusal"
+    ECHO = "echo"
+    LOOPS = "loops"
+
+
+def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> Unusable | None:
+    """Return the reason to leave an answer out; None if it can be used.
+
+    Args:
+        instruction: The instruction that was answered.
+        answer: The model's whole answer.
+        has_ended: Whether the model ended it, and no limit cut it off.
+    """
+    words = _words(answer)
+    if not has_ended:
+        return Unusable.CUT_OFF
+    if len(words) < LEAST_WORDS:
+        return Unusable.EMPTY
+    if _is_garbage(answer):
+        return Unusable.GARBAGE
+    if _is_foreign(answer, instruction):
+        return Unusable.LANGUAGE
+    if _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN):
+        return Unusable.REFUSAL
+    asked = _words(instruction)
+    if 2 * len(words) >= len(asked) and _echoed_share(words, asked) > MOST_ECHOED:
+        return Unusable.ECHO
+    if repeated_words(words) > MOST_REPEATED_WORDS or _units_loop(answer):
+        return Unusable.LOOPS
+    return None
+
+
+def repeated_words(words: Sequence[str], length: int = LOOP_WORDS) -> float:
+    """Return the share of words that lie in a run of ``length`` words seen before."""
+    seen: set[tuple[str, ...]] = set()
+    repeated: set[int] = set()
+    for begin in range(len(words) - length + 1):
+        gram = tuple(words[begin : begin + length])
+        if gram in seen:
+            repeated.update(range(begin, begin + length))
+        seen.add(gram)
+    return len(repeated) / len(words) if words else 0.0
+
+
+def _units_loop(answer: str) -> bool:
+    texts = [answer[unit.inside : unit.end] for unit in units(answer)]
+    found = [" ".join(_words(text)) for text in texts if not text.startswith(CODE_FENCES)]
+    found = [text for text in found if text]
+    num_repeated = len(found) - len(set(found))
+    return num_repeated >= 2 and num_repeated > MOST_REPEATED_UNITS * len(found)
+
+
+def _echoed_share(answer: Sequence[str], instruction: Sequence[str]) -> float:
+    own, asked = (
+        {tuple(text[begin : begin + ECHO_WORDS]) for begin in range(len(text) - ECHO_WORDS + 1)}
+        for text in (answer, instruction)
+    )
+    return len(own & asked) / len(own) if own else 0.0
+
+
+def _is_garbage(answer: str) -> bool:
+    has_broken_characters = any(
+        char == "\N{REPLACEMENT CHARACTER}" or (category(char) == "Cc" and char not in "\n\t\r")
+        for char in answer
+    )
+    longest = max((len(word) for word in re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
+    return has_broken_characters or longest > LONGEST_WORD
+
+
+def _is_foreign(answer: str, instruction: str) -> bool:
+    asks_for_it = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
+    return not asks_for_it and _foreign_share(answer) > MOST_FOREIGN_LETTERS
+
+
+def _foreign_share(text: str) -> float:
+    letters = [char for char in text if char.isalpha()]
+    foreign = [char for char in letters if not name_of(char, "").startswith(("LATIN", "GREEK"))]
+    return len(foreign) / len(letters) if letters else 0.0
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())

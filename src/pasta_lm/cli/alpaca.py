@@ -1,4 +1,4 @@
-"""Evaluate answers to instructions: answered by systems, compared by a judge, and timed."""
+"""Evaluate answers to instructions, compared by a judge; win rates of stored judgements."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import typer
 from pasta_lm.cli.evaluate import Set, read_settings, split_names
 from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, Json, Model, option
-from pasta_lm.cli.lc_winrate import AllowMissing
-from pasta_lm.cli.tables import interval, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries
 
 if TYPE_CHECKING:
@@ -27,6 +26,13 @@ COLUMNS = (
     ("parallelism", "parallelism"),
     ("length ratio", "length_ratio"),
 )
+AllowMissing = Annotated[
+    bool,
+    option(
+        "--allow-missing",
+        help="Give win rates although verdicts are missing, also with the missing ones lost.",
+    ),
+]
 
 
 def alpaca(
@@ -197,3 +203,83 @@ def _print(report: Mapping[str, Any], out: Path) -> None:
         f"{', '.join(kinds)}; against {report['baseline']}; 95 % intervals; speedups are geometric "
         f"means\n{out / 'report.md'} has all figures"
     )
+
+
+def lc_winrate(
+    annotations: Annotated[
+        Path,
+        option("--annotations", metavar="FILE.jsonl[.gz]", help="Stored judgements."),
+    ],
+    difficulty: Annotated[
+        Path, option("--difficulty", metavar="CSV", help="Difficulty by instruction.")
+    ],
+    gamed: Annotated[
+        Path, option("--gamed", metavar="CSV", help="Judgements of the gamed reference.")
+    ],
+    allow_missing: AllowMissing = False,
+    as_json: Json = False,
+) -> None:
+    """Compute AlpacaEval's win rates from stored judgements.
+
+    Nothing is asked of a judge. Where verdicts are missing, a model has no headline and the exit
+    code is 1.
+    """
+    from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
+    from pasta_lm.evaluate.win_rates import Calibration, comparability, win_rate_figures
+    from pasta_lm.judging.llm_judge import SCRIPTED
+
+    models = read_judgements(annotations)
+    calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))
+    found: dict[str, dict[str, Any]] = {}
+    for name, rows in models.items():
+        judge, baseline = named(rows)
+        if judge and judge.startswith(SCRIPTED):
+            found[name] = {"pipeline_check": f"pipeline check, n = {len(rows)}", "judge": judge}
+            continue
+        figures = win_rate_figures(rows, calibration, allow_missing=allow_missing)
+        verdict = comparability(judge, baseline, figures["n_total"])
+        found[name] = figures | {
+            "judge": judge,
+            "baseline": baseline,
+            "is_comparable": verdict.is_comparable,
+            "comparability": verdict.label,
+        }
+    if as_json:
+        print_json(found)
+    else:
+        _print_rates(found)
+    for name, figures in found.items():
+        if figures.get("n_absent"):
+            typer.echo(f"pasta: {name}: {figures['n_absent']} instructions have no row", err=True)
+        if "refused" in figures:
+            hint = "--allow-missing gives both rates"
+            typer.echo(f"pasta: {name}: {figures['refused']}; {hint}", err=True)
+    if any("refused" in figures for figures in found.values()):
+        raise typer.Exit(FAILED)
+
+
+LC_COLUMNS = (
+    ("LC win rate", "length_controlled_winrate", 2),
+    ("SE", "lc_standard_error", 2),
+    ("win rate", "win_rate", 2),
+    ("SE", "standard_error", 2),
+    ("missing lost", "win_rate_missing_lost", 2),
+    ("n", "n_total", 0),
+    ("missing", "n_missing", 0),
+    ("avg length", "avg_length", 0),
+)
+
+
+def _print_rates(found: dict[str, dict[str, Any]]) -> None:
+    """Print a line for each model, the best first."""
+    order = sorted(found, key=lambda name: -(found[name].get("length_controlled_winrate") or 0))
+    rows = [
+        [name, *(number(found[name].get(key), n) for _, key, n in LC_COLUMNS)] for name in order
+    ]
+    print_table(["model", *(title for title, _, _ in LC_COLUMNS)], rows)
+    for label in dict.fromkeys(map(_label, found.values())):
+        typer.echo(f"\n{label}")
+
+
+def _label(figures: dict[str, Any]) -> str:
+    return str(figures.get("pipeline_check") or figures["comparability"])

@@ -22,7 +22,6 @@ from pasta_lm.cli import (
     evaluate,
     examples,
     instructions,
-    lc_winrate,
     play,
     replay,
     run,
@@ -58,7 +57,7 @@ app.command()(replay.replay)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
 app.command()(annotate.annotate)
-evaluate.app.command("lc-winrate")(lc_winrate.lc_winrate)
+evaluate.app.command("lc-winrate")(alpaca.lc_winrate)
 evaluate.app.command()(speed.speed)
 evaluate.app.command()(alpaca.alpaca)
 evaluate.app.command()(cost.cost)

@@ -86,7 +86,7 @@ def reading_systems(
     from pasta_lm.errors import ModelError
     from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
     from pasta_lm.strategies.model import NO_TAG_PIECES, Pasta
-    from pasta_lm.train.nats import token_nats
+    from pasta_lm.train.losses import token_nats
 
     loaded = {
         name: Pasta.from_pretrained(name, dtype=dtype, device=device).engine.loaded

@@ -164,7 +164,7 @@ def _read(run: InstructionRun) -> None:
     from pasta_lm.evaluate.instructions import read_answers, unread
     from pasta_lm.evaluate.reading import reading
     from pasta_lm.strategies.model import Pasta
-    from pasta_lm.train.nats import token_nats
+    from pasta_lm.train.losses import token_nats
 
     settings = run.settings
     if settings.reader is None or not unread(run):

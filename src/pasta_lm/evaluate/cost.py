@@ -37,7 +37,7 @@ SPACE = b" \n\t\r"
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
 Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
-"""Returns the nats of some examples; ``train.nats.token_nats`` with a model."""
+"""Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
 
 
 class ReadingSystem(NamedTuple):

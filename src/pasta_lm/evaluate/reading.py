@@ -25,7 +25,7 @@ def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
     Args:
         vocabulary: Of the model.
         eos_id: Its end-of-text.
-        nats: Returns the nats of each label; ``train.nats.token_nats`` with the model.
+        nats: Returns the nats of each label; ``train.losses.token_nats`` with the model.
     """
     alone = vocabulary.prompt_prefix or (eos_id,)
 

@@ -1,20 +1,23 @@
-"""Load, extend and save the trained model, with its tag pieces."""
+"""Load, extend and save the trained model; rows of tokens that learn at a rate of their own."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.data.encode import encode_example, encode_points
+from pasta_lm.engines.torch.adapter import token_matrices
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.loading import last_position, tag_pieces
 from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config, save_model_folder
@@ -32,6 +35,8 @@ from pasta_lm.train.config import LoraConfig, ModelConfig, RandomConfig, TrainCo
 from pasta_lm.train.sources import Encode
 
 MODEL_FOLDER = "model"
+_APART = "trainable_tokens_delta"
+"""peft's name for rows that are trained while their matrix is frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +168,65 @@ def frozen_dtype(lora: LoraConfig | None, train: TrainConfig) -> torch.dtype:
     """
     saved: torch.dtype = getattr(torch, train.dtype)
     return torch.float32 if lora is None else saved
+
+
+@dataclass(frozen=True, slots=True)
+class RowRate:
+    """Rows of a weight in training, and their learning rate as a multiple of the others'."""
+
+    weight: Tensor
+    ids: Tensor | None
+    """int64 [number of rows]; None: all rows."""
+    ratio: float
+
+    def read(self) -> Tensor:
+        """Return a copy of the rows."""
+        weight = self.weight.detach()
+        return weight.clone() if self.ids is None else weight[self.ids]
+
+    @torch.no_grad()
+    def write(self, rows: Tensor) -> None:
+        """Replace the rows."""
+        self.weight[slice(None) if self.ids is None else self.ids] = rows
+
+
+def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
+    """Return the rows whose learning rate is not that of the other weights; see ``TrainConfig``.
+
+    Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
+    """
+    ratio = (train.tag_learning_rate or train.learning_rate) / train.learning_rate
+    named = learner.model.named_parameters()
+    if apart := [weight for name, weight in named if _APART in name]:
+        return [RowRate(weight, None, ratio) for weight in apart if ratio != 1]
+    found = []
+    for matrix in token_matrices(learner.model).values():
+        is_tag = torch.zeros(len(matrix), dtype=torch.bool)
+        is_tag[list(learner.vocabulary.piece_ids.values())] = True
+        if ratio != 1:
+            found.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
+        if train.freeze_old_rows:
+            found.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
+    return found
+
+
+def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> None:
+    """Let each step of an optimiser move rows ``ratio`` times as far; with 0 they stay.
+
+    AdamW's step, weight decay included, is linear in the learning rate, and its moments do not
+    depend on it: this is exactly a rate of ``ratio`` times the others', which no parameter group
+    can give to some rows of a matrix. Nothing is kept between steps, so checkpoints need no more.
+    """
+    if not rows:
+        return
+    before: list[Tensor] = []
+
+    def keep(*_: Any) -> None:
+        before[:] = [one.read() for one in rows]
+
+    def scale(*_: Any) -> None:
+        for one, old in zip(rows, before, strict=True):
+            one.write(old + one.ratio * (one.read() - old))
+
+    optimizer.register_step_pre_hook(keep)
+    optimizer.register_step_post_hook(scale)

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from pasta_lm.data.preferences import Selection, comparisons_of, read_pairs
 from pasta_lm.data.rollouts import PromptWithReference, Rollout
 from pasta_lm.judging.llm_judge import LLMJudge
+from pasta_lm.train.collate import example_table
 from pasta_lm.train.config import ModelConfig
-from pasta_lm.train.example_table import example_table
 from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import load_learner
 from pasta_lm.train.preference import beta_of, check_positions, pack_round

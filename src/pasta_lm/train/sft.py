@@ -19,19 +19,18 @@ from transformers import set_seed
 
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.adapters import adapted, base_of, merged, save_trained
-from pasta_lm.train.collate import collate, labelled_logits, labelled_weights
+from pasta_lm.train.collate import collate, example_table, labelled_logits, labelled_weights
 from pasta_lm.train.config import SftConfig, TrainConfig
-from pasta_lm.train.example_table import example_table
 from pasta_lm.train.learner import (
     MODEL_FOLDER,
     Learner,
     frozen_dtype,
     load_learner,
+    row_rates,
     save,
 )
 from pasta_lm.train.losses import next_token_loss
 from pasta_lm.train.sources import PackSet, packs_of
-from pasta_lm.train.tag_rate import row_rates
 from pasta_lm.train.trainer import (
     PackTrainer,
     check_launch,

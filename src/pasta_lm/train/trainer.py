@@ -29,8 +29,7 @@ from transformers import (
 
 from pasta_lm.errors import ModelError, UsageError
 from pasta_lm.train.config import WSD, TrainConfig
-from pasta_lm.train.learner import check_finite
-from pasta_lm.train.tag_rate import RowRate, scale_updates
+from pasta_lm.train.learner import RowRate, check_finite, scale_updates
 
 LOG = "log.jsonl"
 STATE = "trainer_state.json"
