@@ -161,8 +161,8 @@ def _read_references(run: InstructionRun) -> None:
 
 def _read(run: InstructionRun) -> None:
     """Let the reader read the answers, if one is named."""
+    from pasta_lm.evaluate.cost import reading
     from pasta_lm.evaluate.instructions import read_answers, unread
-    from pasta_lm.evaluate.reading import reading
     from pasta_lm.strategies.model import Pasta
     from pasta_lm.train.losses import token_nats
 

@@ -129,6 +129,23 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
 
 
+def read_ids(path: Path) -> list[str]:
+    """Read a file of ids: one per line, or the ``id`` of each JSON object.
+
+    Raises:
+        InputError: the file cannot be read, or an object has no id.
+    """
+    ids = []
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.strip()
+        try:
+            ids += [str(json.loads(text)["id"])] if text.startswith("{") else [text] * bool(text)
+        except (ValueError, KeyError) as exc:
+            hint = 'an id, or an object with "id"'
+            raise InputError(f"{path}:{number}: no id: {cause(exc)}", hint=hint) from exc
+    return ids
+
+
 def _record(row: Any, number: int) -> Record:
     if not isinstance(row, dict):
         raise InputError("not a JSON object")

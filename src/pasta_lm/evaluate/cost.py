@@ -8,36 +8,52 @@ any training ('untaught').
 An answer's text is the same to all systems, so all nats are divided by the same count: the tokens
 of its plain text, encoded as one. They are split by where a token stands in the annotated answer.
 Tags and topics are no content and are counted apart.
+
+``reading`` gives the nats of generated answers under another model. A low figure alone proves
+nothing: repeated text is read with few nats.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.engines.annotated import Record, read_records
+from pasta_lm.engines.annotated import Record, read_ids, read_records
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import InputError, cause
+from pasta_lm.errors import InputError
 from pasta_lm.evaluate.intervals import as_dict, ratio
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import Row
 from pasta_lm.language.lexer import LexemeKind
 
 Figures = dict[str, Any]
+Answers = dict[str, Mapping[str, Any]]
+"""A system's rows by id of the answer."""
 
 FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
 """A token is the first of a block, another one of a block, main's, or main's behind a sync."""
 PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", "untaught"
 MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
 SPACE = b" \n\t\r"
+COSTS = {
+    "cost": (PASTA, BASELINE, "nats"),
+    "cost_given_text": (PASTA, BASELINE, "nats_given_text"),
+    "cost_of_visibility": (PASTA, TAUGHT, "nats"),
+    "cost_of_training": (TAUGHT, BASELINE, "nats"),
+    "baseline_gain": (BASELINE, UNTAUGHT, "nats"),
+}
+"""Whose nats less whose, and which nats."""
 
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
 Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
 """Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
+Read = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[float, float, int]]]
+"""From prompts and answers to nats with the prompt, nats without it, and the number of tokens."""
 
 
 class ReadingSystem(NamedTuple):
@@ -72,24 +88,10 @@ def read_references(file: Path, ids: Path | None = None) -> list[Record]:
     by_id = {record.id: record for record in records}
     wanted = read_ids(ids)
     lacking = [name for name in wanted if name not in by_id]
-    if lacking:
-        raise InputError(f"{file} has no {lacking[0]}, which {ids} lists")
+    if lacking or not wanted:
+        what = f"{file} has no {lacking[0]}, which {ids} lists" if lacking else f"{ids} has no id"
+        raise InputError(what)
     return [by_id[name] for name in wanted]
-
-
-def read_ids(path: Path) -> list[str]:
-    """Read a file with one id a line.
-
-    Raises:
-        InputError: it cannot be read, or is empty.
-    """
-    try:
-        found = path.read_text("utf-8").split()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
-    if not found:
-        raise InputError(f"{path} lists no id")
-    return found
 
 
 def measure(
@@ -103,16 +105,18 @@ def measure(
         others: Systems that read the plain text.
     """
     annotated = [_encode(record, taught) for record in records]
-    regions = [_regions(example, taught.vocabulary) for example in annotated]
+    tokens = [list(_content(example, taught.vocabulary)) for example in annotated]
+    regions = [[token.region for token in own for _ in token.text] for own in tokens]
     plain = [replace(record, document=record.document.without_tags()) for record in records]
     for system in (taught, *others):
-        is_taught = system is taught
-        read = annotated if is_taught else [_encode(record, system) for record in plain]
-        sequential = read if not is_taught else [_encode(record, taught) for record in plain]
-        nats = system.read(read)
-        for number, record in enumerate(records):
-            counted = _content(sequential[number], system.vocabulary, regions[number])
-            tokens = _content(read[number], system.vocabulary, None) if is_taught else counted
+        examples = [_encode(record, system) for record in plain]
+        counted = [
+            list(_content(example, system.vocabulary, own))
+            for example, own in zip(examples, regions, strict=True)
+        ]
+        read = (annotated, tokens) if system is taught else (examples, counted)
+        columns = (records, counted, *read, system.read(read[0]))
+        for record, count, example, content, nats in zip(*columns, strict=True):
             yield {
                 "id": f"{system.name}/{record.id}",
                 "reference_id": record.id,
@@ -120,9 +124,9 @@ def measure(
                 "num_blocks": len(record.document.blocks),
                 "num_syncs": record.document.num_syncs,
                 "num_tokens": {
-                    region: sum(one.region == region for one in counted) for region in REGIONS
+                    region: sum(one.region == region for one in count) for region in REGIONS
                 },
-                **_sums(read[number], tokens, nats[number]),
+                **_sums(example, content, nats),
             }
 
 
@@ -140,8 +144,8 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row
             for region in REGIONS
         }
 
+    end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
     labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
-    end = _end(example)
     tags = labelled - {one.label for one in tokens} - {end}
     return {
         "nats": by_region(whole),
@@ -152,64 +156,40 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row
     }
 
 
-def _targets(example: EncodedExample) -> dict[int, int]:
-    """Return by place of a token the place of the token that predicts it."""
-    found: dict[int, int] = {}
-    last: dict[int, int] = {MAIN_OWNER: example.num_prompt - 1}
-    for place in range(example.num_prompt, len(example)):
-        owner = example.owners[place] if example.rows is not None else MAIN_OWNER
-        if owner in last:
-            found[place] = last[owner]
-        last[owner] = place
-    return found
-
-
-def _end(example: EncodedExample) -> int:
-    """Return the place of the token that predicts the end-of-text: main's last."""
-    if example.rows is None:
-        return len(example) - 1
-    main = [place for place, owner in enumerate(example.owners) if owner <= MAIN_OWNER]
-    return main[-1]
+def _owner(example: EncodedExample, place: int) -> int:
+    return MAIN_OWNER if example.rows is None else example.owners[place]
 
 
 def _content(
-    example: EncodedExample, vocabulary: Vocabulary, regions: Sequence[str] | None
-) -> list[Content]:
-    """Return the tokens of an answer's text in reading order, tags and topics left out.
+    example: EncodedExample, vocabulary: Vocabulary, regions: Sequence[str] | None = None
+) -> Iterator[Content]:
+    """Yield the tokens of an answer's text in reading order, tags and topics left out.
 
     Args:
         example: The encoded answer.
         vocabulary: Of the model.
         regions: By byte of the plain text, the region; None: the answer's own tags say it.
     """
-    found: list[Content] = []
-    targets = _targets(example)
-    region, is_topic, begun, place_in_text = MAIN, False, set[int](), 0
+    last = {MAIN_OWNER: example.num_prompt - 1}
+    in_main, is_topic, begun, num_bytes = MAIN, False, set[int](), 0
     for place in range(example.num_prompt, len(example)):
-        token = example.token_ids[place]
-        lexeme = vocabulary.id_to_lexeme(token)
+        owner = _owner(example, place)
+        label, last[owner] = last.get(owner), place
+        lexeme = vocabulary.id_to_lexeme(example.token_ids[place])
         if lexeme is not None:
             is_topic = lexeme.kind is LexemeKind.PROMISE_OPEN
-            region = AFTER_SYNC if lexeme.kind is LexemeKind.SYNC else region
-            continue
-        if is_topic:
-            continue
-        text = vocabulary.token_bytes(token)
-        owner = example.owners[place] if example.rows is not None else MAIN_OWNER
-        own = region
-        if regions is not None:
-            own = _region_at(regions, place_in_text, text)
-        elif owner != MAIN_OWNER:
-            own = REST if owner in begun else FIRST
-            begun.add(owner)
-        place_in_text += len(text)
-        found.append(Content(targets[place], text, own))
-    return found
-
-
-def _regions(example: EncodedExample, vocabulary: Vocabulary) -> list[str]:
-    """Return by byte of the plain text in which region it is."""
-    return [one.region for one in _content(example, vocabulary, None) for _ in one.text]
+            in_main = AFTER_SYNC if lexeme.kind is LexemeKind.SYNC else in_main
+        elif not is_topic:
+            assert label is not None  # a block begins with a tag
+            text = vocabulary.token_bytes(example.token_ids[place])
+            region = in_main
+            if regions is not None:
+                region = _region_at(regions, num_bytes, text)
+            elif owner != MAIN_OWNER:
+                region = REST if owner in begun else FIRST
+                begun.add(owner)
+            num_bytes += len(text)
+            yield Content(label, text, region)
 
 
 def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
@@ -229,54 +209,85 @@ def cost_report(rows: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
-    systems: dict[str, dict[str, Mapping[str, Any]]] = {}
+    systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
     base = systems.get(BASELINE, {})
     counts = [row["num_tokens"] for row in base.values()]
-    pairs = {
-        "cost": (PASTA, BASELINE, "nats"),
-        "cost_given_text": (PASTA, BASELINE, "nats_given_text"),
-        "cost_of_visibility": (PASTA, TAUGHT, "nats"),
-        "cost_of_training": (TAUGHT, BASELINE, "nats"),
-        "baseline_gain": (BASELINE, UNTAUGHT, "nats"),
-    }
+    tags = systems.get(PASTA, {}).values()
     found: Figures = {
         "num_answers": len(base),
         "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
-        "nats": {
-            name: as_dict(_difference(found, {}, base, "nats", REGIONS))
-            for name, found in systems.items()
-        },
+        "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
+        "tag_nats": as_dict(
+            ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags])
+        ),
     }
-    for name, (ours, theirs, key) in pairs.items():
+    for name, (ours, theirs, key) in COSTS.items():
         if ours in systems and theirs in systems:
-            sides = systems[ours], systems[theirs], base, key
-            found[name] = as_dict(_difference(*sides, REGIONS))
+            sides = systems[ours], systems[theirs]
+            found[name] = _cost(base, key, REGIONS, *sides)
             found[f"{name}_by_region"] = {
-                region: as_dict(_difference(*sides, [region])) for region in REGIONS
+                region: _cost(base, key, [region], *sides) for region in REGIONS
             }
-    tags = systems.get(PASTA, {}).values()
-    found["tag_nats"] = as_dict(
-        ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags])
-    )
     return found
 
 
-def _difference(
-    ours: Mapping[str, Mapping[str, Any]],
-    theirs: Mapping[str, Mapping[str, Any]],
-    base: Mapping[str, Mapping[str, Any]],
-    key: str,
-    regions: Sequence[str],
-) -> Any:
+def _cost(
+    base: Answers, key: str, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
+) -> dict[str, float] | None:
     """Return nats per token of some regions, ours less theirs; an interval over answers."""
 
-    def nats(side: Mapping[str, Mapping[str, Any]], name: str) -> float:
-        return sum(side[name][key][region] for region in regions) if side else 0.0
+    def nats(row: Mapping[str, Any]) -> float:
+        return sum(row[key][region] for region in regions)
 
     names = [name for name in base if name in ours]
-    return ratio(
-        [nats(ours, name) - nats(theirs, name) for name in names],
-        [sum(base[name]["num_tokens"][region] for region in regions) for name in names],
+    differences = [nats(ours[name]) - (nats(theirs[name]) if theirs else 0.0) for name in names]
+    tokens = [sum(base[name]["num_tokens"][region] for region in regions) for name in names]
+    return as_dict(ratio(differences, tokens))
+
+
+def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
+    """Return the function that reads answers with a model.
+
+    A model with a chat template reads the prompt as the user's turn; another one reads a paragraph.
+    Without a prompt an answer follows the begin-of-text, or the end-of-text where there is none.
+
+    Args:
+        vocabulary: Of the model.
+        eos_id: Its end-of-text.
+        nats: Returns the nats of each label; ``train.losses.token_nats`` with the model.
+    """
+    alone = vocabulary.prompt_prefix or (eos_id,)
+
+    def begun(prompt: str) -> list[int]:
+        if vocabulary.has_chat_template:
+            return vocabulary.encode_prompt([{"role": "user", "content": prompt}])
+        return vocabulary.encode_prompt(f"{prompt}\n\n")
+
+    def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
+        answers = [vocabulary.encode_text(text) for _, text in pairs]
+        prompts = [begun(prompt) for prompt, _ in pairs]
+        given = nats([_example(*both) for both in zip(prompts, answers, strict=True)])
+        without = nats([_example(alone, answer) for answer in answers])
+        return [
+            (sum(with_prompt), sum(other), len(answer))
+            for (with_prompt, _), (other, _), answer in zip(given, without, answers, strict=True)
+        ]
+
+    return read
+
+
+def _example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
+    """Return an answer behind a prompt; what follows the answer is not predicted."""
+    token_ids = [*prompt, *answer]
+    return EncodedExample(
+        id="",
+        token_ids=array("i", token_ids),
+        labels=array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, NO_LABEL]),
+        positions=array("i", range(len(token_ids))),
+        owners=array("i"),
+        row_of=array("i"),
+        rows=None,
+        num_prompt=len(prompt),
     )

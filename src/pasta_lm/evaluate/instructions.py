@@ -37,9 +37,8 @@ from pasta_lm.evaluate.answering import (
     System,
     answer_id,
 )
-from pasta_lm.evaluate.cost import read_references
+from pasta_lm.evaluate.cost import Read, read_references
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
-from pasta_lm.evaluate.reading import Read
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.recipe import check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from pasta_lm.engines.annotated import read_records
+from pasta_lm.engines.annotated import read_ids, read_records
 from pasta_lm.errors import InputError, cause
 from pasta_lm.evaluate import ifeval
 from pasta_lm.evaluate.answer_text import items_asked
-from pasta_lm.evaluate.cost import read_ids
 from pasta_lm.evaluate.judgements import json_lines, read_instructions
 
 ALPACA, IFEVAL, STARTER, INSTRUCTIONS = SETS = ("alpaca", "ifeval", "starter", "instructions")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -14,8 +12,8 @@ from torch.utils.data import Dataset
 
 from pasta_lm import tasks
 from pasta_lm.data.encode import EncodedExample
-from pasta_lm.engines.annotated import Record, read_lines, read_records
-from pasta_lm.errors import InputError, cause
+from pasta_lm.engines.annotated import Record, read_ids, read_records
+from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.tasks.baselines import ANNOTATORS, APAR_RULES
 from pasta_lm.train.config import DataConfig, TasksConfig
@@ -102,7 +100,7 @@ def _read_included(config: DataConfig) -> list[Record]:
     known = {record.id for record in records}
     held_out: set[str] = set()
     for path in config.exclude_paths:
-        ids = _read_ids(path)
+        ids = read_ids(path)
         unknown = [one for one in ids if one not in known]
         if len(unknown) == len(ids):
             shown = ", ".join(ids[:3]) or "it is empty"
@@ -118,20 +116,6 @@ def _read_included(config: DataConfig) -> list[Record]:
             )
         held_out.update(ids)
     return [record for record in records if record.id not in held_out]
-
-
-def _read_ids(path: Path) -> list[str]:
-    """Return the ids of a file: one per line, or the ``id`` of each JSON object."""
-    ids = []
-    for number, line in enumerate(read_lines(path), start=1):
-        text = line.strip()
-        try:
-            ids += [str(json.loads(text)["id"])] if text.startswith("{") else [text] * bool(text)
-        except (ValueError, KeyError) as exc:
-            raise InputError(
-                f"{path}:{number}: no id: {cause(exc)}", hint='an id, or an object with "id"'
-            ) from exc
-    return ids
 
 
 def _as_learned(document: Document, config: DataConfig) -> Document:
