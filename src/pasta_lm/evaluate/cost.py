@@ -239,7 +239,7 @@ def _cost(
     """Return nats per token of some regions, ours less theirs; an interval over answers."""
 
     def nats(row: Mapping[str, Any]) -> float:
-        return sum(row[key][region] for region in regions)
+        return float(sum(row[key][region] for region in regions))
 
     names = [name for name in base if name in ours]
     differences = [nats(ours[name]) - (nats(theirs[name]) if theirs else 0.0) for name in names]
