@@ -37,7 +37,7 @@ DOORS = {
     "evaluate/ifeval.py": "lm_eval nltk langdetect",
     "evaluate/figures.py": "matplotlib",
     "evaluate/judgements.py": "huggingface_hub",
-    "serve/": "fastapi uvicorn sse_starlette pydantic prometheus_client",
+    "serve/": "fastapi uvicorn starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }
 FORBIDDEN = {"utils", "helpers", "common", "misc"}

@@ -46,7 +46,7 @@ def commands(page: Path) -> list[str]:
 # --- examples
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md", "docs/serving.md"])
 def test_python_examples_print_what_the_page_shows(page: str) -> None:
     session = "\n".join(body for body in fences(ROOT / page, "python") if ">>>" in body)
     assert session.count(">>>") >= 3

@@ -25,6 +25,7 @@ from pasta_lm.cli import (
     play,
     replay,
     run,
+    serve,
     speed,
     train,
     view,
@@ -54,6 +55,7 @@ app.command()(play.play)
 app.command()(check.check)
 app.command()(examples.examples)
 app.command()(replay.replay)
+app.command()(serve.serve)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
 app.command()(annotate.annotate)

@@ -22,7 +22,7 @@ EXTRAS = {
     "data": ("openai", "httpx2", "pyarrow", "datasets", "pydantic"),
     "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
     "ifeval": ("lm_eval", "langdetect", "immutabledict", "nltk"),
-    "serve": ("fastapi", "uvicorn", "sse-starlette", "pydantic", "prometheus-client"),
+    "serve": ("fastapi", "uvicorn", "starlette", "pydantic", "prometheus-client"),
 }
 """The packages of each extra, as in pyproject.toml."""
 EXAMPLE = "takings"

@@ -105,6 +105,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """A promise was made; its thread starts later, because enough others are decoding."""
+
+    sample: int
+    thread: int
+    parent: int
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadStarted:
     """A thread was forked and decodes from now on."""
 
@@ -150,7 +159,7 @@ class Finished:
     answer: Answer
 
 
-StreamEvent = ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
+StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, Guesses, LiveThr
 from pasta_lm.engines.recorder import Recorder
 from pasta_lm.engines.request import (
     Answer,
+    Deferred,
     Finished,
     Request,
     StreamEvent,
@@ -38,7 +39,7 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placer
-from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import (
@@ -269,6 +270,8 @@ class Response:
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
         parent = self.live[child.parent.id]
         parent.promised = child
+        if child.state is ThreadState.DEFERRED:
+            self.events.append(Deferred(self.sample, child.id, child.parent.id))
         if self._forced is not None:
             child.block_length = len(self._forced.get(child.path, ())) + 2
         if self._counts_seen:

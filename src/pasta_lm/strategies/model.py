@@ -122,11 +122,12 @@ class Pasta:
         *,
         strategy: str = pasta.NAME,
         positions: Positions = None,
+        continues: bool = False,
     ) -> Request:
         """Return the request that ``generate`` and ``stream`` send to the engine.
 
         A model that does not support the strategy answers sequentially; a note on standard error
-        says so once.
+        says so once. ``continues`` continues a text as it stands, without the chat template.
 
         Raises:
             UsageError: an unknown strategy or position strategy, or a strategy whose draft model
@@ -139,9 +140,11 @@ class Pasta:
         loaded = self.engine.loaded
         params = params or SamplingParams()
         _refuse_empty(prompt)
+        if continues and strategy in (sot.NAME, sot.ROUTED):
+            raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
         if not loaded.vocabulary.has_chat_template:
             self._note(NO_CHAT_TEMPLATE)
-        elif isinstance(prompt, str):
+        elif isinstance(prompt, str) and not continues:
             prompt = [{"role": "user", "content": prompt}]
         if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -90,6 +90,11 @@ class TorchEngine:
     def has_work(self) -> bool:
         """Return whether a request is unfinished."""
         return bool(self._requests)
+
+    @property
+    def active(self) -> Mapping[int, ActiveRequest]:
+        """Return the unfinished requests by their numbers, for reading."""
+        return self._requests
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its number.

@@ -1,0 +1,93 @@
+"""``pasta serve``: an OpenAI-compatible server for one model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pasta_lm.cli.evaluate import Set
+from pasta_lm.cli.exit_codes import INTERRUPTED
+from pasta_lm.cli.flags import Device, Dtype, Model, option, require_one_of
+
+
+def serve(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Limits; --set changes them.")
+    ] = None,
+    model: Model = None,
+    host: Annotated[
+        str, option("--host", metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, option("--port", metavar="N", min=0, help="The port; 0 takes a free one.")
+    ] = 8000,
+    api_key: Annotated[
+        str | None,
+        option(
+            "--api-key",
+            metavar="KEY",
+            help="Clients must send this key. @FILE reads it from a file.",
+        ),
+    ] = None,
+    allow_unauthenticated: Annotated[
+        bool,
+        option("--allow-unauthenticated", help="Let other machines in without a key."),
+    ] = False,
+    strategy: Annotated[
+        str | None,
+        option("--strategy", metavar="NAME", help="The strategy of requests that name none."),
+    ] = None,
+    log_prompts: Annotated[
+        bool, option("--log-prompts", help="Write prompts into the log.")
+    ] = False,
+    dtype: Dtype = None,
+    device: Device = None,
+    changes: Set = None,
+) -> None:
+    """Serve a model to OpenAI clients.
+
+    SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
+    once. The log is JSON lines on standard error.
+    """
+    from pasta_lm.cli.terminal import silence_libraries
+    from pasta_lm.recipe import read_recipe
+    from pasta_lm.serve.app import create_app
+    from pasta_lm.serve.backends import TorchBackend
+    from pasta_lm.serve.server import log_as_json, make_server
+    from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
+    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
+
+    key = _read_key(api_key)
+    check_exposure(host, key, allows_everyone=allow_unauthenticated)
+    named = [] if strategy is None else [f"strategy={strategy}"]
+    found = read_recipe(recipe, ServeRecipe, [*(changes or []), *named])
+    require_one_of("--strategy", found.strategy, STRATEGIES)
+    silence_libraries()
+    loaded = Pasta.from_pretrained(
+        model or BUILTIN, dtype=dtype, device=device, pool_tokens=found.pool_tokens
+    )
+    backend = TorchBackend(loaded, str(model or BUILTIN))
+    app = create_app(
+        backend,
+        found,
+        api_key=key,
+        only_loopback=key is None and is_loopback(host),
+        logs_prompts=log_prompts,
+    )
+    log_as_json()
+    server = make_server(app, host=host, port=port)
+    server.run()
+    if server.force_exit:
+        os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
+
+
+def _read_key(given: str | None) -> str | None:
+    """Return the key, read from a file if it is named so."""
+    from pasta_lm.cli.terminal import read_text
+
+    if given is None or not given.startswith("@"):
+        return given
+    return read_text(given[1:]).strip()

@@ -1,0 +1,130 @@
+"""The routes of the server, and how errors leave it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from pasta_lm import __version__
+from pasta_lm.serve.api_error import ApiError, bad_request, internal
+from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.body import StrictRoute
+from pasta_lm.serve.guard import Guard, error_response
+from pasta_lm.serve.protocol import ChatRequest, CompletionRequest
+from pasta_lm.serve.service import Service
+from pasta_lm.serve.settings import ServeRecipe
+
+STATIC = Path(__file__).with_name("static")
+
+
+def create_app(
+    backend: Backend,
+    recipe: ServeRecipe | None = None,
+    *,
+    api_key: str | None = None,
+    only_loopback: bool = True,
+    logs_prompts: bool = False,
+) -> FastAPI:
+    """Return the application; its engine starts and ends with its lifespan.
+
+    Args:
+        backend: The engine.
+        recipe: The limits; None: their defaults.
+        api_key: What clients must send; None: nothing.
+        only_loopback: Refuse requests to other names than this machine's own.
+        logs_prompts: Write prompts into the log.
+    """
+    recipe = recipe or ServeRecipe()
+    service = Service(backend, recipe, logs_prompts=logs_prompts)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        service.engine.stop()
+
+    app = FastAPI(
+        title="pasta-lm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.service, app.state.recipe = service, recipe
+    app.include_router(_routes(service))
+    _handle_errors(app)
+    if STATIC.is_dir():
+        app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
+    app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
+    if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(recipe.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    return app
+
+
+def _routes(service: Service) -> APIRouter:
+    router = APIRouter(route_class=StrictRoute)
+    began = int(time.time())
+
+    @router.post("/v1/chat/completions")
+    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
+        return await service.respond(asked, request)
+
+    @router.post("/v1/completions")
+    async def completions(asked: CompletionRequest, request: Request) -> Response:
+        return await service.respond(asked, request)
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        about = {"object": "model", "created": began, "owned_by": "pasta-lm"}
+        return {"object": "list", "data": [{"id": service.backend.name, **about}]}
+
+    @router.get("/health")
+    async def health() -> JSONResponse:
+        status = service.engine.status
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
+
+    return router
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    async def told(_: Request, error: ApiError) -> JSONResponse:
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        mistake = error.errors()[0]
+        place = ".".join(str(part) for part in mistake["loc"] if part != "body")
+        message = f"{place or 'the body'}: {mistake['msg']}"
+        return error_response(bad_request(message, place or None))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        told = ApiError(error.status_code, str(error.detail), code=code)
+        return JSONResponse(told.body, told.status, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return error_response(internal("internal_error"))

@@ -1,0 +1,221 @@
+"""The engines behind the server, by the same few calls: submit, step, abort.
+
+All calls but ``prepare`` come from the engine's own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter.thread import ThreadState
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import STRATEGIES
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked: messages for the chat template, or a text to continue as it stands."""
+
+    content: str | Messages
+    strategy: str = pasta.NAME
+    positions: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of one request that decode, and those that wait at a sync or are deferred."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+
+
+class Backend(Protocol):
+    """An engine as the server sees it."""
+
+    name: str
+
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Return the request for a prompt, its tokens lowered to what the cache can hold.
+
+        Called from any thread, also while the engine decodes.
+
+        Raises:
+            PastaError: this can never be served.
+        """
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished."""
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether a request would run at once."""
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number."""
+
+    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+        """Run one step and return its events, each with the number of its request."""
+
+    def abort(self, number: int) -> object:
+        """Free everything that belongs to a request; unknown numbers are ignored."""
+
+    def threads(self) -> Mapping[int, Threads]:
+        """Return the threads of each unfinished request."""
+
+    @property
+    def cache_usage(self) -> float:
+        """Return the used share of the cache, from 0 to 1."""
+
+
+class TorchBackend:
+    """The local engine."""
+
+    def __init__(self, model: Pasta, name: str) -> None:
+        self.name = name
+        self._model = model
+        self._engine = model.engine
+
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Return the request for a prompt, its tokens lowered to what the cache can hold."""
+        from pasta_lm.engines.torch.active_request import check_request
+
+        request = self._model.request(
+            prompt.content,
+            params,
+            strategy=prompt.strategy,
+            positions=prompt.positions,
+            continues=isinstance(prompt.content, str),
+        )
+        check_request(request, self._engine.loaded)
+        room = (self._engine.pool.num_slots - len(request.prompt)) // params.n
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {len(request.prompt)} tokens, and with {params.n} samples the "
+                f"cache of {self._engine.pool.num_slots} has no room for an answer",
+                hint="shorten the prompt, or lower n",
+            )
+        tokens = min(request.params.max_tokens, room)
+        return replace(request, params=replace(request.params, max_tokens=tokens))
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished."""
+        return self._engine.has_work
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether a request would run at once: all that it can need is free."""
+        params, pool = request.params, self._engine.pool
+        tickets = [active.ticket for active in self._engine.active.values()]
+        needs = [ticket.largest_need for ticket in tickets if ticket.run is None]
+        needs.append(len(request.prompt) + params.n * params.max_tokens)
+        return not tickets or sum(map(pool.pages_for, needs)) <= pool.num_free_pages
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number."""
+        return self._engine.submit(request)
+
+    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+        """Run one forward pass; an error frees all requests before it is raised."""
+        return self._engine.step()
+
+    def abort(self, number: int) -> object:
+        """Free everything that belongs to a request."""
+        return self._engine.abort(number)
+
+    def threads(self) -> Mapping[int, Threads]:
+        """Return the threads of each unfinished request."""
+        counts = {}
+        for number, active in self._engine.active.items():
+            states = [
+                thread.state
+                for response in active.responses
+                for thread in response.interpreter.threads
+            ]
+            num_alive = sum(state is not ThreadState.ENDED for state in states)
+            num_running = sum(state is ThreadState.RUNNING for state in states)
+            counts[number] = Threads(num_running, num_alive - num_running)
+        return counts
+
+    @property
+    def cache_usage(self) -> float:
+        """Return the used share of the cache."""
+        pool = self._engine.pool
+        return 1.0 - pool.num_free_pages / max(1, pool.pages_for(pool.num_slots))
+
+
+class ScriptedBackend:
+    """The scripted engine: every request gets the same written answer. For tests and documents."""
+
+    def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
+        """Serve a script to at most ``capacity`` requests at a time."""
+        self.name = name
+        self._engine = engine
+        self._capacity = capacity
+        self._numbers = count()
+        self._running: dict[int, Iterator[list[StreamEvent]]] = {}
+        self._encodes = Lock()  # words are numbered as they are met
+
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Return the request; the prompt's words are counted and change nothing."""
+        if prompt.strategy not in STRATEGIES:
+            names = ", ".join(STRATEGIES)
+            raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
+        content = prompt.content
+        parts = [content] if isinstance(content, str) else [one["content"] for one in content]
+        if not any(part.strip() for part in parts):
+            raise RequestError("the prompt is empty", hint="give it at least one word")
+        with self._encodes:
+            request = self._engine.request("\n\n".join(parts), params)
+        forks = prompt.strategy != sequential.NAME
+        return replace(request, forks=forks, strategy=prompt.strategy)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished."""
+        return bool(self._running)
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether another request may run."""
+        return len(self._running) < self._capacity
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number."""
+        number = next(self._numbers)
+        self._running[number] = self._engine.steps(request)
+        return number
+
+    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+        """Let every request take one step."""
+        events: list[tuple[int, StreamEvent]] = []
+        for number, steps in list(self._running.items()):
+            with self._encodes:  # the first step writes the script as ids
+                happened = next(steps, None)
+            if happened is None:
+                del self._running[number]
+            events += [(number, event) for event in happened or ()]
+        return events
+
+    def abort(self, number: int) -> object:
+        """Forget a request."""
+        return self._running.pop(number, None)
+
+    def threads(self) -> Mapping[int, Threads]:
+        """Return one thread a request: a script does not show its threads from outside."""
+        return {number: Threads(1, 0) for number in self._running}
+
+    @property
+    def cache_usage(self) -> float:
+        """Return the share of requests that may run."""
+        return len(self._running) / max(1, self._capacity)

@@ -1,0 +1,129 @@
+"""What every request passes through: host, key, headers of the reply, one line in the log."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pasta_lm.serve.api_error import ApiError, bad_request
+from pasta_lm.serve.settings import is_loopback
+
+log = logging.getLogger("pasta_lm.serve.requests")
+
+FACTS = "pasta.facts"
+"""The key of a scope under which handlers leave facts for the log."""
+
+PRIVATE = ("/v1", "/metrics", "/version", "/openapi.json")
+"""Paths that need the key. The others are ``/health`` and the page's own files."""
+
+_REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None, only_loopback: bool) -> None:
+        """Guard an application.
+
+        Args:
+            app: The application.
+            api_key: The key of all private paths; None: they need none.
+            only_loopback: Refuse other names in ``Host``: a web site could otherwise let its name
+                point here and read the answers.
+        """
+        self._app = app
+        self._key = None if api_key is None else _digest(api_key.encode())
+        self._only_loopback = only_loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, pass it on and write it down."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = headers.get("x-request-id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
+        facts: dict[str, Any] = {"request_id": request_id, "status": None}
+        scope[FACTS] = facts
+        began_s = time.monotonic()
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                facts["status"] = message["status"]
+                reply = MutableHeaders(scope=message)
+                reply["X-Request-Id"] = request_id
+                for name, value in _HEADERS.items():
+                    reply.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._check(scope["path"], headers)
+            await self._app(scope, receive, send_on)
+        except ApiError as error:
+            await error_response(error)(scope, receive, send_on)
+        finally:
+            facts["wall_s"] = round(time.monotonic() - began_s, 6)
+            facts |= {"method": scope["method"], "path": scope["path"]}
+            log.info("request", extra={"facts": facts})
+
+    def _check(self, path: str, headers: Headers) -> None:
+        name = re.sub(r":\d*\Z", "", headers.get("host", ""))
+        if self._only_loopback and not is_loopback(name):
+            raise bad_request("this server answers to names of this machine only", code="host")
+        is_private = any(path == one or path.startswith(f"{one}/") for one in PRIVATE)
+        if self._key is None or not is_private:
+            return
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        # Headers are read as Latin-1, whatever was sent.
+        is_right = hmac.compare_digest(_digest(key.strip().encode("latin-1")), self._key)
+        if scheme.lower() != "bearer" or not is_right:
+            message = "the API key is missing or wrong; send Authorization: Bearer KEY"
+            raise ApiError(401, message, kind="authentication_error", code="invalid_api_key")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """Return an error as a reply."""
+    return JSONResponse(error.body, error.status, headers=error.headers)
+
+
+class JsonLines(logging.Formatter):
+    """Writes each record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line."""
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)

@@ -1,0 +1,211 @@
+"""The requests of OpenAI's API as they come in, and their checks.
+
+What changes nothing here is ignored, as other servers do; what would change the answer and is not
+supported is refused by name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.serve.api_error import ApiError, bad_request
+from pasta_lm.serve.backends import Messages, Prompt
+from pasta_lm.serve.settings import Bounds
+
+LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+}
+"""Fields that are not supported, with the values that ask for nothing; null always does."""
+
+NO_LOGPROBS = "this engine gives no log-probabilities"
+
+
+class TextPart(BaseModel):
+    """A part of a message: text is the only kind."""
+
+    model_config = LENIENT
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = LENIENT
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the message's text; what looks like a tag in it is text."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join(part.text for part in self.content)
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's options of a stream."""
+
+    model_config = LENIENT
+    include_usage: bool | None = None
+
+
+class PastaOptions(BaseModel):
+    """Our own options, in one object; an unknown one is an error."""
+
+    model_config = STRICT
+    strategy: str | None = None
+    positions: str | None = None
+    max_threads: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_thread: Annotated[int, Field(ge=3)] | None = None
+    stream: Literal["text", "events"] = "text"
+    tags: Literal["strip", "keep"] = "strip"
+    trace: bool = False
+
+
+class Asked(BaseModel):
+    """What both kinds of request have in common."""
+
+    model_config = LENIENT
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    pasta: PastaOptions | None = None
+
+    @property
+    def options(self) -> PastaOptions:
+        """Return our own options."""
+        return self.pasta or PastaOptions()
+
+    @property
+    def includes_usage(self) -> bool:
+        """Return whether a stream ends with its usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def largest_tokens(self) -> int | None:
+        """Return how many tokens the client wants at most."""
+        return self.max_tokens
+
+    def params(self, bounds: Bounds) -> SamplingParams:
+        """Return the sampling parameters, tokens and threads lowered to the bounds.
+
+        Raises:
+            ApiError: a value is refused, or something is asked that is not supported.
+        """
+        self._check(bounds)
+        tokens = self.largest_tokens() or bounds.default_tokens
+        options = self.options
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return SamplingParams(
+            max_tokens=min(tokens, bounds.tokens),
+            temperature=0.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k if self.top_k and self.top_k > 0 else None,
+            seed=secrets.randbits(31) if self.seed is None else self.seed,
+            n=self.n or 1,
+            stop=tuple(stops),
+            repetition_penalty=self.repetition_penalty or 1.0,
+            max_threads=min(options.max_threads or bounds.threads, bounds.threads),
+            max_blocks=bounds.blocks,
+            max_tokens_per_thread=min(
+                options.max_tokens_per_thread or bounds.tokens_per_thread, bounds.tokens_per_thread
+            ),
+        )
+
+    def _check(self, bounds: Bounds) -> None:
+        extra = self.model_extra or {}
+        for name in extra:
+            if name in NEUTRAL and extra[name] is not None and extra[name] not in NEUTRAL[name]:
+                raise bad_request(f"{name} is not supported", name, "unsupported")
+        if extra.get("logprobs") not in (None, False) or extra.get("top_logprobs") not in (None, 0):
+            raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
+        if (self.n or 1) > bounds.n:
+            raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if len(stops) > bounds.stops or any(len(one) > bounds.stop_characters for one in stops):
+            message = f"at most {bounds.stops} stop strings of {bounds.stop_characters} characters"
+            raise bad_request(message, "stop")
+        if not all(stops):
+            raise bad_request("a stop string is empty", "stop")
+
+
+class ChatRequest(Asked):
+    """A conversation to be continued by the model."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    def largest_tokens(self) -> int | None:
+        """Return how many tokens the client wants at most; the newer name counts first."""
+        return self.max_completion_tokens or self.max_tokens
+
+    def prompt(self, bounds: Bounds, strategy: str) -> Prompt:
+        """Return the messages for the chat template."""
+        if len(self.messages) > bounds.messages:
+            num = len(self.messages)
+            raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
+        roles = {"developer": "system"}
+        turns: Messages = [
+            {"role": roles.get(one.role, one.role), "content": one.text} for one in self.messages
+        ]
+        return Prompt(turns, self.options.strategy or strategy, self.options.positions)
+
+
+class CompletionRequest(Asked):
+    """A text to be continued as it stands."""
+
+    prompt_: Annotated[Any, Field(alias="prompt")] = None
+
+    def prompt(self, bounds: Bounds, strategy: str) -> Prompt:
+        """Return the text, never read by the chat template.
+
+        Raises:
+            ApiError: the prompt is no single text. Token ids could hold tags.
+        """
+        text = self.prompt_
+        if isinstance(text, list) and len(text) == 1:
+            text = text[0]
+        if not isinstance(text, str):
+            raise bad_request("the prompt must be one text; token ids are not taken", "prompt")
+        return Prompt(text, self.options.strategy or strategy, self.options.positions)
+
+
+def check_model(asked: str | None, served: str) -> None:
+    """Refuse a request for another model.
+
+    Raises:
+        ApiError: 404, with the name of the model that is served.
+    """
+    if asked is not None and asked != served:
+        message = f"there is no model {asked[:200]!r} here; this server has {served!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")

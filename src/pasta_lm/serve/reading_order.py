@@ -1,0 +1,146 @@
+"""The text of a response in reading order, while several threads decode it.
+
+The first unfinished thread is passed on as it is decoded; what stands behind it is held until its
+turn. The finished answer has the last word: a stop string may have cut text that was held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pasta_lm.engines.request import (
+    Deferred,
+    Finished,
+    StreamEvent,
+    Synced,
+    TextDelta,
+    ThreadEnded,
+    ThreadStarted,
+)
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    SYNC,
+    TOKENS_PER_UNIT,
+    escape,
+    promise_tag,
+)
+
+# The end of a text that may need an escape once more of it is known.
+_UNDECIDED = re.compile(r"[<&][/a-z;]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    """A tag, or the end of a block, as it is written."""
+
+    written: str
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one thread has so far: texts, tags, and the numbers of the threads in it."""
+
+    items: list[str | _Tag | int] = field(default_factory=list)
+    num_read: int = 0
+    has_ended: bool = False
+    opening: str | None = None  # its promise and ``<async>``; None: it has not started
+
+
+class ReadingOrder:
+    """One sample's text, as far as it is certain after each step."""
+
+    def __init__(self, *, keeps_tags: bool = False, is_held: bool = False) -> None:
+        """Begin before the first step.
+
+        Args:
+            keeps_tags: The written form instead of the plain text.
+            is_held: Everything comes at the end: strategies whose first text is a plan.
+        """
+        self._keeps_tags = keeps_tags
+        self._is_held = is_held
+        self._parts: dict[int, _Part] = {0: _Part(opening="")}
+        self._open = [0]  # the thread that is read, behind those that it stands in
+        self._undecided = ""
+        self._sent: list[str] = []
+
+    def feed(self, events: Sequence[StreamEvent]) -> str:
+        """Take all events of the sample in one step and return the text that is now certain.
+
+        Raises:
+            RuntimeError: what was returned before is no beginning of the finished answer.
+        """
+        text = ""
+        for event in events:
+            match event:
+                case Finished(answer=answer):
+                    return self._rest(answer.program if self._keeps_tags else answer.text)
+                case _:
+                    self._take(event)
+        if not self._is_held:
+            text = self._read()
+            self._sent.append(text)
+        return text
+
+    def _rest(self, whole: str) -> str:
+        sent = "".join(self._sent)
+        if not whole.startswith(sent):
+            raise RuntimeError("the streamed text is no beginning of the answer")
+        return whole[len(sent) :]
+
+    def _take(self, event: StreamEvent) -> None:
+        match event:
+            case Deferred(thread=thread, parent=parent):
+                self._add(thread, parent)
+            case ThreadStarted(thread=thread, parent=int(parent), topic=topic):
+                self._add(thread, parent)
+                if event.promised_tokens is None:  # no written form: it comes at the end
+                    self._is_held |= self._keeps_tags
+                units = (event.promised_tokens or 0) // TOKENS_PER_UNIT or 1
+                self._parts[thread].opening = promise_tag(topic or "", units) + ASYNC_OPEN
+            case TextDelta(thread=thread, text=text):
+                self._parts[thread].items.append(text)
+            case Synced(thread=thread):
+                self._parts[thread].items.append(_Tag(SYNC))
+            case ThreadEnded(thread=thread) if thread in self._parts:
+                self._parts[thread].has_ended = True
+
+    def _add(self, thread: int, parent: int) -> None:
+        if thread not in self._parts:
+            self._parts[thread] = _Part()
+            self._parts[parent].items.append(thread)
+
+    def _read(self) -> str:
+        texts = []
+        while True:
+            part = self._parts[self._open[-1]]
+            if part.num_read < len(part.items):
+                item = part.items[part.num_read]
+                opening = self._parts[item].opening if isinstance(item, int) else ""
+                if opening is None:
+                    break
+                part.num_read += 1
+                if isinstance(item, int):
+                    self._open.append(item)
+                    item = _Tag(opening)
+            elif part.has_ended and len(self._open) > 1:
+                self._open.pop()
+                item = _Tag(ASYNC_CLOSE)
+            else:
+                break
+            texts.append(self._written(item))
+        return "".join(texts)
+
+    def _written(self, item: str | _Tag) -> str:
+        if not self._keeps_tags:
+            return item if isinstance(item, str) else ""
+        if isinstance(item, _Tag):
+            text, self._undecided = self._undecided, ""
+            return escape(text) + item.written
+        text = self._undecided + item
+        found = _UNDECIDED.search(text)
+        cut = len(text) if found is None else found.start()
+        self._undecided = text[cut:]
+        return escape(text[:cut])

@@ -1,0 +1,125 @@
+"""From a checked request to its reply: queue it, follow its events, give up when nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from pasta_lm.engines.request import Request
+from pasta_lm.errors import PastaError
+from pasta_lm.serve.api_error import ApiError, from_error, internal
+from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.engine_loop import EngineLoop, ResponseStream
+from pasta_lm.serve.event_stream import ClientGone, EventStream, until_gone
+from pasta_lm.serve.guard import FACTS
+from pasta_lm.serve.metrics import Metrics
+from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
+from pasta_lm.serve.replies import DONE, Reply, sse
+from pasta_lm.serve.settings import ServeRecipe
+
+log = logging.getLogger(__name__)
+CLIENT_GONE = 499  # nobody reads it; it is for the log
+
+
+class Service:
+    """One engine, and everybody who asks it."""
+
+    def __init__(self, backend: Backend, recipe: ServeRecipe, *, logs_prompts: bool) -> None:
+        self.backend = backend
+        self.recipe = recipe
+        self.metrics = Metrics(backend.name)
+        self.engine = EngineLoop(backend, recipe.queue, self.metrics)
+        self.metrics.watch(lambda: self.engine.load)
+        self._logs_prompts = logs_prompts
+
+    async def respond(self, asked: ChatRequest | CompletionRequest, http: HttpRequest) -> Response:
+        """Answer a request.
+
+        Raises:
+            ApiError: it cannot be answered.
+        """
+        check_model(asked.model, self.backend.name)
+        request = await self._prepare(asked, http)
+        stream = self.engine.submit(request)
+        reply = Reply(asked, request, self.backend.name)
+        facts = http.scope[FACTS]
+        facts["response_id"] = reply.id
+        is_handed_on = False
+        try:
+            await until_gone(http.receive, stream.started())
+            if asked.stream:
+                is_handed_on = True
+                return self._event_stream(reply, stream, facts)
+            await until_gone(http.receive, _collect(reply, stream))
+            facts |= _figures(reply)
+            return JSONResponse(reply.whole())
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        finally:
+            if not is_handed_on:
+                self.engine.abort(stream)
+
+    async def _prepare(self, asked: ChatRequest | CompletionRequest, http: HttpRequest) -> Request:
+        limits = self.recipe.limits
+        try:
+            params = asked.params(limits)
+            prompt = asked.prompt(limits, self.recipe.strategy)
+            # A long prompt takes a while to encode; others must not wait for it.
+            request = await asyncio.to_thread(self.backend.prepare, prompt, params)
+        except PastaError as error:
+            raise from_error(error) from error
+        if self._logs_prompts:
+            http.scope[FACTS]["prompt"] = prompt.content
+        return request
+
+    def _event_stream(
+        self, reply: Reply, stream: ResponseStream, facts: dict[str, Any]
+    ) -> EventStream:
+        def close() -> None:
+            self.engine.abort(stream)
+            facts.update(_figures(reply))
+            facts["is_complete"] = reply.is_complete
+
+        return EventStream(
+            _texts(reply, stream),
+            self.recipe.queue,
+            close=close,
+            slow=lambda: self.metrics.failed("slow_reader"),
+        )
+
+
+async def _collect(reply: Reply, stream: ResponseStream) -> None:
+    while not reply.is_complete:
+        reply.take(await stream.next())
+
+
+async def _texts(reply: Reply, stream: ResponseStream) -> AsyncIterator[str]:
+    """Yield everything that a stream says; ``[DONE]`` is always last."""
+    try:
+        yield reply.first()
+        while not reply.is_complete:
+            yield reply.pieces(await stream.next())
+        yield reply.last()
+    except ApiError as error:
+        yield sse(error.body)
+    except Exception:
+        log.exception("a stream failed")
+        yield sse(internal("internal_error").body)
+    yield DONE
+
+
+def _figures(reply: Reply) -> dict[str, Any]:
+    """Return what the log says about a response; never its text."""
+    answers = [reply.answers[sample] for sample in sorted(reply.answers)]
+    return {
+        "strategy": reply.request.strategy,
+        **reply.usage(),
+        "finish_reasons": [answer.finish_reason for answer in answers],
+        "num_threads": [len(answer.trace.threads) for answer in answers],
+        "parallelism": [round(answer.trace.parallelism, 3) for answer in answers],
+    }

@@ -1,0 +1,84 @@
+"""The limits of a server, as a recipe file has them; each holds for every request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from pasta_lm.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one request may ask for; larger numbers of tokens and threads are lowered to these."""
+
+    body_bytes: int = 2 * 1024 * 1024
+    messages: int = 512
+    n: int = 16  # more is refused: a client counts on the number of its choices
+    stops: int = 16
+    stop_characters: int = 256
+    tokens: int = 4096  # of all threads together
+    default_tokens: int = 1024  # when a request does not say
+    tokens_per_thread: int = 1024  # of one block
+    threads: int = 65  # that decode in the same step
+    blocks: int = 64  # threads of a whole response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """How many requests run and wait, and how long each may take."""
+
+    running: int = 256  # as far as the cache has room
+    waiting: int = 512  # beyond it: 503
+    wait_s: float = 60.0  # longest time without running; then 503
+    wall_s: float = 600.0  # longest time that a request may run
+    stall_s: float = 60.0  # longest time without a token of a running request, and of one step
+    send_s: float = 30.0  # longest time that a slow reader may hold up its stream
+    unread_steps: int = 4096  # steps that are kept for a slow reader
+    ping_s: float = 15.0  # a comment is sent when a stream was silent for this long
+    drain_s: float = 30.0  # after SIGTERM, time for what runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeRecipe:
+    """The settings of ``pasta serve`` that have no flag of their own."""
+
+    limits: Bounds = field(default_factory=Bounds)
+    queue: Queue = field(default_factory=Queue)
+    cors_origins: tuple[str, ...] = ()  # web sites that may call this server from a browser
+    pool_tokens: int | None = None  # cache entries for all requests together
+    strategy: str = "pasta"  # when a request does not say
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that serve nobody, as a ``UsageError``."""
+        for table in ("limits", "queue"):
+            part = getattr(self, table)
+            for key in part.__slots__:
+                least = 0 if key in ("waiting", "blocks", "drain_s") else 1e-3
+                if not getattr(part, key) >= least:
+                    raise UsageError(f"{table}.{key} is {getattr(part, key)}, which is too small")
+        if self.limits.tokens_per_thread < 3:
+            raise UsageError("limits.tokens_per_thread must be at least 3: two tags and a token")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host name or address."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_exposure(host: str, api_key: str | None, *, allows_everyone: bool) -> None:
+    """Refuse to let other machines in without a key.
+
+    Raises:
+        UsageError: the host is not loopback, there is no key, and nobody said that this is meant.
+    """
+    if api_key is not None and not api_key.strip():
+        raise UsageError("the API key is empty", hint="leave it out, or give at least a character")
+    if not is_loopback(host) and api_key is None and not allows_everyone:
+        raise UsageError(
+            f"other machines can reach {host}, and there is no API key",
+            hint="give --api-key, or --allow-unauthenticated if everyone may use this server",
+        )

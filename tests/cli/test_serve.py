@@ -1,0 +1,96 @@
+"""``pasta serve`` as a process: the answers of ``pasta run``, and its end by signals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from pasta_lm.cli.exit_codes import INTERRUPTED
+from tests.cli.conftest import Pasta
+
+
+@contextmanager
+def server(*flags: object) -> Iterator[tuple[subprocess.Popen[str], OpenAI]]:
+    """Start a server on a free port and yield it with a client; kill it if it is still there."""
+    command = [sys.executable, "-m", "pasta_lm", "serve", "--port", "0", *map(str, flags)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"running on (http://[\w.:]+)", line):
+                yield process, OpenAI(base_url=f"{found[1]}/v1", api_key="key", max_retries=0)
+                break
+        else:
+            raise AssertionError("".join(lines))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_answer_is_that_of_pasta_run_and_sigterm_ends_with_0(
+    pasta: Pasta, taught_folder: Path
+) -> None:
+    flags = ("--max-tokens", 40, "--temperature", 1, "--seed", 2)
+    expected = pasta("run", "hello", "--model", taught_folder, *flags, "--json").json
+    with server("--model", taught_folder, "--api-key", "key") as (process, client):
+        asked = {"model": str(taught_folder), "max_tokens": 40, "temperature": 1, "seed": 2}
+        messages = [{"role": "user", "content": "hello"}]
+        answer = client.chat.completions.create(messages=messages, **asked)  # type: ignore[call-overload]
+        assert answer.choices[0].message.content == expected["text"]
+        assert answer.usage.to_dict() == expected["usage"]
+        assert [one["num_tokens"] for one in answer.pasta["choices"][0]["threads"]] == [
+            one["num_tokens"] for one in expected["threads"]
+        ]
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        log = [json.loads(line) for line in process.stderr]
+        assert process.wait(30) == 0
+    (line,) = [one for one in log if one["message"] == "request"]
+    assert line["path"] == "/v1/chat/completions"
+    assert "hello" not in json.dumps(line)
+
+
+def test_sigterm_finishes_what_runs_and_a_second_one_ends_at_once(taught_folder: Path) -> None:
+    with server("--model", taught_folder, "--set", "limits.tokens=100000") as (process, client):
+        stream = client.chat.completions.create(
+            model=str(taught_folder),
+            messages=[{"role": "user", "content": "hello"}],
+            stream=True,
+            max_tokens=16_000,
+            extra_body={"pasta": {"strategy": "sequential"}},
+        )
+        next(iter(stream))
+        process.send_signal(signal.SIGTERM)
+        assert sum(1 for _, _ in zip(stream, range(20), strict=False)) == 20, "it goes on"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--host", "0.0.0.0"), "no API key"),
+        (("--api-key", ""), "empty"),
+        (("--api-key", "@/nowhere/key"), "no such file"),
+        (("--set", "limits.n=0"), "too small"),
+        (("--set", "limits.threats=1"), "did you mean 'threads'"),
+        (("--strategy", "best"), "--strategy"),
+    ],
+)
+def test_wrong_settings_end_before_a_model_is_loaded(
+    pasta: Pasta, flags: tuple[str, ...], said: str
+) -> None:
+    result = pasta("serve", "--model", "/nowhere", *flags)
+    assert result.code in (2, 3)
+    assert said in result.err

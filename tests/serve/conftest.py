@@ -1,0 +1,126 @@
+"""Servers for the tests: an ASGI client, and uvicorn on loopback in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import ScriptedBackend
+from pasta_lm.serve.server import Server, make_server
+
+SCRIPT = (
+    "Three ways, caf\u00e9 \U0001f35d:\n"
+    '<async topic="walk"> Walk every single day in the morning sun.</async>'
+    '<async topic="sleep"> Sleep < 9 hours.</async>\n'
+    '<async topic="eat"> Eat <b>greens</b> &amp; nuts, often, with <friends>.</async>'
+    "<sync/> That is all."
+)
+DOCUMENT = parse(SCRIPT, "annotator")
+TEXT = DOCUMENT.plain_text
+CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
+
+
+def scripted(**settings: Any) -> ScriptedBackend:
+    """Return a backend that writes the script."""
+    return ScriptedBackend(ScriptedEngine(DOCUMENT), **settings)
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of an application whose engine runs."""
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", **settings
+        ) as client:
+            yield client
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine; a test that hangs fails."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -> httpx.Response:
+    """Return the reply to one request."""
+
+    async def reply() -> httpx.Response:
+        async with client_of(app or create_app(scripted())) as client:
+            return await client.request(method, path, **request)
+
+    response: httpx.Response = run(reply())
+    return response
+
+
+def post(path: str, body: Any, *, app: FastAPI | None = None) -> httpx.Response:
+    """Return the reply to a JSON body."""
+    return ask("POST", path, app=app, json=body)
+
+
+def streamed(response: httpx.Response) -> list[dict[str, Any]]:
+    """Return the objects of a stream, whose last line must be ``[DONE]``."""
+    lines = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def text_of(pieces: list[dict[str, Any]], sample: int = 0) -> str:
+    """Return the text of one choice of a stream of chat pieces."""
+    choices = [one for piece in pieces for one in piece["choices"] if one["index"] == sample]
+    return "".join(one["delta"].get("content") or "" for one in choices)
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[tuple[Server, str]]:
+    """Run uvicorn on a free port of loopback, and yield it with its address."""
+    server = make_server(app, host="127.0.0.1", port=0)
+    place = socket.create_server(("127.0.0.1", 0))
+    port = place.getsockname()[1]
+    started = threading.Event()
+
+    async def serve() -> None:
+        async def notice() -> None:
+            while not server.started:
+                await asyncio.sleep(0.01)
+            started.set()
+
+        noticing = asyncio.ensure_future(notice())
+        await server._serve([place])  # without signal handlers, which threads may not set
+        await noticing
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield server, f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Return what waits until something is true; a test that waits for ever fails."""
+
+    def wait(is_true: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(2000):
+            if is_true():
+                return
+            pause.wait(0.01)
+        raise AssertionError("it never became true")
+
+    return wait

@@ -1,0 +1,252 @@
+"""What is refused, and how: 400, 401, 404, 405 or 413 with a typed error, never 500."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import UsageError
+from pasta_lm.recipe import read_recipe
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.body import parse_json
+from pasta_lm.serve.settings import Bounds, ServeRecipe, check_exposure, is_loopback
+from tests.serve.conftest import CHAT, ask, client_of, run, scripted
+
+PATH = "/v1/chat/completions"
+USER = {"role": "user", "content": "Hi"}
+
+BAD: dict[str, Any] = {
+    "a list": [],
+    "a number": 3,
+    "null": None,
+    "a text": "hello",
+    "no messages": {},
+    "empty messages": {"messages": []},
+    "messages of texts": {"messages": ["hi"]},
+    "an unknown role": {"messages": [{"role": "tool", "content": "x"}]},
+    "no role": {"messages": [{"content": "x"}]},
+    "an image": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+    "a part without text": {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+    "content that is a number": {"messages": [{"role": "user", "content": 3}]},
+    "nothing but space": {"messages": [{"role": "user", "content": "  \n"}]},
+    "too many messages": {"messages": [USER] * 1000},
+    "n of 0": {**CHAT, "n": 0},
+    "n of 17": {**CHAT, "n": 17},
+    "n as a text": {**CHAT, "n": "2"},
+    "n of true": {**CHAT, "n": True},
+    "no tokens": {**CHAT, "max_tokens": 0},
+    "half a token": {**CHAT, "max_tokens": 1.5},
+    "negative temperature": {**CHAT, "temperature": -0.1},
+    "a hot temperature": {**CHAT, "temperature": 2.1},
+    "top_p of 0": {**CHAT, "top_p": 0},
+    "top_p above 1": {**CHAT, "top_p": 1.01},
+    "top_k below -1": {**CHAT, "top_k": -2},
+    "a large seed": {**CHAT, "seed": 2**63},
+    "an empty stop": {**CHAT, "stop": ""},
+    "a stop in a list that is empty": {**CHAT, "stop": ["a", ""]},
+    "a stop that is a number": {**CHAT, "stop": [3]},
+    "too many stops": {**CHAT, "stop": ["a"] * 100},
+    "a long stop": {**CHAT, "stop": "a" * 10_000},
+    "logprobs": {**CHAT, "logprobs": True},
+    "top_logprobs": {**CHAT, "top_logprobs": 3},
+    "tools": {**CHAT, "tools": [{"type": "function"}]},
+    "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
+    "logit_bias": {**CHAT, "logit_bias": {"3": 1}},
+    "a presence penalty": {**CHAT, "presence_penalty": 0.5},
+    "stream as a text": {**CHAT, "stream": "yes"},
+    "an unknown option": {**CHAT, "pasta": {"strategie": "pasta"}},
+    "an unknown strategy": {**CHAT, "pasta": {"strategy": "best"}},
+    "no threads": {**CHAT, "pasta": {"max_threads": 0}},
+    "short blocks": {**CHAT, "pasta": {"max_tokens_per_thread": 2}},
+    "an unknown stream": {**CHAT, "pasta": {"stream": "video"}},
+    "unknown tags": {**CHAT, "pasta": {"tags": "maybe"}},
+}
+
+
+def assert_refused(response: Any, status: int = 400) -> dict[str, Any]:
+    """Check the shape of an error and return its object."""
+    assert response.status_code == status, response.text
+    (error,) = response.json().values()
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "Traceback" not in response.text
+    return dict(error)
+
+
+def test_bad_bodies_are_refused() -> None:
+    async def refuse_all() -> None:
+        async with client_of(create_app(scripted())) as client:
+            for name, body in BAD.items():
+                for changes in ({}, {"stream": True}):
+                    asked = {**changes, **body} if isinstance(body, dict) else body
+                    response = await client.post(PATH, json=asked)
+                    assert response.status_code == 400, name
+                    assert_refused(response)
+
+    run(refuse_all())
+
+
+RAW = {
+    "nothing": b"",
+    "half an object": b"{",
+    "NaN": b'{"messages": [{"role": "user", "content": "a"}], "temperature": NaN}',
+    "infinity": b'{"messages": [{"role": "user", "content": "a"}], "temperature": -Infinity}',
+    "infinity in digits": b'{"messages": [{"role": "user", "content": "a"}], "temperature": 1e999}',
+    "no UTF-8": b'{"messages": "\xff"}',
+    "half a surrogate pair": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    "half a pair as a key": b'{"\\uDfff": 1}',
+    "deep": b"[" * 100_000,
+    "many digits": b'{"n": ' + b"9" * 10_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("raw", RAW.values(), ids=RAW.keys())
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    assert_refused(ask("POST", PATH, content=raw, headers=headers))
+
+
+def test_a_whole_surrogate_pair_is_a_character() -> None:
+    assert parse_json(b'"\\ud83c\\udf5d"') == "\U0001f35d"
+
+
+def test_a_form_is_refused() -> None:
+    error = assert_refused(ask("POST", PATH, data={"messages": "x"}))
+    assert error["code"] == "content_type"
+
+
+def test_a_large_body_is_413_however_it_comes() -> None:
+    app = create_app(scripted(), ServeRecipe(limits=Bounds(body_bytes=1000)))
+    large = {"messages": [{"role": "user", "content": "a" * 2000}]}
+
+    async def parts() -> Any:
+        for _ in range(100):
+            yield b"a" * 100
+
+    assert_refused(ask("POST", PATH, app=app, json=large), 413)
+    app = create_app(scripted(), ServeRecipe(limits=Bounds(body_bytes=1000)))
+    headers = {"Content-Type": "application/json"}
+    assert_refused(ask("POST", PATH, app=app, content=parts(), headers=headers), 413)
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 3, [1, 2, 3], [[1, 2]], ["a", "b"], [], "", {"text": "a"}]
+)
+def test_a_completion_needs_one_text(prompt: Any) -> None:
+    assert_refused(ask("POST", "/v1/completions", json={"prompt": prompt}))
+
+
+@pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "frequency_penalty"])
+def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
+    response = ask("POST", "/v1/completions", json={"prompt": "a", name: 3})
+    assert name in assert_refused(response)["message"].replace("log-probabilities", "logprobs")
+
+
+def test_fields_that_ask_for_nothing_are_fine() -> None:
+    neutral = {"presence_penalty": 0.0, "logit_bias": {}, "tools": [], "echo": False, "user": "a"}
+    assert ask("POST", PATH, json={**CHAT, **neutral, "logprobs": False}).status_code == 200
+
+
+def test_another_model_is_404() -> None:
+    error = assert_refused(ask("POST", PATH, json={**CHAT, "model": "gpt-4"}), 404)
+    assert error["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("GET", PATH, 405), ("DELETE", "/health", 405)],
+)
+def test_unknown_routes_are_typed_errors(method: str, path: str, status: int) -> None:
+    assert_refused(ask(method, path), status)
+
+
+# Keys, hosts, origins
+
+KEY = "secret-\u00e9"
+
+
+@pytest.mark.parametrize(
+    "given", [None, "Bearer", "Bearer wrong", f"Basic {KEY}", KEY, "Bearer " + KEY[:-1]]
+)
+def test_every_route_but_health_needs_the_key(given: str | None) -> None:
+    app = create_app(scripted(), api_key=KEY)
+    routes = [route.path for route in app.routes if hasattr(route, "path")]
+    found = [path for path in routes if path not in ("", "/health")]
+    paths = {*found, "/v1/models", "/metrics", "/version", "/openapi.json", PATH}
+    headers = {} if given is None else {"Authorization": given.encode()}
+
+    async def refuse_all() -> None:
+        async with client_of(app) as client:
+            assert (await client.get("/health")).status_code == 200
+            for path in sorted(paths):
+                for method in ("GET", "POST"):
+                    response = await client.request(method, path, headers=headers)
+                    assert_refused(response, 401)
+
+    run(refuse_all())
+
+
+def test_the_right_key_opens() -> None:
+    headers = {"Authorization": f"Bearer {KEY}".encode()}
+    app = create_app(scripted(), api_key=KEY)
+    assert ask("POST", PATH, app=app, json=CHAT, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8000"])
+def test_without_a_key_only_names_of_this_machine_are_answered(host: str) -> None:
+    assert_refused(ask("GET", "/v1/models", headers={"Host": host}))
+
+
+def test_no_origin_is_allowed_unless_the_recipe_says_so() -> None:
+    origin = {"Origin": "https://a.example"}
+    asked = {**origin, "Access-Control-Request-Method": "POST"}
+    response = ask("OPTIONS", PATH, headers=asked)
+    assert "access-control-allow-origin" not in response.headers
+    app = create_app(scripted(), ServeRecipe(cors_origins=("https://a.example",)), api_key=KEY)
+    response = ask("OPTIONS", PATH, app=app, headers=asked)
+    assert response.status_code == 200
+    assert response.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_replies_carry_a_strict_policy_and_a_request_id() -> None:
+    response = ask("GET", "/health", headers={"X-Request-Id": "abc-1"})
+    assert response.headers["x-request-id"] == "abc-1"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    hostile = ask("GET", "/health", headers={"X-Request-Id": 'a"b c'})
+    assert len(hostile.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("localhost", True), ("::1", True)]
+    + [("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.evil", False)],
+)
+def test_other_machines_are_let_in_only_with_a_key_or_on_purpose(host: str, is_local: bool) -> None:
+    assert is_loopback(host) is is_local
+    check_exposure(host, "key", allows_everyone=False)
+    check_exposure(host, None, allows_everyone=True)
+    if is_local:
+        check_exposure(host, None, allows_everyone=False)
+    else:
+        with pytest.raises(UsageError, match="no API key"):
+            check_exposure(host, None, allows_everyone=False)
+
+
+def test_an_empty_key_is_no_key() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        check_exposure("127.0.0.1", " ", allows_everyone=False)
+
+
+def test_limits_are_read_from_a_recipe() -> None:
+    recipe = read_recipe(None, ServeRecipe, ["limits.n=4", "queue.waiting=0", "queue.ping_s=2"])
+    assert (recipe.limits.n, recipe.queue.waiting, recipe.queue.ping_s) == (4, 0, 2)
+    for change in ("limits.n=0", "queue.wall_s=0", "limits.m=3", "limits.tokens_per_thread=2"):
+        with pytest.raises(UsageError):
+            read_recipe(None, ServeRecipe, [change])
+
+
+def test_an_error_is_json_for_every_client() -> None:
+    error = assert_refused(ask("POST", PATH, json={**CHAT, "n": 17}))
+    assert json.loads(json.dumps(error))["param"] == "n"

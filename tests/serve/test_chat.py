@@ -1,0 +1,168 @@
+"""Answers of the server: whole and streamed, in reading order and as events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.language.document import Document
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import ScriptedBackend
+from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, scripted, streamed, text_of
+
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+
+
+def test_a_plain_request_gets_the_whole_text_and_the_usage() -> None:
+    body = post(CHAT_PATH, CHAT).json()
+    (choice,) = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
+    assert choice["finish_reason"] == "stop"
+    usage = body["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert body["object"] == "chat.completion"
+    assert body["pasta"]["choices"][0]["parallelism"] > 1
+    assert len(body["pasta"]["choices"][0]["threads"]) == 4
+
+
+def test_a_completion_continues_a_text() -> None:
+    body = post(TEXT_PATH, {"prompt": "Once upon", "n": 2}).json()
+    assert [choice["text"] for choice in body["choices"]] == [TEXT, TEXT]
+    assert body["object"] == "text_completion"
+    assert body["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("tags", ["strip", "keep"])
+@pytest.mark.parametrize("mode", ["text", "events"])
+def test_a_stream_is_the_whole_answer_in_reading_order(n: int, tags: str, mode: str) -> None:
+    asked = {**CHAT, "n": n, "pasta": {"tags": tags, "stream": mode}}
+    whole = post(CHAT_PATH, asked).json()
+    pieces = streamed(post(CHAT_PATH, {**asked, "stream": True}))
+    for choice in whole["choices"]:
+        assert text_of(pieces, choice["index"]) == choice["message"]["content"]
+    script = ScriptedEngine(DOCUMENT).answer()
+    expected = script.program if tags == "keep" else TEXT
+    assert whole["choices"][0]["message"]["content"] == expected
+
+
+def test_the_first_unfinished_thread_is_live_and_later_ones_are_held() -> None:
+    pieces = streamed(post(CHAT_PATH, {**CHAT, "stream": True, "pasta": {"stream": "events"}}))
+    shown = ""
+    decoded: dict[int, str] = {}
+    is_ahead = False
+    for piece in pieces:
+        facts = piece.get("pasta", {})
+        if facts.get("kind") == "text":
+            decoded[facts["thread"]] = decoded.get(facts["thread"], "") + facts["delta"]
+        shown += text_of([piece])
+        assert TEXT.startswith(shown)
+        is_ahead |= len("".join(decoded.values())) > len(shown)
+    assert is_ahead, "threads decode at the same time"
+
+
+def test_events_name_every_thread_and_count_on() -> None:
+    pieces = streamed(
+        post(CHAT_PATH, {**CHAT, "stream": True, "pasta": {"stream": "events", "trace": True}})
+    )
+    facts = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
+    assert [one["seq"] for one in facts] == list(range(1, len(facts) + 1))
+    assert all(one.keys() >= {"thread", "parent", "kind", "seq", "t_ms", "delta"} for one in facts)
+    started = [(one["parent"], one["topic"]) for one in facts if one["kind"] == "started"]
+    assert started == [(None, None), (0, "walk"), (0, "sleep"), (0, "eat")]
+    assert [one["joined"] for one in facts if one["kind"] == "synced"] == [[1, 2, 3]]
+    assert facts[-1]["trace"]["version"] == 1
+
+
+@pytest.mark.parametrize("stop", ["every", "hours", "greens", "That", "all."])
+@pytest.mark.parametrize("tags", ["strip", "keep"])
+def test_a_stop_string_never_shows_in_a_stream(stop: str, tags: str) -> None:
+    asked = {**CHAT, "stop": [stop], "pasta": {"tags": tags}}
+    whole = post(CHAT_PATH, asked).json()["choices"][0]["message"]["content"]
+    text = text_of(streamed(post(CHAT_PATH, {**asked, "stream": True})))
+    assert text == whole
+    assert stop not in text
+
+
+@pytest.mark.parametrize("options", [{"max_threads": 1}, {"max_threads": 2}])
+@pytest.mark.parametrize("tags", ["strip", "keep"])
+def test_deferred_threads_keep_their_place(options: dict[str, Any], tags: str) -> None:
+    asked = {**CHAT, "stream": True, "pasta": {**options, "tags": tags}}
+    script = ScriptedEngine(DOCUMENT).answer()
+    text = text_of(streamed(post(CHAT_PATH, asked)))
+    assert text == (script.program if tags == "keep" else TEXT)
+
+
+def test_every_limit_on_tokens_gives_the_same_text_streamed_and_whole() -> None:
+    for max_tokens in range(1, 60, 3):
+        asked = {**CHAT, "max_tokens": max_tokens, "pasta": {"max_threads": 2}}
+        whole = post(CHAT_PATH, asked).json()["choices"][0]
+        pieces = streamed(post(CHAT_PATH, {**asked, "stream": True}))
+        assert text_of(pieces) == whole["message"]["content"]
+        assert pieces[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
+
+
+HOSTILE = [
+    "a < b & c &lt; &amp;lt; <promise <sync/ </async <syncs <sync",
+    "<script>alert(1)</script>\u202e \u2028 \x85 \x00 end",
+    "<" * 50 + "promise/> &" + "amp;" * 40 + "lt;promise <",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("tags", ["strip", "keep"])
+def test_hostile_text_comes_out_as_it_is(hostile: str, tags: str) -> None:
+    from pasta_lm.language.document import Block
+    from pasta_lm.language.events import Text
+
+    document = Document((Text(hostile), Block('a "t" & <', None, (Text(f" {hostile}"),))))
+    app = create_app(ScriptedBackend(ScriptedEngine(document)))
+    response = post(CHAT_PATH, {**CHAT, "stream": True, "pasta": {"tags": tags}}, app=app)
+    assert not set("\u2028\x85") & set(response.text)
+    text = text_of(streamed(response))
+    if tags == "strip":
+        assert text == document.plain_text
+    else:
+        assert parse(text).plain_text == document.plain_text
+
+
+def test_usage_comes_last_when_it_is_asked_for() -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    pieces = streamed(post(CHAT_PATH, {**CHAT, **options}))
+    assert pieces[-1]["choices"] == []
+    assert pieces[-1]["usage"] == post(CHAT_PATH, CHAT).json()["usage"]
+    assert all(piece["usage"] is None for piece in pieces[:-1])
+
+
+def test_limits_are_lowered_and_echoed() -> None:
+    asked = {**CHAT, "max_tokens": 10**6, "seed": 7, "pasta": {"max_threads": 500}}
+    echoed = post(CHAT_PATH, asked).json()["pasta"]
+    assert (echoed["max_tokens"], echoed["max_threads"], echoed["seed"]) == (4096, 65, 7)
+    pieces = streamed(post(CHAT_PATH, {**asked, "stream": True}))
+    assert pieces[0]["pasta"]["max_tokens"] == 4096
+
+
+def test_several_turns_and_parts_are_one_prompt() -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi "}] * 2},
+        {"role": "assistant", "content": '<promise topic="a" tokens="1"/>'},
+        {"role": "user", "content": "<sync/>"},
+    ]
+    body = post(CHAT_PATH, {"messages": messages, "user": "x", "metadata": {}}).json()
+    assert body["choices"][0]["message"]["content"] == TEXT
+
+
+def test_models_version_and_metrics_are_there() -> None:
+    from tests.serve.conftest import ask
+
+    app = create_app(scripted())
+    assert ask("GET", "/v1/models").json()["data"][0]["id"] == "script"
+    assert ask("GET", "/version").json()["version"]
+    post(CHAT_PATH, CHAT, app=app)
+    del app
+    assert json.loads(ask("GET", "/health").text) == {"status": "ok"}

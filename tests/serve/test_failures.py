@@ -1,0 +1,298 @@
+"""Clients that go away, engines that fail, queues that are full: nothing leaks, nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from pasta_lm.engines.request import StreamEvent
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import ScriptedBackend
+from pasta_lm.serve.event_stream import EventStream
+from pasta_lm.serve.guard import JsonLines
+from pasta_lm.serve.settings import Queue, ServeRecipe
+from tests.serve.conftest import CHAT, DOCUMENT, TEXT, client_of, run, scripted, streamed, text_of
+
+PATH = "/v1/chat/completions"
+STREAM = {**CHAT, "stream": True}
+
+
+class Held(ScriptedBackend):
+    """A backend whose steps wait until somebody lets them go on, or raise an error."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(ScriptedEngine(DOCUMENT), **settings)
+        self.may_step = threading.Event()
+        self.error: BaseException | None = None
+        self.num_steps = 0
+
+    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+        self.num_steps += 1
+        if not self.may_step.is_set():
+            time.sleep(0.002)
+            if self.error is None:
+                return []
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return super().step()
+
+
+def recipe(**queue: Any) -> ServeRecipe:
+    return ServeRecipe(queue=Queue(**queue))
+
+
+async def settle(is_true: Any) -> None:
+    """Wait until something is true."""
+    for _ in range(1000):
+        if is_true():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never became true")
+
+
+def is_idle(app: Any) -> bool:
+    engine = app.state.service.engine
+    load = engine.load
+    is_empty = not engine.backend.has_work and not load.num_orphan_threads
+    return is_empty and load.num_running == load.num_waiting == 0
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM, {**STREAM, "n": 4}])
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_client_that_goes_away_leaves_nothing(body: dict[str, Any], is_queued: bool) -> None:
+    async def leave() -> None:
+        backend = Held(capacity=0 if is_queued else 8)
+        app = create_app(backend)
+        async with client_of(app) as client:
+            gone = asyncio.ensure_future(client.post(PATH, json=body))
+            engine = app.state.service.engine
+            await settle(lambda: engine.load.num_running + engine.load.num_waiting == 1)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            await settle(lambda: is_idle(app))
+
+    run(leave())
+
+
+def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() -> None:
+    async def fail() -> None:
+        backend = Held()
+        app = create_app(backend)
+        async with client_of(app) as client:
+            asked = [asyncio.ensure_future(client.post(PATH, json=one)) for one in (CHAT, STREAM)]
+            await settle(lambda: app.state.service.engine.load.num_running == 2)
+            backend.error = ValueError("a secret detail")
+            whole, stream = await asyncio.gather(*asked)
+            assert whole.status_code == 500
+            assert whole.json()["error"]["code"] == "engine_error"
+            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+            assert "secret" not in whole.text + stream.text
+            backend.may_step.set()
+            assert (await client.get("/health")).status_code == 200
+            again = await client.post(PATH, json=CHAT)
+            assert again.json()["choices"][0]["message"]["content"] == TEXT
+            assert is_idle(app) or await settle(lambda: is_idle(app)) is None
+
+    run(fail())
+
+
+def test_a_dead_engine_is_told_to_every_client_and_to_health() -> None:
+    async def die() -> None:
+        backend = Held(capacity=2)
+        app = create_app(backend)
+        async with client_of(app) as client:
+            bodies = [CHAT, STREAM, CHAT, STREAM]  # two of them are queued
+            asked = [asyncio.ensure_future(client.post(PATH, json=one)) for one in bodies]
+            load = app.state.service.engine
+            await settle(lambda: load.load.num_running == load.load.num_waiting == 2)
+            backend.error = SystemExit()
+            replies = await asyncio.gather(*asked)
+            assert [reply.status_code for reply in replies] == [500, 200, 500, 500]
+            assert streamed(replies[1])[-1]["error"]["code"] == "engine_dead"
+            assert (await client.get("/health")).status_code == 503
+            late = await client.post(PATH, json=CHAT)
+            assert late.status_code == 503
+            assert "retry-after" in late.headers
+
+    run(die())
+
+
+def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> None:
+    async def fill() -> None:
+        app = create_app(Held(capacity=0), recipe(waiting=0, wait_s=0.1))
+        async with client_of(app) as client:
+            first = asyncio.ensure_future(client.post(PATH, json=STREAM))
+            await settle(lambda: app.state.service.engine.load.num_waiting == 1)
+            full = await client.post(PATH, json=CHAT)
+            for reply, code in ((full, "queue_full"), (await first, "queue_wait")):
+                assert reply.status_code == 503
+                assert int(reply.headers["retry-after"]) > 0
+                assert reply.json()["error"]["code"] == code
+            await settle(lambda: is_idle(app))
+
+    run(fill())
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [({"wall_s": 0.1}, "wall_time"), ({"stall_s": 0.1}, "stall")]
+)
+def test_a_response_that_takes_too_long_ends_with_an_error_and_done(
+    limit: dict[str, float], code: str
+) -> None:
+    async def wait() -> None:
+        app = create_app(Held(), recipe(**limit))
+        async with client_of(app) as client:
+            assert streamed(await client.post(PATH, json=STREAM))[-1]["error"]["code"] == code
+            whole = await client.post(PATH, json=CHAT)
+            assert (whole.status_code, whole.json()["error"]["code"]) == (503, code)
+            await settle(lambda: is_idle(app))
+
+    run(wait())
+
+
+def test_a_silent_stream_is_pinged() -> None:
+    async def listen() -> str:
+        backend = Held()
+        app = create_app(backend, recipe(ping_s=0.02))
+        async with client_of(app) as client:
+            asked = asyncio.ensure_future(client.post(PATH, json=STREAM))
+            await asyncio.sleep(0.2)
+            backend.may_step.set()
+            return (await asked).text
+
+    text = run(listen())
+    assert text.count(": ping\n\n") >= 2
+    assert "data: [DONE]" in text
+
+
+def test_a_reader_that_does_not_read_is_dropped() -> None:
+    closed = []
+
+    async def read_nothing(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(60)
+
+    async def never() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def texts() -> Any:
+        while True:
+            yield "data: {}\n\n"
+
+    async def send() -> None:
+        stream = EventStream(
+            texts(),
+            Queue(send_s=0.05),
+            close=lambda: closed.append("closed"),
+            slow=lambda: closed.append("slow"),
+        )
+        await stream({"type": "http"}, never, read_nothing)
+
+    run(send())
+    assert closed == ["slow", "closed"]
+
+
+def test_what_a_slow_reader_has_not_read_is_bounded() -> None:
+    async def fall_behind() -> None:
+        app = create_app(scripted(), recipe(unread_steps=3))
+        async with client_of(app):
+            service = app.state.service
+            from pasta_lm.engines.request import SamplingParams
+            from pasta_lm.serve.api_error import ApiError
+            from pasta_lm.serve.backends import Prompt
+
+            request = service.backend.prepare(Prompt("a"), SamplingParams())
+            stream = service.engine.submit(request)
+            await asyncio.sleep(0.3)
+            assert stream.num_unread <= 4
+            with pytest.raises(ApiError, match="too slow"):
+                await stream.next()
+
+    run(fall_behind())
+
+
+def test_draining_refuses_new_work_and_finishes_what_runs() -> None:
+    async def drain() -> None:
+        backend = Held()
+        app = create_app(backend)
+        async with client_of(app) as client:
+            running = asyncio.ensure_future(client.post(PATH, json=STREAM))
+            await settle(lambda: app.state.service.engine.load.num_running == 1)
+            app.state.service.engine.drain()
+            assert (await client.post(PATH, json=CHAT)).status_code == 503
+            assert (await client.get("/health")).json() == {"status": "draining"}
+            backend.may_step.set()
+            assert text_of(streamed(await running)) == TEXT
+
+    run(drain())
+
+
+def test_what_is_not_finished_at_the_deadline_is_told_so() -> None:
+    async def drain() -> None:
+        app = create_app(Held(), recipe(drain_s=0.05))
+        async with client_of(app) as client:
+            running = asyncio.ensure_future(client.post(PATH, json=STREAM))
+            await settle(lambda: app.state.service.engine.load.num_running == 1)
+            app.state.service.engine.drain()
+            assert streamed(await running)[-1]["error"]["code"] == "shutdown"
+
+    run(drain())
+
+
+# Metrics and the log
+
+
+def test_metrics_have_vllm_s_names_and_ours() -> None:
+    async def read() -> str:
+        app = create_app(scripted())
+        async with client_of(app) as client:
+            await client.post(PATH, json={**CHAT, "n": 2})
+            await client.post(PATH, json={**CHAT, "max_tokens": 5})
+            await settle(lambda: is_idle(app))
+            return (await client.get("/metrics")).text
+
+    text = run(read())
+    model = 'model_name="script"'
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert f"pasta:{name}{{{model}}} 0.0" in text
+    for name, number in (
+        ("time_to_first_token_seconds", 2),
+        ("e2e_request_latency_seconds", 2),
+        ("parallelism", 3),
+        ("critical_path_tokens", 3),
+    ):
+        assert f"pasta:{name}_count{{{model}}} {number}.0" in text
+    assert f'pasta:request_success_total{{finished_reason="length",{model}}} 1.0' in text
+    assert f'pasta:limit_hits_total{{limit="length",{model}}} 1.0' in text
+    assert f"pasta:num_orphan_threads{{{model}}} 0.0" in text
+    assert "pasta:inter_token_latency_seconds_bucket" in text
+
+
+@pytest.mark.parametrize("logs_prompts", [False, True])
+def test_the_log_has_a_line_a_request_and_prompts_only_on_demand(
+    logs_prompts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write() -> httpx.Response:
+        app = create_app(scripted(), logs_prompts=logs_prompts)
+        async with client_of(app) as client:
+            return await client.post(PATH, json=STREAM, headers={"X-Request-Id": "one"})
+
+    with caplog.at_level(logging.INFO, "pasta_lm.serve"):
+        run(write())
+    (record,) = [one for one in caplog.records if one.name == "pasta_lm.serve.requests"]
+    line = json.loads(JsonLines().format(record))
+    assert (line["request_id"], line["status"], line["path"]) == ("one", 200, PATH)
+    assert line["num_threads"] == [4]
+    assert ("live well" in json.dumps(line)) is logs_prompts
+    assert "morning sun" not in json.dumps(line)

@@ -1,0 +1,133 @@
+"""The server over the local engine: the answers of ``Pasta.samples``, and no page left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.language.tags import PIECES
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import Prompt, TorchBackend
+from pasta_lm.strategies.model import Pasta
+from tests.models import loaded
+from tests.serve.conftest import client_of, post, run, streamed, text_of
+from tests.serve.test_failures import settle
+
+PATH = "/v1/chat/completions"
+ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
+
+
+def model(pool_tokens: int = 4096) -> Pasta:
+    """Return a tiny random model that forks a lot."""
+    return Pasta(TorchEngine(loaded("llama"), pool_tokens=pool_tokens, captures=False))
+
+
+def chat(content: str, **changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], **ASKED, **changes}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"max_threads": 2}, {"strategy": "sequential"}])
+def test_the_answer_is_that_of_the_python_interface(seed: int, options: dict[str, Any]) -> None:
+    strategy = options.get("strategy", "pasta")
+    max_threads = options.get("max_threads")
+    params = SamplingParams(max_tokens=60, temperature=1.0, seed=seed, n=2, max_threads=max_threads)
+    messages = [{"role": "user", "content": "hello"}]
+    answers = model().samples(messages, params, strategy=strategy)
+    asked = chat("hello", seed=seed, pasta={**options, "tags": "keep"})
+    app = create_app(TorchBackend(model(), "tiny"))
+    body = post(PATH, asked, app=app).json()
+    texts = [choice["message"]["content"] for choice in body["choices"]]
+    assert texts == [answer.program for answer in answers]
+    if strategy == "pasta":
+        assert any(len(answer.trace.threads) > 1 for answer in answers)
+    app = create_app(TorchBackend(model(), "tiny"))
+    pieces = streamed(post(PATH, {**asked, "stream": True}, app=app))
+    assert [text_of(pieces, sample) for sample in range(2)] == texts
+
+
+def test_company_does_not_change_an_answer() -> None:
+    async def together() -> list[str]:
+        async with client_of(create_app(TorchBackend(model(), "tiny"))) as client:
+            bodies = [chat(f"hello {number % 3}", seed=number % 3) for number in range(9)]
+            replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
+            return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+
+    texts = run(together())
+    assert texts[:3] * 3 == texts
+
+
+def test_tags_that_a_user_types_are_text() -> None:
+    backend = TorchBackend(model(), "tiny")
+    vocabulary = loaded("llama").vocabulary
+    typed = "".join(PIECES[:6]) + '<promise topic="a" tokens="3"/><async>b</async><sync/>'
+    turns = [{"role": role, "content": typed} for role in ("system", "user", "assistant", "user")]
+    for content in (turns, typed):
+        ids = backend.prepare(Prompt(content), SamplingParams()).prompt
+        assert not set(ids) & set(vocabulary.piece_ids.values())
+
+
+def test_a_completion_is_not_read_by_the_chat_template() -> None:
+    backend = TorchBackend(model(), "tiny")
+    vocabulary = loaded("llama").vocabulary
+    ids = backend.prepare(Prompt("Once upon"), SamplingParams()).prompt
+    assert list(ids) == vocabulary.encode_prompt("Once upon")
+
+
+def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() -> None:
+    app = create_app(TorchBackend(model(pool_tokens=256), "tiny"))
+    body = post(PATH, chat("hello", max_tokens=4000, n=1), app=app).json()
+    assert 100 < body["pasta"]["max_tokens"] < 256
+    app = create_app(TorchBackend(model(pool_tokens=64), "tiny"))
+    response = post(PATH, chat("hello " * 300), app=app)
+    assert response.status_code == 400
+    assert "cache" in response.json()["error"]["message"]
+
+
+def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
+    async def crowd() -> int:
+        app = create_app(TorchBackend(model(pool_tokens=300), "tiny"))
+        async with client_of(app) as client:
+            replies = await asyncio.gather(
+                *(client.post(PATH, json=chat("hello", seed=seed)) for seed in range(6))
+            )
+            assert {reply.status_code for reply in replies} == {200}
+            engine = app.state.service.engine
+            await settle(lambda: engine.load.num_running == 0)
+            assert engine.load.cache_usage == 0.0
+            return len(replies)
+
+    assert run(crowd()) == 6
+
+
+def test_a_client_that_goes_away_frees_every_page() -> None:
+    async def leave() -> None:
+        own = model()
+        app = create_app(TorchBackend(own, "tiny"))
+        async with client_of(app) as client:
+            engine = app.state.service.engine
+            for body in (chat("hello", max_tokens=900), chat("a", max_tokens=900, stream=True)):
+                asked = asyncio.ensure_future(client.post(PATH, json=body))
+                await settle(lambda: engine.load.num_running == 1)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                await settle(lambda: not own.engine.has_work)
+                assert own.engine.pool.num_free_pages == own.engine.pool.num_pages
+                await settle(lambda: engine.load.num_running == 0)
+
+    run(leave())
+
+
+def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:
+    asked = chat("hello", n=1, max_tokens=80, pasta={"strategy": "sot"})
+    app = create_app(TorchBackend(model(), "tiny"))
+    whole = post(PATH, asked, app=app).json()["choices"][0]["message"]["content"]
+    app = create_app(TorchBackend(model(), "tiny"))
+    assert text_of(streamed(post(PATH, {**asked, "stream": True}, app=app))) == whole
+    app = create_app(TorchBackend(model(), "tiny"))
+    body = {"prompt": "Once", "pasta": {"strategy": "sot"}}
+    assert post("/v1/completions", body, app=app).status_code == 400
