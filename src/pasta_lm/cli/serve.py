@@ -52,6 +52,7 @@ def serve(
     SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
     once. The log is JSON lines on standard error.
     """
+    from pasta_lm import __version__
     from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import create_app
@@ -76,6 +77,7 @@ def serve(
         api_key=key,
         only_loopback=key is None and is_loopback(host),
         logs_prompts=log_prompts,
+        version=__version__,
     )
     log_as_json()
     server = make_server(app, host=host, port=port)

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from pasta_lm import __version__
 from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
@@ -36,6 +35,7 @@ def create_app(
     api_key: str | None = None,
     only_loopback: bool = True,
     logs_prompts: bool = False,
+    version: str = "unknown",
 ) -> FastAPI:
     """Return the application; its engine starts and ends with its lifespan.
 
@@ -45,6 +45,7 @@ def create_app(
         api_key: What clients must send; None: nothing.
         only_loopback: Refuse requests to other names than this machine's own.
         logs_prompts: Write prompts into the log.
+        version: What ``/version`` says.
     """
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe, logs_prompts=logs_prompts)
@@ -56,10 +57,10 @@ def create_app(
         service.engine.stop()
 
     app = FastAPI(
-        title="pasta-lm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.service, app.state.recipe = service, recipe
-    app.include_router(_routes(service))
+    app.include_router(_routes(service, version))
     _handle_errors(app)
     if STATIC.is_dir():
         app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
@@ -74,7 +75,7 @@ def create_app(
     return app
 
 
-def _routes(service: Service) -> APIRouter:
+def _routes(service: Service, number: str) -> APIRouter:
     router = APIRouter(route_class=StrictRoute)
     began = int(time.time())
 
@@ -102,7 +103,7 @@ def _routes(service: Service) -> APIRouter:
 
     @router.get("/version")
     async def version() -> dict[str, str]:
-        return {"version": __version__}
+        return {"version": number}
 
     return router
 
