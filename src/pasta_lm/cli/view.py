@@ -1,4 +1,4 @@
-"""``pasta view``: show the trace of one response as a picture, or convert it for Perfetto."""
+"""``pasta view``: show a trace as a picture or as a page, or convert it for Perfetto."""
 
 from __future__ import annotations
 
@@ -26,30 +26,69 @@ def view(
             help="Write the trace for ui.perfetto.dev to this file.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        option(
+            "--html",
+            metavar="OUT.html",
+            help="Write a page to this file: lanes, document and program of the run, for any "
+            "browser, offline.",
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        option(
+            "--beside",
+            metavar="TRACE.json",
+            help="With --html: another run of the same prompt, shown above on one clock. May be "
+            "repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Show a trace: when each thread decoded and when it waited."""
     import sys
 
-    from pasta_lm.cli.terminal import console, glyphs, read_text, write_text
+    from pasta_lm.cli.terminal import console, glyphs, write_text
     from pasta_lm.cli.thread_view import picture, summary
-    from pasta_lm.errors import InputError
-    from pasta_lm.interpreter.trace import Trace, to_perfetto
+    from pasta_lm.errors import UsageError
+    from pasta_lm.interpreter.trace import to_perfetto
 
-    try:
-        trace = Trace.from_json(read_text(file))
-    except InputError as exc:
-        where = "" if file in exc.message else f"{file}: "
-        hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"
-        raise InputError(where + exc.message, hint=hint) from exc
+    if beside and html is None:
+        raise UsageError("--beside belongs to --html", hint="add --html OUT.html")
+    trace = _read(file)
     if perfetto is not None:
         write_text(perfetto, to_perfetto(trace))
         typer.echo(f"pasta: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
+    if html is not None:
+        write_text(html, _page([_read(one) for one in beside or ()], trace))
+        typer.echo(f"pasta: wrote {html}; open it in a browser", err=True)
+    if perfetto is not None or html is not None:
         return
     out = console(sys.stdout)
     print_facts(_facts(trace))
     out.print()
     out.print(picture(trace, out.width, glyphs(out)))
     out.print(f"\n{summary(trace)}", soft_wrap=True)
+
+
+def _read(file: str) -> Trace:
+    from pasta_lm.cli.terminal import read_text
+    from pasta_lm.errors import InputError
+    from pasta_lm.interpreter.trace import Trace
+
+    try:
+        return Trace.from_json(read_text(file))
+    except InputError as exc:
+        where = "" if file in exc.message else f"{file}: "
+        hint = exc.hint or "name a trace that `pasta run --trace FILE` wrote"
+        raise InputError(where + exc.message, hint=hint) from exc
+
+
+def _page(others: list[Trace], trace: Trace) -> str:
+    from pasta_lm.serve.page import page_of
+    from pasta_lm.serve.run_data import run_data
+
+    return page_of([run_data(one, one.strategy or "run") for one in (*others, trace)])
 
 
 def _facts(trace: Trace) -> list[tuple[str, str]]:

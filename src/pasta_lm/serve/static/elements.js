@@ -1,0 +1,58 @@
+// Elements of the page. Text enters as text: nothing here, or anywhere, parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const NUM_HUES = 8;
+const NUM_MARKS = 5;
+
+// Controls and overrides of direction would act on the page, so they are shown by number.
+const ACTS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+
+export function visible(text) {
+  return text.replace(ACTS, (one) => {
+    const number = one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+    return `⟨U+${number}⟩`;
+  });
+}
+
+export function element(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+export function drawn(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) node.setAttribute(key, value);
+  }
+  node.append(...children.filter((one) => one !== null));
+  return node;
+}
+
+// A colour and a mark for each thread. Eight and five have no common factor: forty pairs.
+export function look(thread) {
+  if (thread === 0) return { hue: "hue-main", mark: 0 };
+  return { hue: `hue-${(thread - 1) % NUM_HUES}`, mark: (thread - 1) % NUM_MARKS };
+}
+
+export function nameOf(thread) {
+  if (thread.parent === null) return "main";
+  const topic = visible((thread.topic ?? "").split(/\s+/).join(" ").trim());
+  return topic ? `${thread.id} ${topic}` : `thread ${thread.id}`;
+}
+
+// The name inside a sentence, where a number alone would read as a count.
+export function called(thread) {
+  return thread.parent === null ? "main" : `thread ${nameOf(thread).replace(" ", " (")})`.replace("thread thread", "thread");
+}
+
+export function chip(thread) {
+  const { hue, mark } = look(thread.id);
+  const number = thread.parent === null ? "m" : String(thread.id);
+  return element("span", { class: `chip ${hue} mark-${mark}`, "aria-hidden": "true" }, number);
+}
+
+export function plural(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+}

@@ -1,0 +1,282 @@
+// The lanes of one run: a bar for each thread over the passes, its forks, syncs and waits.
+
+import { chip, drawn, element, look, nameOf, plural } from "./elements.js";
+
+const TICKS = 8;
+const FEW = 12;
+const MANY = 28;
+const MAX_GHOST = 2.2; // lanes keep their width: a longer ghost bar ends at the edge
+
+export class LanesView {
+  constructor(stage, run, root) {
+    this.stage = stage;
+    this.run = run;
+    this.labels = element("ol", { class: "labels" });
+    this.picture = drawn("svg", { class: "picture", role: "img" });
+    this.heading = element("h2", { class: "run-name" });
+    this.root = element("div", { class: "lanes" }, this.labels, this.picture);
+    root.append(...(stage.runs.length > 1 ? [this.nameButton()] : []), this.root);
+    this.buildLabels();
+    this.picture.addEventListener("pointermove", (event) => this.point(event));
+    this.picture.addEventListener("pointerleave", () => this.stage.hover(null));
+    this.picture.addEventListener("click", (event) => this.click(event));
+    stage.on("clock", () => this.draw());
+    stage.on("time", () => this.showTime());
+    stage.on("hover pick run", () => this.showFocus());
+    new ResizeObserver(() => this.draw()).observe(this.picture.parentElement);
+  }
+
+  nameButton() {
+    const button = element("button", { type: "button", class: "run-name" }, this.run.name);
+    button.addEventListener("click", () => this.stage.show(this.run));
+    const show = () => button.setAttribute("aria-pressed", String(this.stage.run === this.run));
+    this.stage.on("run", show);
+    show();
+    return button;
+  }
+
+  get rowHeight() {
+    const count = this.run.threads.length;
+    if (count <= FEW) return 26;
+    return count <= MANY ? 20 : 15;
+  }
+
+  // The bar of the same answer written by one thread has no clock, only a number of tokens.
+  get hasGhost() {
+    return this.stage.clock === "passes" && this.run.threads.length > 1;
+  }
+
+  get domain() {
+    const { runs, clock, end } = this.stage;
+    if (clock === "seconds") return end;
+    const ghosts = runs.map((run) => (run.threads.length > 1 ? run.facts.num_content_tokens ?? 0 : 0));
+    return Math.max(end, Math.min(MAX_GHOST * end, Math.max(...ghosts)));
+  }
+
+  x(pass) {
+    return (this.stage.place(this.run, pass) / this.domain) * this.width;
+  }
+
+  y(thread) {
+    return thread * this.rowHeight + this.rowHeight / 2;
+  }
+
+  buildLabels() {
+    this.buttons = this.run.threads.map((thread) => {
+      const button = element("button", { type: "button", title: nameOf(thread) }, chip(thread), element("span", {}, nameOf(thread).replace(/^\d+ /, "")));
+      button.addEventListener("click", () => this.pick(thread.id, null));
+      button.addEventListener("pointerenter", () => this.hover(thread.id));
+      button.addEventListener("pointerleave", () => this.stage.hover(null));
+      button.addEventListener("keydown", (event) => this.press(event, thread));
+      return button;
+    });
+    this.labels.replaceChildren(...this.buttons.map((button) => element("li", {}, button)));
+  }
+
+  draw() {
+    this.width = Math.max(80, this.root.clientWidth - this.labels.offsetWidth - 8);
+    const count = this.run.threads.length;
+    this.rows = count * this.rowHeight;
+    const height = this.rows + (this.hasGhost ? 26 : 4) + 22;
+    this.root.className = `lanes rows-${this.rowHeight}`;
+    this.picture.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
+    this.picture.setAttribute("width", this.width);
+    this.picture.setAttribute("height", height);
+    this.picture.setAttribute("aria-label", this.describe());
+    this.lanes = this.run.threads.map((thread) => this.lane(thread));
+    this.future = drawn("rect", { class: "future", y: 0, height: this.rows });
+    this.playhead = drawn("line", { class: "playhead", y1: 0, y2: height - 20 });
+    this.cursor = drawn("rect", { class: "cursor", width: 0, height: this.rowHeight - 2 });
+    this.unseen = drawn("g", { class: "unseen" });
+    this.picture.replaceChildren(
+      this.axis(height),
+      ...(this.hasGhost ? [this.ghost()] : []),
+      drawn("g", {}, ...this.run.threads.slice(1).map((thread) => this.fork(thread))),
+      drawn("g", {}, ...this.run.syncs.flatMap((sync) => this.sync(sync))),
+      ...this.lanes,
+      this.criticalPath(),
+      this.unseen,
+      this.future,
+      this.finish(),
+      this.cursor,
+      this.playhead,
+    );
+    this.showTime();
+    this.showFocus();
+  }
+
+  describe() {
+    const { facts, threads, syncs } = this.run;
+    return `${plural(threads.length, "thread")} over ${plural(this.run.passes, "pass")}, `
+      + `${plural(syncs.length, "sync")}, critical path ${facts.critical_path}. The table below says the same in words.`;
+  }
+
+  lane(thread) {
+    const { hue, mark } = look(thread.id);
+    const height = Math.round(this.rowHeight * 0.5);
+    const y = this.y(thread.id) - height / 2;
+    const stretches = this.run.stretches(thread.id);
+    const lane = drawn("g", { class: `lane ${hue}` });
+    stretches.forEach(([first, last], index) => {
+      const before = stretches[index - 1];
+      if (before) lane.append(this.box("waits", before[1], first, y + height * 0.2, height * 0.6));
+      lane.append(this.box("bar", first, last, y, height));
+      if (mark) lane.append(this.box("mark", first, last, y, height, `url(#mark-${mark})`));
+    });
+    return lane;
+  }
+
+  box(kind, first, last, y, height, fill = kind === "waits" ? "url(#waits)" : null) {
+    const [left, right] = [this.x(first), this.x(last)];
+    return drawn("rect", { class: kind, x: left, y, width: Math.max(0.75, right - left), height, rx: kind === "waits" ? 0 : 2, fill });
+  }
+
+  fork(thread) {
+    const promise = this.run.threads[thread.parent].tokens.find((token) => token.forks === thread.id);
+    const start = this.run.stretches(thread.id)[0]?.[0];
+    if (start === undefined) return "";
+    const [from, to] = [this.x(promise?.fed ?? start), this.x(start)];
+    const d = `M${from} ${this.y(thread.parent)} V${this.y(thread.id)} H${to}`;
+    return drawn("g", { class: `fork ${look(thread.id).hue}` }, drawn("path", { d }), drawn("circle", { cx: from, cy: this.y(thread.parent), r: 2.5 }));
+  }
+
+  sync({ thread, joined, step }) {
+    const at = this.x(step);
+    return joined.map((child) => {
+      const end = this.run.stretches(child).at(-1)?.[1];
+      if (end === undefined) return "";
+      const d = `M${this.x(end)} ${this.y(child)} H${at} V${this.y(thread)}`;
+      return drawn("g", { class: `sync ${look(child).hue}` }, drawn("path", { d }));
+    });
+  }
+
+  criticalPath() {
+    const tokens = this.run.tokens.filter((token) => token.critical).toSorted((one, other) => one.fed - other.fed || one.number - other.number);
+    const below = (thread) => this.y(thread) + this.rowHeight * 0.25 + 3;
+    const points = [];
+    let right = 0;
+    for (const { thread, fed } of tokens) {
+      points.push(`${Math.max(right, this.x(fed))} ${below(thread)}`, `${this.x(fed + 1)} ${below(thread)}`);
+      right = this.x(fed + 1);
+    }
+    return drawn("path", { class: "critical", d: points.length ? `M${points.join("L")}` : "" });
+  }
+
+  ghost() {
+    const count = this.run.facts.num_content_tokens ?? 0;
+    const [y, right] = [this.rows + 5, (count / this.domain) * this.width];
+    const text = `${plural(count, "token")} one after another${right > this.width ? " →" : ""}`;
+    return drawn("g", { class: "ghost" },
+      drawn("rect", { x: 0.5, y, width: Math.max(0, right - 1), height: 15, rx: 2 }),
+      drawn("text", { x: 6, y: y + 11 }, text));
+  }
+
+  axis(height) {
+    const rough = this.domain / Math.max(2, Math.min(TICKS, this.width / 70));
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+    const axis = drawn("g", { class: "axis" });
+    for (let at = 0; at <= this.domain; at += step) {
+      const x = (at / this.domain) * this.width;
+      const anchor = at === 0 ? "start" : x > this.width - 20 ? "end" : "middle";
+      const label = this.stage.clock === "seconds" ? `${Number(at.toPrecision(3))} s` : String(Math.round(at));
+      axis.append(
+        drawn("line", { x1: x, x2: x, y1: 0, y2: height - 20 }),
+        drawn("text", { x, y: height - 6, "text-anchor": anchor }, label),
+      );
+    }
+    return axis;
+  }
+
+  finish() {
+    const x = this.x(this.run.passes);
+    const line = drawn("line", { x1: x - 1, x2: x - 1, y1: 0, y2: this.rows });
+    const isRight = x + 60 < this.width;
+    if (!isRight) return drawn("g", { class: "finish" }, line);
+    return drawn("g", { class: "finish" }, line, drawn("text", { x: x + 6, y: this.y(0) + 4 }, this.ending()));
+  }
+
+  // How this run ends, against the first one where there are several.
+  ending() {
+    const [first] = this.stage.runs;
+    if (first !== this.run) return `${(this.stage.endOf(first) / this.stage.endOf(this.run)).toFixed(2)}× sooner`;
+    return this.stage.clock === "seconds" ? `${this.stage.endOf(this.run).toFixed(2)} s` : plural(this.run.passes, "pass");
+  }
+
+  showTime() {
+    if (!this.future) return;
+    const x = Math.min(this.x(this.run.passes), (this.stage.now / this.domain) * this.width);
+    this.future.setAttribute("x", x);
+    this.future.setAttribute("width", Math.max(0, this.x(this.run.passes) - x - 2));
+    const isOver = this.stage.now >= this.stage.endOf(this.run);
+    this.playhead.setAttribute("transform", `translate(${x} 0)`);
+    this.playhead.classList.toggle("over", isOver);
+  }
+
+  showFocus() {
+    if (!this.lanes) return;
+    const isShown = this.stage.run === this.run;
+    const focus = isShown ? this.stage.focus : null;
+    const picked = isShown ? this.stage.picked : null;
+    this.root.classList.toggle("focused", focus !== null && !picked?.token);
+    this.lanes.forEach((lane, thread) => lane.classList.toggle("focus", thread === focus));
+    this.buttons.forEach((button, thread) => {
+      button.classList.toggle("focus", thread === focus);
+      button.setAttribute("aria-pressed", String(picked?.thread === thread));
+    });
+    this.showPick(picked?.token ?? null);
+  }
+
+  showPick(token) {
+    this.unseen.replaceChildren(...(token ? this.run.threads.map((thread) => this.cover(token, thread)) : []));
+    this.cursor.setAttribute("width", token ? Math.max(2, this.x(token.decoded + 1) - this.x(Math.max(0, token.decoded))) : 0);
+    if (!token) return;
+    this.cursor.setAttribute("x", this.x(Math.max(0, token.decoded)));
+    this.cursor.setAttribute("y", this.y(token.thread) - this.rowHeight / 2 + 1);
+  }
+
+  // Cover what a token's thread could not see of another thread, when it wrote the token.
+  cover(token, thread) {
+    const last = thread.tokens[this.run.numSeen(token, thread.id) - 1];
+    const x = last ? this.x((last.fed ?? last.decoded) + 1) : 0;
+    const y = this.y(thread.id) - this.rowHeight / 2;
+    return drawn("rect", { x, y, width: Math.max(0, this.width - x), height: this.rowHeight });
+  }
+
+  placeOf(event) {
+    const frame = this.picture.getBoundingClientRect();
+    const thread = Math.floor((event.clientY - frame.top) / this.rowHeight);
+    const at = ((event.clientX - frame.left) / frame.width) * this.domain;
+    const pass = this.stage.clock === "seconds" ? this.run.passAt(at) : at;
+    return { thread: this.run.threads[thread] ? thread : null, pass };
+  }
+
+  hover(thread) {
+    if (this.stage.run === this.run) this.stage.hover(thread);
+  }
+
+  pick(thread, token) {
+    this.stage.show(this.run);
+    this.stage.pick(thread, token);
+  }
+
+  point(event) {
+    this.hover(this.placeOf(event).thread);
+  }
+
+  click(event) {
+    const { thread, pass } = this.placeOf(event);
+    if (thread === null) return this.stage.pick(null);
+    return this.pick(thread, this.run.written(thread, Math.floor(pass) + 1));
+  }
+
+  press(event, thread) {
+    const [across, along] = [{ ArrowUp: -1, ArrowDown: 1 }[event.key], { ArrowLeft: -1, ArrowRight: 1 }[event.key]];
+    if (across) this.buttons[thread.id + across]?.focus();
+    if (along) {
+      this.stage.show(this.run);
+      this.stage.move(thread.tokens, along);
+    }
+    if (across || along) event.preventDefault();
+  }
+}

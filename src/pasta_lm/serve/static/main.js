@@ -1,0 +1,38 @@
+// The page: reads the runs that stand in it and puts the views together.
+
+import { AnswerView } from "./answer.js";
+import { InspectorView } from "./inspector.js";
+import { LanesView } from "./lanes.js";
+import { Player } from "./player.js";
+import { Run } from "./run.js";
+import { Stage } from "./stage.js";
+import { FactsView, TableView } from "./table.js";
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+function showRuns(runs) {
+  const stage = new Stage(runs);
+  new FactsView(stage, byId("title"), byId("facts"));
+  new Player(stage, byId("player"));
+  byId("lanes").replaceChildren();
+  runs.forEach((run) => new LanesView(stage, run, byId("lanes")));
+  new InspectorView(stage, byId("inspector"));
+  new AnswerView(stage, byId("document"), { withTags: false, label: "Document" });
+  new AnswerView(stage, byId("program"), { withTags: true, label: "Program" });
+  new TableView(stage, byId("table"));
+  return stage;
+}
+
+function switchTheme() {
+  const { classList } = document.documentElement;
+  const wasDark = classList.contains("dark")
+    || (!classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
+  classList.toggle("dark", !wasDark);
+  classList.toggle("light", wasDark);
+}
+
+byId("theme").addEventListener("click", switchTheme);
+const stored = byId("runs");
+if (stored) showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));

@@ -1,0 +1,91 @@
+// What the views share: the runs, the time that is shown, what is pointed at and what is picked.
+
+export class Stage extends EventTarget {
+  constructor(runs) {
+    super();
+    this.runs = runs;
+    this.run = runs.at(-1);
+    const isTimed = runs.every((run) => run.facts.kind !== "simulated");
+    this.clock = runs.length > 1 && isTimed ? "seconds" : "passes";
+    this.now = this.end;
+    this.hovered = null; // a thread's number
+    this.picked = null; // {thread, token}; token is null if the thread as a whole is meant
+  }
+
+  on(names, act) {
+    names.split(" ").forEach((name) => this.addEventListener(name, act));
+  }
+
+  tell(name) {
+    this.dispatchEvent(new Event(name));
+  }
+
+  endOf(run) {
+    return this.clock === "seconds" ? run.secondsAt(run.passes) : run.passes;
+  }
+
+  get end() {
+    return Math.max(...this.runs.map((run) => this.endOf(run)));
+  }
+
+  passOf(run) {
+    const pass = this.clock === "seconds" ? run.passAt(this.now) : this.now;
+    return Math.min(run.passes, pass);
+  }
+
+  place(run, pass) {
+    return this.clock === "seconds" ? run.secondsAt(pass) : pass;
+  }
+
+  goTo(now) {
+    this.now = Math.max(0, Math.min(this.end, now));
+    this.tell("time");
+  }
+
+  step(count) {
+    const pass = Math.round(this.passOf(this.run) + count);
+    this.goTo(this.place(this.run, Math.max(0, Math.min(this.run.passes, pass))));
+  }
+
+  setClock(clock) {
+    const pass = this.passOf(this.run);
+    const isOver = this.now >= this.end;
+    this.clock = clock;
+    this.tell("clock");
+    this.goTo(isOver ? this.end : this.place(this.run, pass));
+  }
+
+  hover(thread) {
+    if (thread === this.hovered) return;
+    this.hovered = thread;
+    this.tell("hover");
+  }
+
+  show(run) {
+    if (run === this.run) return;
+    this.run = run;
+    this.hovered = this.picked = null;
+    this.tell("run");
+    this.tell("pick");
+  }
+
+  pick(thread, token = null) {
+    const isSame = this.picked?.thread === thread && this.picked.token === token;
+    this.picked = thread === null || (isSame && token === null) ? null : { thread, token };
+    this.tell("pick");
+  }
+
+  // The thread that the views emphasise, or null.
+  get focus() {
+    return this.hovered ?? this.picked?.thread ?? null;
+  }
+
+  // Pick the neighbour of the picked token among these, which are in order.
+  move(tokens, count) {
+    if (tokens.length === 0) return;
+    const at = tokens.indexOf(this.picked?.token);
+    const next = at < 0 ? (count > 0 ? 0 : tokens.length - 1) : at + count;
+    const token = tokens[Math.max(0, Math.min(tokens.length - 1, next))];
+    this.pick(token.thread, token);
+  }
+}

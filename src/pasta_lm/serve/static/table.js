@@ -1,0 +1,64 @@
+// The figures of a run in a line, and the run as a table: the picture in words.
+
+import { called, element, nameOf, plural, visible } from "./elements.js";
+
+export class FactsView {
+  constructor(stage, title, root) {
+    this.stage = stage;
+    this.title = title;
+    this.root = root;
+    stage.on("run", () => this.show());
+    this.show();
+  }
+
+  show() {
+    const { facts, threads } = this.stage.run;
+    this.title.textContent = visible([facts.strategy ?? "run", facts.model].filter(Boolean).join(" · "));
+    document.title = `${this.title.textContent} · pasta-lm`;
+    const figures = [
+      ["parallelism", facts.parallelism?.toFixed(2)],
+      ["critical path", facts.critical_path],
+      ["tokens", facts.num_content_tokens],
+      ["threads", threads.length],
+      ["time", facts.kind === "simulated" ? "simulated" : `${facts.wall_s?.toFixed(2)} s`],
+    ];
+    if (facts.kind !== "generated" && facts.kind !== "simulated") figures.push(["kind", facts.kind]);
+    this.root.replaceChildren(...figures.map(([name, value]) =>
+      element("span", { class: "figure" }, element("b", {}, String(value)), ` ${name}`)));
+  }
+}
+
+const HEADINGS = ["Thread", "Forked by", "Passes", "Waited", "Tokens", "Promised", "Saw at its start", "Ended by"];
+
+export class TableView {
+  constructor(stage, root) {
+    this.stage = stage;
+    this.root = root;
+    stage.on("run", () => this.show());
+    this.show();
+  }
+
+  show() {
+    const { run } = this.stage;
+    const heads = HEADINGS.map((name) => element("th", { scope: "col" }, name));
+    const table = element("table", {},
+      element("thead", {}, element("tr", {}, ...heads)),
+      element("tbody", {}, ...run.threads.map((thread) => this.row(run, thread))));
+    const syncs = run.syncs.map(({ thread, joined, step }) => element("li", {},
+      `In pass ${step}, ${called(run.threads[thread])} read ${joined.map((one) => called(run.threads[one])).join(", ")}.`));
+    const box = element("div", { class: "scrolls", tabindex: "0", role: "group", "aria-label": "The run as a table" }, table);
+    this.root.replaceChildren(this.root.querySelector("summary"), box, element("ul", {}, ...syncs));
+  }
+
+  row(run, thread) {
+    const stretches = run.stretches(thread.id);
+    const waited = stretches.slice(1).reduce((sum, [first], index) => sum + first - stretches[index][1], 0);
+    const passes = stretches.length ? `${stretches[0][0]}–${stretches.at(-1)[1] - 1}` : "none";
+    const parent = thread.parent === null ? "" : nameOf(run.threads[thread.parent]);
+    const seen = thread.seen?.[0];
+    const others = Object.entries(seen?.threads ?? {}).map(([other, count]) => `${count} of ${called(run.threads[other])}`);
+    const sight = seen ? [`${seen.prompt} of the prompt`, ...others].join(", ") : "not known";
+    const cells = [parent, passes, plural(waited, "pass"), thread.tokens.length, thread.promised ?? "", sight, thread.finish_reason ?? ""];
+    return element("tr", {}, element("th", { scope: "row" }, nameOf(thread)), ...cells.map((cell) => element("td", {}, String(cell))));
+  }
+}
