@@ -120,11 +120,11 @@ def shown(page: Any, root: str) -> str:
     return "".join(texts)
 
 
-def test_the_document_and_the_program_stand_there_at_the_end_of_the_run(opened: Open) -> None:
+def test_the_answer_and_its_written_form_stand_there_at_the_end_of_the_run(opened: Open) -> None:
     answer = answered(FLAT)
     page = opened(exported(FLAT))
-    assert shown(page, "#document") == answer.text
-    assert shown(page, "#program") == answer.program
+    assert shown(page, "#answer") == answer.text
+    assert shown(page, "#written") == answer.program
     assert page.locator(".labels button").all_inner_texts() == [
         "m\nmain",
         "1\nfirst part",
@@ -139,7 +139,7 @@ def test_stepping_shows_what_was_written_by_then_in_its_place(opened: Open) -> N
     for passes in reversed(range(trace.forward_passes)):
         page.keyboard.press(",")
         data = [one for one in trace.tokens if one.decoded_step < passes]
-        assert page.locator("#program .token:not(.off)").count() == len(data)
+        assert page.locator("#written .token:not(.off)").count() == len(data)
     page.keyboard.press(".")
     assert page.locator(".reading").inner_text().startswith("pass 1 of")
 
@@ -149,13 +149,13 @@ def test_replay_runs_from_the_start_to_the_end(opened: Open) -> None:
     page.get_by_label("Speed of the replay").select_option("4")
     page.get_by_role("button", name="Play").click()
     page.get_by_role("button", name="Play").wait_for()
-    assert shown(page, "#document") == answered(FLAT).text
+    assert shown(page, "#answer") == answered(FLAT).text
 
 
 def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) -> None:
     page = opened(exported(FLAT))
-    page.locator("#document .token", has_text="epsilon").click()
-    seen = "".join(page.locator("#program .seen").all_text_contents())
+    page.locator("#answer .token", has_text="epsilon").click()
+    seen = "".join(page.locator("#written .seen").all_text_contents())
     promises = (
         '<promise topic="first part" tokens="1"/> And<promise topic="second part" tokens="1"/>'
     )
@@ -163,20 +163,20 @@ def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) ->
     told = page.locator("#inspector").inner_text()
     assert "3 tokens of the prompt" in told
     assert "hidden from it" in told
-    page.locator("#program .token", has_text="Both").click()
-    assert "alpha beta gamma" in "".join(page.locator("#program .seen").all_text_contents())
+    page.locator("#written .token", has_text="Both").click()
+    assert "alpha beta gamma" in "".join(page.locator("#written .seen").all_text_contents())
     page.keyboard.press("Escape")
     assert page.locator(".seen, .picked").count() == 0
 
 
 def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> None:
     page = opened(exported(FLAT))
-    page.locator("#document .token", has_text="beta").hover()
+    page.locator("#answer .token", has_text="beta").hover()
     for focused in (
-        ".lane.focus",
+        ".row.focus",
         ".labels .focus",
-        "#program .part.focus",
-        "#document .part.focus",
+        "#written .part.focus",
+        "#answer .part.focus",
     ):
         assert page.locator(focused).count() == 1
     page.locator(".picture").hover(position={"x": 300, "y": 65})
@@ -185,10 +185,10 @@ def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> No
 
 def test_the_keyboard_reaches_every_token_and_thread(opened: Open) -> None:
     page = opened(exported(FLAT))
-    page.locator("#document").focus()
+    page.locator("#answer").focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    assert page.locator("#document .picked").inner_text().strip() == "beta"
+    assert page.locator("#answer .picked").inner_text().strip() == "beta"
     page.locator(".labels button").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
@@ -202,7 +202,7 @@ def test_axe_finds_nothing_serious(opened: Open, scheme: str, picks: bool) -> No
     page = opened(exported(FLAT), color_scheme=scheme, bypass_csp=True)
     page.locator("summary").click()
     if picks:
-        page.locator("#document .token", has_text="epsilon").click()
+        page.locator("#answer .token", has_text="epsilon").click()
     found = axe.run(page).response["violations"]
     serious = [one for one in found if one["impact"] in {"serious", "critical"}]
     assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
@@ -211,17 +211,17 @@ def test_axe_finds_nothing_serious(opened: Open, scheme: str, picks: bool) -> No
 def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
     text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 50_000}</async><sync/>end'
     page = opened(exported(text), viewport={"width": 390, "height": 800})
-    assert shown(page, "#document").startswith("<script>document.title = 'taken'</script><img")
+    assert shown(page, "#answer").startswith("<script>document.title = 'taken'</script><img")
     assert page.title().endswith("pasta-lm")
-    assert page.locator("#document script, #document img, #program b, #lanes b").count() == 0
-    assert "⟨U+202E⟩" in shown(page, "#document")
+    assert page.locator("#answer script, #answer img, #written b, #timeline b").count() == 0
+    assert "⟨U+202E⟩" in shown(page, "#answer")
     assert "\u202e" not in page.locator("body").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_sixty_four_lanes_fit_a_phone_and_a_frame_of_replay_is_little_work(opened: Open) -> None:
+def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(opened: Open) -> None:
     page = opened(exported(wide(64)), viewport={"width": 360, "height": 700})
-    assert page.locator(".lane").count() == 65
+    assert page.locator(".row").count() == 65
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     changed = page.evaluate(
         """() => {
@@ -241,6 +241,6 @@ def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -
     page = opened(page_of(runs))
     assert page.locator(".picture").count() == 2
     page.get_by_role("button", name="sequential").click()
-    assert shown(page, "#program") == sequential(FLAT).text
+    assert shown(page, "#written") == sequential(FLAT).text
     page.get_by_role("button", name="pasta").click()
-    assert shown(page, "#program") == answered(FLAT).program
+    assert shown(page, "#written") == answered(FLAT).program

@@ -31,8 +31,7 @@ def view(
         option(
             "--html",
             metavar="OUT.html",
-            help="Write a page to this file: lanes, document and program of the run, for any "
-            "browser, offline.",
+            help="Write a page of HTML to this file: timeline, answer and written form, offline.",
         ),
     ] = None,
     beside: Annotated[

@@ -1,4 +1,4 @@
-// The answer of a run as text, in the order of reading: the document, or with its tags the program.
+// The answer of a run as text, in the order of reading: plain, or with its tags.
 
 import { chip, element, look, visible } from "./elements.js";
 

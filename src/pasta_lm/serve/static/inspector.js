@@ -2,7 +2,7 @@
 
 import { called, chip, element, nameOf, plural, visible } from "./elements.js";
 
-const HINT = "Pick a word, a tag or a lane: the page shows what its thread could see when it wrote it.";
+const HINT = "Pick a word, a tag or a bar: the page shows what its thread could see when it wrote it.";
 
 export class InspectorView {
   constructor(stage, root) {

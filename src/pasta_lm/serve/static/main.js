@@ -2,7 +2,7 @@
 
 import { AnswerView } from "./answer.js";
 import { InspectorView } from "./inspector.js";
-import { LanesView } from "./lanes.js";
+import { TimelineView } from "./timeline.js";
 import { Player } from "./player.js";
 import { Run } from "./run.js";
 import { Stage } from "./stage.js";
@@ -16,11 +16,11 @@ function showRuns(runs) {
   const stage = new Stage(runs);
   new FactsView(stage, byId("title"), byId("facts"));
   new Player(stage, byId("player"));
-  byId("lanes").replaceChildren();
-  runs.forEach((run) => new LanesView(stage, run, byId("lanes")));
+  byId("timeline").replaceChildren();
+  runs.forEach((run) => new TimelineView(stage, run, byId("timeline")));
   new InspectorView(stage, byId("inspector"));
-  new AnswerView(stage, byId("document"), { withTags: false, label: "Document" });
-  new AnswerView(stage, byId("program"), { withTags: true, label: "Program" });
+  new AnswerView(stage, byId("answer"), { withTags: false, label: "Answer" });
+  new AnswerView(stage, byId("written"), { withTags: true, label: "Written form" });
   new TableView(stage, byId("table"));
   return stage;
 }

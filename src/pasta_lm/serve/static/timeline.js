@@ -1,20 +1,20 @@
-// The lanes of one run: a bar for each thread over the passes, its forks, syncs and waits.
+// The timeline of one run: a bar for each thread over the passes, its forks, syncs and waits.
 
 import { chip, drawn, element, look, nameOf, plural } from "./elements.js";
 
 const TICKS = 8;
 const FEW = 12;
 const MANY = 28;
-const MAX_GHOST = 2.2; // lanes keep their width: a longer ghost bar ends at the edge
+const MAX_GHOST = 2.2; // rows keep their width: a longer ghost bar ends at the edge
 
-export class LanesView {
+export class TimelineView {
   constructor(stage, run, root) {
     this.stage = stage;
     this.run = run;
     this.labels = element("ol", { class: "labels" });
     this.picture = drawn("svg", { class: "picture", role: "img" });
     this.heading = element("h2", { class: "run-name" });
-    this.root = element("div", { class: "lanes" }, this.labels, this.picture);
+    this.root = element("div", { class: "timeline" }, this.labels, this.picture);
     root.append(...(stage.runs.length > 1 ? [this.nameButton()] : []), this.root);
     this.buildLabels();
     this.picture.addEventListener("pointermove", (event) => this.point(event));
@@ -78,12 +78,12 @@ export class LanesView {
     const count = this.run.threads.length;
     this.rows = count * this.rowHeight;
     const height = this.rows + (this.hasGhost ? 26 : 4) + 22;
-    this.root.className = `lanes rows-${this.rowHeight}`;
+    this.root.className = `timeline rows-${this.rowHeight}`;
     this.picture.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.picture.setAttribute("width", this.width);
     this.picture.setAttribute("height", height);
     this.picture.setAttribute("aria-label", this.describe());
-    this.lanes = this.run.threads.map((thread) => this.lane(thread));
+    this.rowsDrawn = this.run.threads.map((thread) => this.row(thread));
     this.future = drawn("rect", { class: "future", y: 0, height: this.rows });
     this.playhead = drawn("line", { class: "playhead", y1: 0, y2: height - 20 });
     this.cursor = drawn("rect", { class: "cursor", width: 0, height: this.rowHeight - 2 });
@@ -93,7 +93,7 @@ export class LanesView {
       ...(this.hasGhost ? [this.ghost()] : []),
       drawn("g", {}, ...this.run.threads.slice(1).map((thread) => this.fork(thread))),
       drawn("g", {}, ...this.run.syncs.flatMap((sync) => this.sync(sync))),
-      ...this.lanes,
+      ...this.rowsDrawn,
       this.criticalPath(),
       this.unseen,
       this.future,
@@ -111,19 +111,19 @@ export class LanesView {
       + `${plural(syncs.length, "sync")}, critical path ${facts.critical_path}. The table below says the same in words.`;
   }
 
-  lane(thread) {
+  row(thread) {
     const { hue, mark } = look(thread.id);
     const height = Math.round(this.rowHeight * 0.5);
     const y = this.y(thread.id) - height / 2;
     const stretches = this.run.stretches(thread.id);
-    const lane = drawn("g", { class: `lane ${hue}` });
+    const row = drawn("g", { class: `row ${hue}` });
     stretches.forEach(([first, last], index) => {
       const before = stretches[index - 1];
-      if (before) lane.append(this.box("waits", before[1], first, y + height * 0.2, height * 0.6));
-      lane.append(this.box("bar", first, last, y, height));
-      if (mark) lane.append(this.box("mark", first, last, y, height, `url(#mark-${mark})`));
+      if (before) row.append(this.box("waits", before[1], first, y + height * 0.2, height * 0.6));
+      row.append(this.box("bar", first, last, y, height));
+      if (mark) row.append(this.box("mark", first, last, y, height, `url(#mark-${mark})`));
     });
-    return lane;
+    return row;
   }
 
   box(kind, first, last, y, height, fill = kind === "waits" ? "url(#waits)" : null) {
@@ -214,12 +214,12 @@ export class LanesView {
   }
 
   showFocus() {
-    if (!this.lanes) return;
+    if (!this.rowsDrawn) return;
     const isShown = this.stage.run === this.run;
     const focus = isShown ? this.stage.focus : null;
     const picked = isShown ? this.stage.picked : null;
     this.root.classList.toggle("focused", focus !== null && !picked?.token);
-    this.lanes.forEach((lane, thread) => lane.classList.toggle("focus", thread === focus));
+    this.rowsDrawn.forEach((row, thread) => row.classList.toggle("focus", thread === focus));
     this.buttons.forEach((button, thread) => {
       button.classList.toggle("focus", thread === focus);
       button.setAttribute("aria-pressed", String(picked?.thread === thread));
