@@ -65,21 +65,20 @@ def test_a_stopped_run_goes_on_where_it_was(model: Pasta, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "resume", "message"),
+    ("changed", "message"),
     [
-        ({"temperature": 1.0}, True, "begun with temperature = 0.3, not 1.0"),
-        ({}, False, "exists"),
-        ({"n": 2}, True, "n is 2"),
+        ({"temperature": 1.0}, "begun with temperature = 0.3, not 1.0"),
+        ({"n": 2}, "n is 2"),
     ],
 )
 def test_a_file_of_another_run_is_refused(
-    model: Pasta, tmp_path: Path, changed: Mapping[str, float], resume: bool, message: str
+    model: Pasta, tmp_path: Path, changed: Mapping[str, float], message: str
 ) -> None:
     out = tmp_path / "raw.jsonl"
     row = {"id": "i-0", "answer": "Rhine", "num_tokens": 1, "ended": True, "temperature": 0.3}
     out.write_text(json.dumps(row) + "\n", encoding="utf-8")
     with pytest.raises(UsageError, match=message):
-        own_answers(model, INSTRUCTIONS, replace(SAMPLING, **changed), out, resume=resume)
+        own_answers(model, INSTRUCTIONS, replace(SAMPLING, **changed), out)
 
 
 def test_a_prompt_that_is_too_long_is_an_answer_that_never_ended(

@@ -12,8 +12,6 @@ import pytest
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate import ifeval
-from pasta_lm.evaluate.aims import AIMS, compare_with_aims
-from pasta_lm.evaluate.answers_page import side_by_side
 from pasta_lm.evaluate.instructions import (
     READ,
     SCORED,
@@ -29,8 +27,8 @@ from pasta_lm.evaluate.instructions import (
     pack,
     read_answers,
 )
-from pasta_lm.evaluate.instructions_report import instructions_report
-from pasta_lm.evaluate.pages import answers_page, instructions_page
+from pasta_lm.evaluate.instructions_report import AIMS, compare_with_aims, instructions_report
+from pasta_lm.evaluate.pages import answers_page, instructions_page, side_by_side
 from pasta_lm.evaluate.prompt_sets import OWN, SetFiles, read_labels, read_sets
 from pasta_lm.journal import Row, write_rows
 from tests.evaluate.tiny import tiny
@@ -267,9 +265,9 @@ class TestAims:
     def test_every_aim_is_a_figure_of_the_report(self, run: InstructionRun) -> None:
         report = instructions_report(run)
         for aim in AIMS:
-            if aim.place[:2] == ("sets", "alpaca") and "parts" not in aim.place:
+            if aim.place.startswith("sets.alpaca") and "parts" not in aim.place:
                 figure = report
-                for key in aim.place:
+                for key in aim.place.split("."):
                     assert key in figure, aim
                     figure = figure[key]
 

@@ -71,8 +71,6 @@ def own_answers(
     instructions: Mapping[str, str],
     sampling: SamplingParams,
     out: Path,
-    *,
-    resume: bool = True,
     progress: Progress = lambda done, total: None,
 ) -> list[Row]:
     """Answer the instructions that a file lacks, and return its rows in the order of instructions.
@@ -87,19 +85,16 @@ def own_answers(
         instructions: Texts by their ids.
         sampling: One sample of each; its ``seed`` is combined with the id.
         out: A file of JSON lines, in the order in which answers were complete.
-        resume: Whether the file may exist; its answers are kept.
         progress: Called with the number of answers and of instructions.
 
     Raises:
-        UsageError: the file exists and is not to be resumed, its answers were sampled at another
-            temperature, or more than one sample is asked for.
+        UsageError: the answers of an existing file were sampled at another temperature, or more
+            than one sample is asked for.
         InputError: the file is not one of answers.
         PastaError: the disk cannot be written.
     """
     if sampling.n != 1:
         raise UsageError(f"n is {sampling.n}, but an instruction has one own answer")
-    if out.exists() and not resume:
-        raise UsageError(f"{out} exists", hint="resume it, or name another file")
     journal = Journal(out)
     for row in journal.rows.values():
         if row.get("temperature") != sampling.temperature:

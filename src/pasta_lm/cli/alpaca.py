@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lm.cli.evaluate import Set, read_settings, split_names
+from pasta_lm.cli.evaluate import Set, load_models, read_settings, split_names
 from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, Json, Model, option
 from pasta_lm.cli.tables import interval, number, print_json, print_table
@@ -123,22 +122,12 @@ def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[Alp
 
 def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:
     """Let the systems answer what is missing; models are loaded only if something is."""
-    from pasta_lm import __version__
     from pasta_lm.evaluate.alpaca import answer_instructions
-    from pasta_lm.evaluate.records import provenance
-    from pasta_lm.strategies.model import Pasta
 
     systems = run.settings.systems
     if all(len(run.rows(system.name)) == len(run.instructions) for system in systems):
         return
-    load = partial(
-        Pasta.from_pretrained,
-        dtype=recipe.dtype,
-        device=recipe.device,
-        pool_tokens=recipe.pool_tokens,
-    )
-    models = {name: load(name) for name in dict.fromkeys(system.model for system in systems)}
-    made = {name: provenance(one, __version__) for name, one in models.items()}
+    models, made = load_models(systems, recipe.dtype, recipe.device, recipe.pool_tokens)
     with bars() as progress:
         answer_instructions(run, models, progress, made)
 

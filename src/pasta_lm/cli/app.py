@@ -17,7 +17,6 @@ from pasta_lm.cli import (
     alpaca,
     annotate,
     check,
-    cost,
     doctor,
     evaluate,
     examples,
@@ -62,7 +61,7 @@ app.command()(annotate.annotate)
 evaluate.app.command("lc-winrate")(alpaca.lc_winrate)
 evaluate.app.command()(speed.speed)
 evaluate.app.command()(alpaca.alpaca)
-evaluate.app.command()(cost.cost)
+evaluate.app.command()(instructions.cost)
 evaluate.app.command()(instructions.instructions)
 evaluate.app.command()(instructions.ifeval)
 app.add_typer(evaluate.app, name="evaluate")

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,7 +20,9 @@ from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 from pasta_lm.errors import InputError
 
 if TYPE_CHECKING:
+    from pasta_lm.evaluate.answering import System
     from pasta_lm.evaluate.tasks import TaskSettings
+    from pasta_lm.strategies.model import Pasta
 
 T = TypeVar("T")
 
@@ -132,6 +135,19 @@ def read_settings(
     given = {key: value for key, value in {**machine, **flags}.items() if value is not None}
     told = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     return read_recipe(recipe, kind, [*told, *(changes or [])])
+
+
+def load_models(
+    systems: Sequence[System], dtype: str | None, device: str | None, pool_tokens: int
+) -> tuple[dict[str, Pasta], dict[str, dict[str, str]]]:
+    """Return the models of some systems by name, and what their answers say of the machine."""
+    from pasta_lm import __version__
+    from pasta_lm.evaluate.records import provenance
+    from pasta_lm.strategies.model import Pasta
+
+    load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+    models = {name: load(name) for name in dict.fromkeys(system.model for system in systems)}
+    return models, {name: provenance(one, __version__) for name, one in models.items()}
 
 
 def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:

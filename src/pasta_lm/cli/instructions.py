@@ -1,39 +1,44 @@
-"""Evaluate instructions: a taught model and its sequential baseline on people's prompts."""
+"""Evaluate a taught model: on people's prompts, on IFEval's, and the cost of not seeing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pasta_lm.cli.cost import Baseline, print_cost, reading_systems
-from pasta_lm.cli.evaluate import Set, read_settings
+from pasta_lm.cli.evaluate import Set, load_models, read_settings
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import Json, Model, option
+from pasta_lm.cli.flags import Device, Dtype, Json, Model, option
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.torch.loading import LoadedModel
+    from pasta_lm.evaluate.cost import ReadingSystem
     from pasta_lm.evaluate.instructions import InstructionRun, InstructionSettings
 
-SIDES = ("pasta", "sequential", "difference")
 SPEEDS = (
     ("theoretical", "theoretical_speedup"),
     ("parallelism", "parallelism"),
     ("forks", "forks"),
     ("length ratio", "length_ratio"),
 )
+COSTS = {
+    "cost": "cost: pasta less the baseline",
+    "cost_given_text": "  tags left out of the softmax",
+    "cost_of_visibility": "pasta less the same model sequentially",
+    "cost_of_training": "the taught model less the baseline, both sequential",
+    "baseline_gain": "the baseline less the untaught model",
+}
 Out = Annotated[
     Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
 ]
-Offline = Annotated[bool, option("--offline", help="Compute the report of a stored run again.")]
-Page = Annotated[
-    Path | None,
-    option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
+Baseline = Annotated[
+    str | None, option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline.")
 ]
 
 
@@ -47,8 +52,13 @@ def instructions(
     limit: Annotated[
         int | None, option("--limit", metavar="N", min=1, help="The first N prompts of each set.")
     ] = None,
-    offline: Offline = False,
-    page: Page = None,
+    offline: Annotated[
+        bool, option("--offline", help="Compute the report of a stored run again.")
+    ] = False,
+    page: Annotated[
+        Path | None,
+        option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
+    ] = None,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +69,6 @@ def instructions(
     run is continued; records hold ids and answers, no prompts.
     """
     from pasta_lm.evaluate.instructions import InstructionSettings, open_run
-    from pasta_lm.evaluate.instructions_report import instructions_report
 
     silence_libraries()
     if offline:
@@ -67,12 +76,7 @@ def instructions(
     else:
         flags = {"model": model, "baseline": baseline, "limit": limit}
         run = _run(out, read_settings(InstructionSettings, recipe, flags, changes))
-    report = instructions_report(run)
-    _write(run, report, page)
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, out)
+    _report(run, page, as_json=as_json)
 
 
 def ifeval(
@@ -91,29 +95,70 @@ def ifeval(
     The same as `instructions` with this set alone.
     """
     from pasta_lm.evaluate.instructions import InstructionSettings
-    from pasta_lm.evaluate.instructions_report import instructions_report
 
     silence_libraries()
     flags = {"model": model, "baseline": baseline, "limit": limit}
     own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
     settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
-    run = _run(out, settings)
-    report = instructions_report(run)
-    _write(run, report, None)
+    _report(_run(out, settings), as_json=as_json)
+
+
+def cost(
+    references: Annotated[
+        Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers to read.")
+    ],
+    ids: Annotated[
+        Path | None, option("--ids", metavar="FILE", help="Read only the rows that it lists.")
+    ] = None,
+    model: Model = None,
+    baseline: Baseline = None,
+    untaught: Annotated[
+        str | None, option("--untaught", metavar="DIR|HF_ID", help="The model before any training.")
+    ] = None,
+    records: Annotated[
+        Path | None, option("--records", metavar="FILE", help="Write a row for each answer here.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what not seeing other threads costs.
+
+    Reads given answers with teacher forcing: the taught model under PASTA's visibility and
+    sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
+    paired by answer.
+    """
+    from pasta_lm.evaluate.cost import cost_report, measure, read_references
+    from pasta_lm.journal import write_rows
+    from pasta_lm.strategies.model import BUILTIN, baseline_of
+
+    silence_libraries()
+    given = read_references(references, ids)
+    ours = model or BUILTIN
+    names = {"taught": ours, "baseline": baseline or baseline_of(ours), "untaught": untaught}
+    taught, *others = _reading_systems(names, dtype, device)
+    rows = list(measure(given, taught, others))
+    if records is not None:
+        write_rows(records, rows)
+    found = {"references": str(references), **names, **cost_report(rows)}
     if as_json:
-        print_json(report)
+        print_json(found)
     else:
-        _print(report, out)
+        _print_cost(found)
 
 
 def _run(out: Path, settings: InstructionSettings) -> InstructionRun:
     """Answer, check and read what is missing; write the gzipped records."""
-    from pasta_lm.evaluate.instructions import begin_run, check_answers, pack
+    from pasta_lm.evaluate.instructions import answer_prompts, begin_run, check_answers, pack
 
     run = begin_run(out, settings)
     try:
         if not run.is_answered:
-            _answer(run)
+            models, made = load_models(
+                settings.systems, settings.dtype, settings.device, settings.pool_tokens
+            )
+            with bars() as progress:
+                answer_prompts(run, models, progress, made)
         check_answers(run)
         _read_references(run)
         _read(run)
@@ -122,25 +167,6 @@ def _run(out: Path, settings: InstructionSettings) -> InstructionRun:
         raise typer.Exit(INTERRUPTED) from None
     pack(run)
     return run
-
-
-def _answer(run: InstructionRun) -> None:
-    from pasta_lm import __version__
-    from pasta_lm.evaluate.instructions import answer_prompts
-    from pasta_lm.evaluate.records import provenance
-    from pasta_lm.strategies.model import Pasta
-
-    settings = run.settings
-    load = partial(
-        Pasta.from_pretrained,
-        dtype=settings.dtype,
-        device=settings.device,
-        pool_tokens=settings.pool_tokens,
-    )
-    models = {name: load(name) for name in dict.fromkeys(one.model for one in settings.systems)}
-    made = {name: provenance(one, __version__) for name, one in models.items()}
-    with bars() as progress:
-        answer_prompts(run, models, progress, made)
 
 
 def _read_references(run: InstructionRun) -> None:
@@ -155,7 +181,7 @@ def _read_references(run: InstructionRun) -> None:
         return
     baseline, taught = settings.systems
     names = {"taught": taught.model, "baseline": baseline.model, "untaught": settings.untaught}
-    first, *others = reading_systems(names, "float32", settings.device)
+    first, *others = _reading_systems(names, "float32", settings.device)
     write_rows(run.folder / f"{REFERENCES}.jsonl", list(measure(given, first, others)))
 
 
@@ -163,33 +189,68 @@ def _read(run: InstructionRun) -> None:
     """Let the reader read the answers, if one is named."""
     from pasta_lm.evaluate.cost import reading
     from pasta_lm.evaluate.instructions import read_answers, unread
-    from pasta_lm.strategies.model import Pasta
     from pasta_lm.train.losses import token_nats
 
     settings = run.settings
     if settings.reader is None or not unread(run):
         return
-    load = partial(Pasta.from_pretrained, dtype="float32", device=settings.device)
-    loaded = load(settings.reader).engine.loaded
+    loaded = _load(settings.reader, "float32", settings.device)
     nats = partial(token_nats, loaded)
     with bars() as progress:
         read_answers(run, reading(loaded.vocabulary, min(loaded.eos_ids), nats), progress)
 
 
-def _write(run: InstructionRun, report: Mapping[str, Any], page: Path | None) -> None:
-    """Write the report as JSON and Markdown, and pages of answers.
+def _load(name: str, dtype: str | None, device: str | None) -> LoadedModel:
+    from pasta_lm.strategies.model import Pasta
+
+    return Pasta.from_pretrained(name, dtype=dtype, device=device).engine.loaded
+
+
+def _reading_systems(
+    names: Mapping[str, str | None], dtype: str | None, device: str | None
+) -> list[ReadingSystem]:
+    """Load the models that read: the taught one under PASTA's visibility comes first.
+
+    Raises:
+        ModelError: the taught model has no tag pieces.
+    """
+    from pasta_lm.errors import ModelError
+    from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
+    from pasta_lm.strategies.model import NO_TAG_PIECES
+    from pasta_lm.train.losses import token_nats
+
+    loaded = {name: _load(name, dtype, device) for name in dict.fromkeys(names.values()) if name}
+    sources = {PASTA: "taught", TAUGHT: "taught", BASELINE: "baseline", UNTAUGHT: "untaught"}
+    found = []
+    for system, key in sources.items():
+        if name := names[key]:
+            one = loaded[name]
+            read, eos_id = partial(token_nats, one), min(one.eos_ids)
+            found.append(ReadingSystem(system, one.vocabulary, eos_id, read, one.positions))
+    if not found[0].vocabulary.has_pieces:
+        raise ModelError(f"{names['taught']}: {NO_TAG_PIECES}", hint="name a taught model: --model")
+    return found
+
+
+def _report(run: InstructionRun, page: Path | None = None, *, as_json: bool) -> None:
+    """Write the report as JSON and Markdown, and pages of answers; print it.
 
     The page in the folder has our own prompts alone; the other one has all that can be read.
     """
-    from pasta_lm.evaluate.answers_page import side_by_side
-    from pasta_lm.evaluate.pages import answers_page, instructions_page
+    from pasta_lm.evaluate.instructions_report import instructions_report
+    from pasta_lm.evaluate.pages import answers_page, instructions_page, side_by_side
     from pasta_lm.evaluate.prompt_sets import OWN
 
-    write_text(run.folder / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    write_text(run.folder / "report.md", instructions_page(report))
-    write_text(run.folder / "answers.html", answers_page(side_by_side(run, OWN)))
+    report, out = instructions_report(run), run.folder
+    write_text(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    write_text(out / "report.md", instructions_page(report))
+    write_text(out / "answers.html", answers_page(side_by_side(run, OWN)))
     if page is not None:
         write_text(page, answers_page(side_by_side(run)))
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, out)
 
 
 def _print(report: Mapping[str, Any], out: Path) -> None:
@@ -201,30 +262,49 @@ def _print(report: Mapping[str, Any], out: Path) -> None:
     print_table(["prompts", "n", *(title for title, _ in SPEEDS), "well formed"], rows)
     for name, figures in report["sets"].items():
         typer.echo()
-        found = [
-            [key, *(interval(one[side]) for side in SIDES)]
-            for key, one in figures["text"].items()
-            if one["pasta"] is not None
+        rows = [
+            [title, *(interval(figure) for figure in found)]
+            for title, *found in _text_rows(figures)
         ]
-        checked = figures["ifeval"] or {}
-        found += [
-            [f"{key}, {reader}", *(interval(one[side]) for side in SIDES)]
-            for reader, measures in figures["read_by"].items()
-            for key, one in measures.items()
-        ]
-        ends = ("", "_baseline", "_difference")
-        found += [
-            [f"ifeval {key}", *(interval(checked[key + end]) for end in ends)]
-            for key in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose")
-            if checked
-        ]
-        print_table([name, "pasta", "sequential", "difference"], found)
+        print_table([name, "pasta", "sequential", "difference"], rows)
     if report["references"]:
         typer.echo()
         names = {"taught": report["model"], "baseline": report["baseline"]}
-        print_cost({**names, **report["references"]})
+        _print_cost({**names, **report["references"]})
     typer.echo(
         f"\n{report['kind']}: {report['model']} against the sequential answers of "
         f"{report['baseline']}; greedy, at most {report['max_tokens']} tokens; 95 % intervals; "
         f"{out / 'report.md'} has all figures"
+    )
+
+
+def _text_rows(figures: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield a set's measures: a title, the figures of both sides and of their difference."""
+    measures = {key: one for key, one in figures["text"].items() if one["pasta"] is not None}
+    for reader, found in figures["read_by"].items():
+        measures |= {f"{key}, {reader}": one for key, one in found.items()}
+    for title, one in measures.items():
+        yield title, one["pasta"], one["sequential"], one["difference"]
+    if checked := figures["ifeval"]:
+        for key in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose"):
+            ends = ("", "_baseline", "_difference")
+            yield f"ifeval {key}", *(checked[key + end] for end in ends)
+
+
+def _print_cost(found: Mapping[str, Any]) -> None:
+    """Print the costs as a table, over all answers and over those with blocks."""
+    from pasta_lm.evaluate.cost import REGIONS
+
+    rows = []
+    for label, part in (("all", found), ("with blocks", found["forked"])):
+        rows.append([f"{label}: {part['num_answers']} answers"])
+        for key, title in COSTS.items():
+            if key in part:
+                regions = part[f"{key}_by_region"]
+                cells = [interval(regions[name]) for name in REGIONS]
+                rows.append([title, interval(part[key]), *cells])
+    print_table(["nats per token", "all", *REGIONS], rows)
+    typer.echo(
+        f"\n{found['kind']}: {found['taught']} against {found['baseline']}; 95 % bootstrap "
+        "intervals over answers"
     )

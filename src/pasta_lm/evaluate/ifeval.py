@@ -12,7 +12,7 @@ Source: Zhou et al. 2023, "Instruction-Following Evaluation for Large Language M
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache, partial
 from pathlib import Path
@@ -108,24 +108,17 @@ def ifeval_figures(ours: Sequence[Verdict], base: Sequence[Verdict]) -> Figures:
     instructions; its interval too is over prompts.
     """
     found: Figures = {"num_prompts": len(ours)}
-    for level, values in (("prompt", _by_prompt), ("instruction", _by_instruction)):
-        for key in Verdict._fields:
-            ours_in, base_in = ([getattr(one, key) for one in side] for side in (ours, base))
-            found[f"{level}_{key}"] = values(ours_in, None)
-            found[f"{level}_{key}_baseline"] = values(base_in, None)
-            found[f"{level}_{key}_difference"] = values(ours_in, base_in)
+    for key in Verdict._fields:
+        flags = [[getattr(one, key) for one in side] for side in (ours, base)]
+        sizes = [len(one) for one in flags[0]]
+        for end, values in _sides(*([all(one) for one in side] for side in flags)):
+            found[f"prompt_{key}{end}"] = as_dict(mean(values))
+        for end, values in _sides(*([sum(one) for one in side] for side in flags)):
+            found[f"instruction_{key}{end}"] = as_dict(ratio(values, sizes))
     return found
 
 
-Flags = Sequence[Sequence[bool]]
-
-
-def _by_prompt(ours: Flags, base: Flags | None) -> Figures | None:
-    less = [all(flags) for flags in base] if base is not None else [False] * len(ours)
-    return as_dict(mean([all(a) - b for a, b in zip(ours, less, strict=True)]))
-
-
-def _by_instruction(ours: Flags, base: Flags | None) -> Figures | None:
-    less = [sum(flags) for flags in base] if base is not None else [0] * len(ours)
-    parts = [sum(a) - b for a, b in zip(ours, less, strict=True)]
-    return as_dict(ratio(parts, [len(flags) for flags in ours]))
+def _sides(ours: Sequence[int], base: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
+    yield "", ours
+    yield "_baseline", base
+    yield "_difference", [a - b for a, b in zip(ours, base, strict=True)]

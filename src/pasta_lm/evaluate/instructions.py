@@ -38,6 +38,7 @@ from pasta_lm.evaluate.answering import (
     answer_id,
 )
 from pasta_lm.evaluate.cost import Read, read_references
+from pasta_lm.evaluate.judgements import json_lines
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.recipe import check_positive, check_same_settings
@@ -125,9 +126,7 @@ class InstructionRun:
     def rows(self, name: str) -> list[Row]:
         """Return the rows of a journal, or of its gzipped copy; none if there is neither."""
         path = self.folder / f"{name}.jsonl"
-        if path.exists():
-            return read_rows(path)
-        return read_packed(self.folder / f"{name}.jsonl.gz")
+        return read_rows(path) if path.exists() else read_packed(path.with_suffix(".jsonl.gz"))
 
     def first(self, count: int) -> list[SetPrompt]:
         """Return the first so many prompts of each set."""
@@ -325,12 +324,7 @@ def read_packed(path: Path) -> list[Row]:
     Raises:
         InputError: it is damaged.
     """
-    if not path.exists():
-        return []
-    try:
-        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    except (OSError, EOFError, ValueError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+    return [row for _, row in json_lines(path)] if path.exists() else []
 
 
 def answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate import answer_text
-from pasta_lm.evaluate.aims import compare_with_aims
 from pasta_lm.evaluate.answering import answer_id
 from pasta_lm.evaluate.cost import cost_report
 from pasta_lm.evaluate.ifeval import Verdict, ifeval_figures
@@ -40,6 +39,82 @@ from pasta_lm.strategies import pasta, sequential
 
 Figures = dict[str, Any]
 SYSTEMS = (pasta.NAME, sequential.NAME)
+
+
+class Aim(NamedTuple):
+    """A bound for one figure, fixed before the first reported training.
+
+    An aim is met if the estimate is on its side, and clearly met if the whole interval is.
+    """
+
+    title: str
+    place: str
+    """The keys that lead to the figure, with dots."""
+    bound: float
+    is_upper: bool = False
+    """Whether the figure must not be above the bound; otherwise it must not be below."""
+
+
+AIMS = (
+    Aim("cost of not seeing, nats per token", "references.cost", 0.02, is_upper=True),
+    Aim("IFEval, strict, less the baseline", "sets.ifeval.ifeval.prompt_strict_difference", -0.01),
+    Aim(
+        "all sets: repetition, less the baseline", "text.repetition.difference", 0.0, is_upper=True
+    ),
+    Aim(
+        "all sets: repeated lines, less the baseline",
+        "text.repeated_lines.difference",
+        0.0,
+        is_upper=True,
+    ),
+    Aim("all sets: coverage, less the baseline", "text.coverage.difference", 0.0),
+    Aim("AlpacaEval: theoretical speedup", "sets.alpaca.theoretical_speedup", 1.5),
+    Aim(
+        "AlpacaEval, several parts: theoretical speedup",
+        "sets.alpaca.parts.several.theoretical_speedup",
+        2.0,
+    ),
+    Aim("AlpacaEval, several parts: answers that fork", "sets.alpaca.parts.several.forks", 0.9),
+    Aim(
+        "AlpacaEval, one part: answers that do not fork",
+        "sets.alpaca.parts.one.stays_sequential",
+        0.95,
+    ),
+    Aim(
+        "held-out instructions, several parts: answers that fork",
+        "sets.instructions.parts.several.forks",
+        0.9,
+    ),
+    Aim(
+        "held-out instructions, one part: answers that do not fork",
+        "sets.instructions.parts.one.stays_sequential",
+        0.95,
+    ),
+    Aim("AlpacaEval: only legal tags", "sets.alpaca.legal", 1.0),
+    Aim("AlpacaEval: only legal tags, mask off", "sets.alpaca.legal_unmasked", 0.99),
+)
+"""The aims for a taught model, in the order of the report."""
+
+
+def compare_with_aims(report: Figures) -> list[Figures]:
+    """Return every aim with its figure; what was not measured is None."""
+    return [_compared(aim, reduce(_entry, aim.place.split("."), report)) for aim in AIMS]
+
+
+def _entry(report: Any, key: str) -> Any:
+    return report.get(key) if isinstance(report, Mapping) else None
+
+
+def _compared(aim: Aim, figure: Any) -> Figures:
+    found: Figures = {"aim": aim.title, "bound": aim.bound, "is_upper": aim.is_upper}
+    found |= {"figure": figure, "is_met": None, "is_clear": None}
+    if figure is None:
+        return found
+    is_interval, sign = isinstance(figure, Mapping), -1 if aim.is_upper else 1
+    mean = figure["mean"] if is_interval else figure
+    worst = figure["high" if aim.is_upper else "low"] if is_interval else figure
+    is_met, is_clear = (sign * value >= sign * aim.bound for value in (mean, worst))
+    return found | {"is_met": is_met, "is_clear": is_clear}
 
 
 class Answered(NamedTuple):
@@ -119,25 +194,20 @@ def instructions_report(run: InstructionRun) -> Figures:
     for row in run.rows(READ):
         read.setdefault(row["answer_id"], {})[row["reader"]] = row
 
-    def answered(name: str) -> list[Answered]:
-        keys = {one["id"]: answer_id(name, one["id"]) for one in shared}
-        return [
-            Answered(one, answers[name][one["id"]], verdicts.get(key), read.get(key, {}))
-            for one in shared
-            if (key := keys[one["id"]])
-        ]
+    def answered(name: str, prompt: Row) -> Answered:
+        key = answer_id(name, prompt["id"])
+        return Answered(prompt, answers[name][prompt["id"]], verdicts.get(key), read.get(key, {}))
 
-    ours, base = (answered(name) for name in SYSTEMS)
+    ours, base = ([answered(name, one) for one in shared] for name in SYSTEMS)
     unmasked = answers_of(run.rows(UNMASKED), pasta.NAME)
     timed = run.rows(TIMED)
-    settings = run.settings
-    baseline, taught = settings.systems
+    baseline, taught = run.settings.systems
     found: Figures = {
         "kind": next((one.record.kind for one in ours), None),
         "model": taught.model,
         "baseline": baseline.model,
         "readers": sorted({name for one in read.values() for name in one}),
-        "max_tokens": settings.max_tokens,
+        "max_tokens": run.settings.max_tokens,
         "num_prompts": len(shared),
         "num_unanswered": len(prompts) - len(shared),
         **_provenance(scored),
@@ -145,8 +215,7 @@ def instructions_report(run: InstructionRun) -> Figures:
         "sets": {},
     }
     for group in dict.fromkeys(one["set"] for one in shared):
-        inside = [one.prompt["set"] == group for one in ours]
-        sides = _kept(ours, inside), _kept(base, inside)
+        sides = _where("set", group, ours), _where("set", group, base)
         found["sets"][group] = _set_figures(*sides, unmasked, timed)
     references = run.rows(REFERENCES)
     found["references"] = cost_report(references) if references else None
@@ -161,8 +230,8 @@ def _provenance(rows: Sequence[Row]) -> Figures:
     }
 
 
-def _kept(side: Sequence[Answered], flags: Sequence[bool]) -> list[Answered]:
-    return [one for one, is_kept in zip(side, flags, strict=True) if is_kept]
+def _where(key: str, value: str, side: Sequence[Answered]) -> list[Answered]:
+    return [one for one in side if one.prompt[key] == value]
 
 
 def _set_figures(
@@ -171,16 +240,11 @@ def _set_figures(
     unmasked: Mapping[str, AnswerRecord],
     timed: Sequence[Row],
 ) -> Figures:
-    parts = {
-        name: [one.prompt["parts"] == name for one in ours]
-        for name in PARTS
-        if any(one.prompt["parts"] == name for one in ours)
-    }
     names = {one.prompt["id"] for one in ours}
     free = [record for name, record in unmasked.items() if name in names]
     clocks = {
         system: {k: v for k, v in answers_of(timed, system).items() if k in names}
-        for system in (sequential.NAME, pasta.NAME)
+        for system in SYSTEMS
     }
     found = {
         **_figures(ours, base),
@@ -189,17 +253,14 @@ def _set_figures(
         "legal_unmasked": share([not one.num_illegal for one in free]),
         "well_formed_unmasked": share([one.is_well_formed for one in free]),
         "parts": {
-            name: _figures(_kept(ours, flags), _kept(base, flags)) for name, flags in parts.items()
+            name: _figures(some, _where("parts", name, base))
+            for name in PARTS
+            if (some := _where("parts", name, ours))
         },
     }
-    checked = [(a.verdict, b.verdict) for a, b in zip(ours, base, strict=True)]
-    both = [(_verdict(a), _verdict(b)) for a, b in checked if a and b]
-    sides = [a for a, _ in both], [b for _, b in both]
-    return found | {"ifeval": ifeval_figures(*sides) if both else None}
-
-
-def _verdict(row: Row) -> Verdict:
-    return Verdict(row["strict"], row["loose"])
+    pairs = [(a.verdict, b.verdict) for a, b in zip(ours, base, strict=True)]
+    both = [[Verdict(row["strict"], row["loose"]) for row in (a, b)] for a, b in pairs if a and b]
+    return found | {"ifeval": ifeval_figures(*zip(*both, strict=True)) if both else None}
 
 
 def _timed_figures(clocks: Mapping[str, Mapping[str, AnswerRecord]]) -> Figures:

@@ -115,7 +115,7 @@ def task_of(task_id: str, family: str, wordings: str | None) -> Task:
     return make(family, split, int(seed), wordings=wordings)
 
 
-def export_answers(records: Path, strategy: str, out: Path, *, wordings: str | None = None) -> int:
+def export_answers(records: Path, strategy: str, out: Path) -> int:
     """Write the timed answers of one strategy as annotated data; return how many there are.
 
     Only answers with text, in the families that training sees.
@@ -124,7 +124,6 @@ def export_answers(records: Path, strategy: str, out: Path, *, wordings: str | N
         records: What ``pasta evaluate tasks --records`` wrote.
         strategy: Whose answers.
         out: The file; it is written as a whole or not at all.
-        wordings: The split of the wordings, if it is another than that of the prompts.
 
     Raises:
         InputError: the records cannot be read, or have no timed answer by this strategy.
@@ -140,14 +139,14 @@ def export_answers(records: Path, strategy: str, out: Path, *, wordings: str | N
             f"{records} has no timed answer by {strategy}",
             hint="write it with `pasta evaluate tasks --num-timed`",
         )
-    rows = [_row(one, wordings) for one in timed if one.text.strip()]
+    rows = [_row(one) for one in timed if one.text.strip()]
     write_rows(out, rows)
     return len(rows)
 
 
-def _row(one: GradedAnswer, wordings: str | None) -> Row:
+def _row(one: GradedAnswer) -> Row:
     has_lengths = all(block.units is not None for block in parse_program(one.program).blocks)
-    prompt = task_of(one.task_id, one.family, wordings).prompt
+    prompt = task_of(one.task_id, one.family, None).prompt
     return {
         "id": one.task_id,
         "messages": [{"role": "user", "content": prompt}],
