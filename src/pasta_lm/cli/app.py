@@ -16,6 +16,7 @@ from pasta_lm import __version__
 from pasta_lm.cli import (
     alpaca,
     annotate,
+    chat,
     check,
     doctor,
     evaluate,
@@ -50,6 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run.run)
+app.command()(chat.chat)
 app.command()(play.play)
 app.command()(check.check)
 app.command()(examples.examples)

@@ -168,3 +168,8 @@ def harmless(text: str) -> str:
 def thread_name(thread: int, topic: str | None) -> str:
     """Return the label of a thread in pictures; its number is readable without colour."""
     return "main" if topic is None else f"{thread} {' '.join(harmless(topic).split())}"
+
+
+def say(text: str) -> None:
+    """Print a notice on standard error."""
+    print(f"pasta: {harmless(text)}", file=sys.stderr)  # noqa: T201

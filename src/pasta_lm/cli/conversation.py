@@ -1,0 +1,148 @@
+"""A conversation with a model: its turns, the next answer, and what an interrupt leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from pasta_lm.cli.terminal import say
+from pasta_lm.engines.request import Finished, TextDelta, ThreadStarted
+from pasta_lm.errors import RequestError, UsageError
+
+if TYPE_CHECKING:
+    from pasta_lm.cli.thread_view import Show
+    from pasta_lm.engines.request import Answer, Request, SamplingParams, StreamEvent
+    from pasta_lm.strategies.model import Pasta
+
+
+@dataclass(slots=True)
+class Turn:
+    """A question, and its answer as plain text; empty while there is none."""
+
+    question: str
+    answer: str = ""
+
+
+@dataclass(slots=True)
+class Written:
+    """The text of each thread so far, kept for an answer that is stopped."""
+
+    pieces: dict[int, list[str | int]] = field(default_factory=dict)
+    """By thread: its texts, and the numbers of the threads that it forked between them."""
+
+    def take(self, event: StreamEvent) -> None:
+        """Add an event."""
+        match event:
+            case ThreadStarted(thread=thread, parent=parent):
+                self.pieces[thread] = []
+                if parent is not None:
+                    self.pieces[parent].append(thread)
+            case TextDelta(thread=thread, text=text):
+                self.pieces[thread].append(text)
+
+    def text(self, *, has_skeleton: bool = False, thread: int = 0) -> str:
+        """Return the text in reading order; a skeleton in main is no part of the answer."""
+        pieces = self.pieces.get(thread, [])
+        if has_skeleton and thread == 0:
+            pieces = [piece for piece in pieces if isinstance(piece, int)]
+        return "".join(
+            piece if isinstance(piece, str) else self.text(thread=piece) for piece in pieces
+        )
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The turns so far, and how the next question is answered."""
+
+    model: Pasta
+    params: SamplingParams
+    count_tokens: Callable[[str], int]
+    strategy: str = "pasta"
+    system: str | None = None
+    max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
+    turns: list[Turn] = field(default_factory=list)
+
+    def ask(self, question: str, show: Show) -> Answer | None:
+        """Answer a question as the next turn and return the answer; None if Ctrl-C stopped it.
+
+        Raises:
+            PastaError: it cannot be answered; the conversation goes on without it.
+        """
+        self.turns = [turn for turn in self.turns if turn.answer]  # no question stays unanswered
+        self.turns.append(Turn(question))
+        return self._answer(show)
+
+    def regenerate(self, show: Show) -> Answer | None:
+        """Answer the last question again, with the next seed.
+
+        Raises:
+            PastaError: there is no question yet, or it cannot be answered.
+        """
+        if not self.turns:
+            raise UsageError("there is no question yet")
+        self.turns[-1].answer = ""
+        self.params = replace(self.params, seed=(self.params.seed or 0) + 1)
+        return self._answer(show)
+
+    def change_strategy(self, name: str) -> None:
+        """Answer the next questions with another strategy.
+
+        Raises:
+            UsageError: there is no such strategy, or the model lacks what it needs.
+        """
+        self.model.request("?", self.params, strategy=name)
+        self.strategy = name
+
+    def _answer(self, show: Show) -> Answer | None:
+        written, answer = Written(), None
+        turn = self.turns[-1]
+        stream = self.model.engine.stream(self._request())
+        try:
+            # Closing the stream frees the cache of an answer that is stopped.
+            with closing(cast("Generator[StreamEvent, None, None]", stream)) as events:
+                for event in events:
+                    written.take(event)
+                    show([event])
+                    if isinstance(event, Finished):
+                        answer = event.answer
+        except KeyboardInterrupt:
+            turn.answer = written.text(has_skeleton=self.strategy.startswith("sot"))
+            return None
+        assert answer is not None
+        turn.answer = answer.text
+        return answer
+
+    def _request(self) -> Request:
+        """Return the request of all turns, without the oldest ones if they are too many."""
+        num_dropped = 0
+        while True:
+            request = self.model.request(self._messages(), self.params, strategy=self.strategy)
+            is_too_long = self.max_prompt is not None and len(request.prompt) > self.max_prompt
+            if not is_too_long:
+                break
+            if len(self.turns) == 1:
+                raise RequestError(
+                    f"the question has {len(request.prompt)} tokens, and the model's context has "
+                    f"room for {self.max_prompt} beside an answer",
+                    hint="ask a shorter question, or start with a smaller --max-tokens",
+                )
+            del self.turns[0]
+            num_dropped += 1
+        if num_dropped:
+            turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
+            say(
+                f"the conversation is longer than the model's context: its oldest {turns} "
+                f"dropped, {len(self.turns) - 1} kept"
+            )
+        return request
+
+    def _messages(self) -> list[dict[str, str]]:
+        """Return the turns for the chat template; answers are plain text, without tags."""
+        messages = [] if self.system is None else [("system", self.system)]
+        for turn in self.turns:
+            messages.append(("user", turn.question))
+            if turn is not self.turns[-1]:
+                messages.append(("assistant", turn.answer))
+        return [{"role": role, "content": content} for role, content in messages]

@@ -1,0 +1,275 @@
+"""``pasta chat``: commands, turns, interrupts and long conversations, on scripted answers."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pasta_lm.cli.chat import figures, talk
+from pasta_lm.cli.conversation import Conversation, Written
+from pasta_lm.engines.request import (
+    Request,
+    SamplingParams,
+    StreamEvent,
+    TextDelta,
+    ThreadStarted,
+)
+from pasta_lm.engines.scripted import ScriptedEngine, words
+from pasta_lm.errors import UsageError
+from pasta_lm.language import parse
+from tests.cli.conftest import Pasta, Terminal
+
+ANSWER = 'Two. <async topic="one">First part.</async><async topic="two">Second part.</async><sync/>'
+PLAIN = "Two. First part.Second part."
+Messages = Sequence[Mapping[str, str]]
+
+
+class ScriptedModel:
+    """Answers every question with one script, and keeps the messages that it was asked with."""
+
+    def __init__(self, stops_after: Sequence[int] = ()) -> None:
+        self.engine = SimpleNamespace(stream=self._stream)
+        self.asked: list[Messages] = []
+        self.requests: list[Request] = []
+        self._scripted = ScriptedEngine(parse(ANSWER, "annotator"))
+        self._stops_after = list(stops_after)
+
+    def request(self, messages: Messages, params: SamplingParams, *, strategy: str) -> Request:
+        if strategy == "draft-model":
+            raise UsageError("strategy 'draft-model' needs a draft model")
+        if messages != "?":
+            self.asked.append(messages)
+        text = " ".join(message["content"] for message in messages if messages != "?")
+        return self._scripted.request(text, params)
+
+    def _stream(self, request: Request) -> Iterator[StreamEvent]:
+        self.requests.append(request)
+        events = self._scripted.stream(request)
+        if not self._stops_after:
+            yield from events
+            return
+        yield from islice(events, self._stops_after.pop(0))
+        raise KeyboardInterrupt
+
+
+def conversation(model: ScriptedModel, **settings: Any) -> Conversation:
+    def count(text: str) -> int:
+        return len(words(text))
+
+    return Conversation(model, SamplingParams(), count, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def talked(text: str | bytes, model: ScriptedModel | None = None, **settings: Any) -> Any:
+        data = text.encode() if isinstance(text, str) else text
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        model = model or ScriptedModel()
+        talk_of = conversation(model, **settings)
+        return SimpleNamespace(code=talk(talk_of), model=model, conversation=talk_of)
+
+    return talked
+
+
+def contents(messages: Messages) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in messages]
+
+
+def test_piped_each_line_is_a_question_and_empty_lines_are_ignored(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert piped("one?\n\n  \ntwo?\n").code == 0
+    out, err = capsys.readouterr()
+    assert out == f"{PLAIN}\n" * 2
+    assert len(err.splitlines()) == 2
+    assert "\x1b" not in out + err
+
+
+def test_earlier_answers_go_in_as_plain_text_never_as_tags(piped: Any) -> None:
+    asked = piped("one?\ntwo <sync/>?\n", system="Be brief.").model.asked
+    assert contents(asked[0]) == [("system", "Be brief."), ("user", "one?")]
+    assert contents(asked[1]) == [
+        ("system", "Be brief."),
+        ("user", "one?"),
+        ("assistant", PLAIN),
+        ("user", "two <sync/>?"),
+    ]
+
+
+def test_new_forgets_the_conversation_and_quit_leaves(piped: Any) -> None:
+    asked = piped("one?\n/new\ntwo?\n/quit\nthree?\n").model.asked
+    assert [contents(messages) for messages in asked] == [[("user", "one?")], [("user", "two?")]]
+
+
+def test_regenerate_asks_the_last_question_again_with_the_next_seed(piped: Any) -> None:
+    done = piped("one?\ntwo?\n/regenerate\n/regenerate\n")
+    assert done.model.asked[1] == done.model.asked[2] == done.model.asked[3]
+    assert [request.params.seed for request in done.model.requests] == [0, 0, 1, 2]
+    assert [turn.question for turn in done.conversation.turns] == ["one?", "two?"]
+
+
+def test_regenerate_before_a_question_is_an_error(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert piped("/regenerate\n").code == 2
+    assert "there is no question yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "strategy", "shown"),
+    [
+        ("/strategy sequential", "sequential", "the strategy is now sequential"),
+        ("/strategy", "pasta", "the strategy is pasta"),
+        ("/strategy draft-model", "pasta", "needs a draft model"),
+        ("/strategy a b", "pasta", "no such command: /strategy a b"),
+        ("/help", "pasta", "Ctrl-C stops an answer"),
+        ("/quot", "pasta", "/regenerate, /strategy"),
+    ],
+)
+def test_a_command_does_one_thing(
+    piped: Any, capsys: pytest.CaptureFixture[str], line: str, strategy: str, shown: str
+) -> None:
+    done = piped(f"{line}\none?\n")
+    assert done.conversation.strategy == strategy
+    out, err = capsys.readouterr()
+    assert shown in err
+    assert out == f"{PLAIN}\n"  # whatever the command did, the conversation goes on
+
+
+def test_a_space_before_it_makes_a_command_a_question(piped: Any) -> None:
+    assert contents(piped(" /quit means?\n").model.asked[0]) == [("user", "/quit means?")]
+
+
+@pytest.mark.parametrize("num_events", range(1, 16))
+def test_an_interrupt_keeps_what_was_written_and_the_conversation_goes_on(
+    piped: Any, capsys: pytest.CaptureFixture[str], num_events: int
+) -> None:
+    done = piped("one?\ntwo?\n", ScriptedModel([num_events]))
+    out, err = capsys.readouterr()
+    first = out.removesuffix(f"{PLAIN}\n").removesuffix("\n")
+    assert "stopped; what was written is kept" in err
+    kept = [("assistant", first)] if first else []
+    question = [("user", "one?")] if first else []  # a question without any answer is left out
+    assert contents(done.model.asked[1]) == [*question, *kept, ("user", "two?")]
+    assert all(word in PLAIN for word in first.split())
+
+
+def test_a_stopped_answer_is_kept_in_reading_order() -> None:
+    written = Written()
+    for event in (
+        ThreadStarted(0, 0, None, None, None),
+        TextDelta(0, 0, "a "),
+        ThreadStarted(0, 1, 0, "x", 10),
+        ThreadStarted(0, 2, 0, "y", 10),
+        TextDelta(0, 0, "d"),
+        TextDelta(0, 2, "c "),
+        TextDelta(0, 1, "b "),
+    ):
+        written.take(event)
+    assert written.text() == "a b c d"
+    assert written.text(has_skeleton=True) == "b c "
+
+
+def test_a_long_conversation_loses_its_oldest_turns_and_says_so(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = piped("one?\ntwo?\nthree?\n", max_prompt=8)
+    # One earlier turn of six words and the new question fit, two turns do not.
+    assert contents(done.model.asked[-1]) == [
+        ("user", "two?"),
+        ("assistant", PLAIN),
+        ("user", "three?"),
+    ]
+    assert "longer than the model's context: its oldest turn dropped, 1 kept" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_question_longer_than_the_context_is_an_error_and_the_next_one_is_answered(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = piped("word " * 9 + "\none?\n", max_prompt=8)
+    assert done.code == 3
+    out, err = capsys.readouterr()
+    assert out == f"{PLAIN}\n"
+    assert "the question has 9 tokens" in err
+    assert contents(done.model.asked[-1]) == [("user", "one?")]
+
+
+def test_a_line_that_is_not_utf_8_is_named_and_the_next_one_is_answered(
+    piped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert piped(b"a\xff\none?\n").code == 3
+    out, err = capsys.readouterr()
+    assert out == f"{PLAIN}\n"
+    assert "line 1 is not UTF-8: byte 2" in err
+
+
+def test_the_line_after_an_answer_has_its_four_figures() -> None:
+    answer = ScriptedEngine(parse(ANSWER, "annotator")).answer("one?")
+    line = figures(answer.trace, num_sequential=2 * answer.trace.critical_path)
+    path = f"critical path {answer.trace.critical_path} of {answer.trace.num_tokens} tokens"
+    parallelism = f"parallelism {answer.trace.parallelism:.2f}"
+    assert line == f"theoretical speedup 2.00, {parallelism}, {path}, no wall clock (simulated)"
+
+
+def test_in_a_terminal_control_d_ends_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["one?", KeyboardInterrupt(), "/nope", EOFError()])
+
+    def read(_: str) -> str:
+        line = next(typed)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert talk(conversation(ScriptedModel())) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{PLAIN}\n"
+    assert "/help lists the commands" in err
+    assert "/quit leaves" in err
+
+
+def test_a_real_model_answers_two_questions(pasta: Pasta, taught_folder: Path) -> None:
+    flags = ("--model", taught_folder, "--max-tokens", 12)
+    result = pasta("chat", *flags, stdin="hello\nand more\n/strategy sequential\n/regenerate\n")
+    assert result.code == 0
+    assert result.err.count("tokens/s") == 3
+    alone = pasta("run", "hello", *flags).out
+    assert result.out.startswith(alone)
+
+
+def test_a_conversation_longer_than_a_real_context_goes_on(
+    pasta: Pasta, taught_folder: Path
+) -> None:
+    questions = f"{'a' * 900}\n{'b' * 900}\n{'c' * 900}\n"
+    result = pasta("chat", "--model", taught_folder, "--max-tokens", 12, stdin=questions)
+    assert result.code == 0
+    assert "longer than the model's context" in result.err
+    assert result.err.count("tokens/s") == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (("--strategy", "paste"), "one of pasta, sequential"),
+        (("--strategy", "draft-model"), "--draft and the strategy draft-model go together"),
+        (("--max-tokens", "0"), "at least 1"),
+    ],
+)
+def test_a_wrong_flag_is_refused_before_a_model_is_loaded(
+    pasta: Pasta, flags: tuple[str, ...], shown: str
+) -> None:
+    result = pasta("chat", *flags)
+    assert (result.code, result.out) == (2, "")
+    assert shown in result.err
