@@ -15,7 +15,18 @@ from pasta_lm.cli import app
 from pasta_lm.errors import PastaError
 from tests.cli.conftest import Pasta
 
-VERBS = ("run", "chat", "play", "check", "examples", "replay", "view", "serve", "annotate", "doctor")
+VERBS = (
+    "run",
+    "chat",
+    "play",
+    "check",
+    "examples",
+    "replay",
+    "view",
+    "serve",
+    "annotate",
+    "doctor",
+)
 VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
