@@ -250,3 +250,41 @@ def test_limits_are_read_from_a_recipe() -> None:
 def test_an_error_is_json_for_every_client() -> None:
     error = assert_refused(ask("POST", PATH, json={**CHAT, "n": 17}))
     assert json.loads(json.dumps(error))["param"] == "n"
+
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 3, 17, 2**31, 2**70, -(2**70), 0.5, -0.5, 1e308, 5e-324),
+    *("", "a", "\x00", "\u2028", "<sync/>", "a" * 3000, [], [None], [[]], ["a"], [3], [{}]),
+    *({}, {"a": 1}, {"type": "text"}, [{"role": "user", "content": "a"}], {"include_usage": True}),
+)
+FIELDS = (
+    *("messages", "prompt", "model", "max_tokens", "max_completion_tokens", "temperature", "top_p"),
+    *("top_k", "seed", "n", "stop", "stream", "stream_options", "logprobs", "repetition_penalty"),
+    *("pasta", "tools", "logit_bias", "response_format", "user", "echo", "best_of", "\u00e9"),
+)
+OPTIONS = (
+    "strategy",
+    "positions",
+    "max_threads",
+    "max_tokens_per_thread",
+    "stream",
+    "tags",
+    "trace",
+)
+
+
+def test_no_value_of_any_field_is_an_error_of_the_server() -> None:
+    async def ask_all() -> set[int]:
+        statuses = set()
+        async with client_of(create_app(scripted())) as client:
+            for value in VALUES:
+                changes = [{field: value} for field in FIELDS]
+                changes += [{"pasta": {option: value}} for option in OPTIONS]
+                for change in changes:
+                    for path, body in ((PATH, CHAT), ("/v1/completions", {"prompt": "a"})):
+                        response = await client.post(path, json={"max_tokens": 4, **body, **change})
+                        assert response.status_code in (200, 400, 404), (change, response.text)
+                        statuses.add(response.status_code)
+        return statuses
+
+    assert run(ask_all()) == {200, 400, 404}
