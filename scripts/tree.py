@@ -29,6 +29,7 @@ STORY = [
     "train",
     "evaluate",
     "serve",
+    "export",
     "cli",
 ]
 

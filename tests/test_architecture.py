@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.p
 
 # A layer imports from those to its left only, so neighbours in one layer never meet.
 ORDER = """errors < journal recipe < language remote < interpreter < engines < strategies < judging
-    < tasks data < annotate < testing train evaluate serve < __init__ < cli < __main__"""
+    < tasks data < annotate < testing train evaluate serve export < __init__ < cli < __main__"""
 DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in layer.split()}
 
 # Through which door a third party comes in. What has no door stays out.
@@ -31,6 +31,8 @@ DOORS = {
     "train/": "torch transformers tokenizers accelerate",
     "train/adapters.py": "peft",
     "train/router.py": "sklearn",
+    "export/": "torch transformers tokenizers",
+    "export/gguf_file.py": "gguf numpy",
     "evaluate/": "scipy numpy",
     "evaluate/agreement.py": "sklearn",
     "evaluate/pages.py": "jinja2",

@@ -26,6 +26,7 @@ VERBS = (
     "serve",
     "annotate",
     "doctor",
+    "export",
 )
 VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")

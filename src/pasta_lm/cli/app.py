@@ -21,6 +21,7 @@ from pasta_lm.cli import (
     doctor,
     evaluate,
     examples,
+    export,
     instructions,
     play,
     replay,
@@ -59,6 +60,7 @@ app.command()(replay.replay)
 app.command()(serve.serve)
 app.command()(view.view)
 app.add_typer(train.app, name="train")
+app.command()(export.export)
 app.command()(annotate.annotate)
 evaluate.app.command("lc-winrate")(alpaca.lc_winrate)
 evaluate.app.command()(speed.speed)

@@ -1,0 +1,74 @@
+"""``pasta export``: write a model as stock inference servers load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pasta_lm.cli.flags import MODELS, option
+from pasta_lm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pasta_lm.export.writing import Export
+
+DEFAULT_DTYPE = "bfloat16"
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder, or the .gguf file.")],
+    merged: Annotated[
+        bool, option("--merged", help="Write a model folder for transformers, vLLM and SGLang.")
+    ] = False,
+    gguf: Annotated[bool, option("--gguf", help="Write a GGUF file for llama.cpp.")] = False,
+    dtype: Annotated[
+        str,
+        option(
+            "--dtype",
+            metavar="DTYPE",
+            help="float32, bfloat16 or float16; GGUF files also q8_0.",
+        ),
+    ] = DEFAULT_DTYPE,
+) -> None:
+    """Write a model, its adapter merged into the weights, for stock inference servers.
+
+    The tag pieces are special tokens. The output is complete or not there: nothing is overwritten,
+    and nothing is left after an error.
+    """
+    from pasta_lm.cli.terminal import silence_libraries
+    from pasta_lm.strategies.model import resolve
+
+    if merged is gguf:
+        raise UsageError(
+            "give either --merged or --gguf",
+            hint="--merged writes a folder for vLLM and SGLang, --gguf a file for llama.cpp",
+        )
+    silence_libraries()
+    if merged:
+        from pasta_lm.export.merged import export_merged
+
+        done = export_merged(resolve(model), out, dtype)
+        server = f"vllm serve {out}"
+    else:
+        from pasta_lm.export.gguf_file import export_gguf
+
+        done = export_gguf(resolve(model), out, dtype)
+        server = f"llama-server -m {out}"
+    _report(done, server)
+
+
+def _report(done: Export, server: str) -> None:
+    typer.echo(
+        f"{done.path}: {done.num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
+        f"{done.num_bytes / 1e6:,.1f} MB, {done.num_pieces} tag pieces; {server}"
+    )
+    if not done.num_pieces:
+        typer.echo("pasta: this model has no tag pieces: it was not taught PASTA-LANG", err=True)
+    elif done.positions not in ("continue", None):
+        typer.echo(
+            f"pasta: this model was trained with positions {done.positions}; a stock server is "
+            "exact only for models trained with 'continue'",
+            err=True,
+        )

@@ -1,0 +1,1 @@
+"""Write a model in the formats that stock inference servers load."""
