@@ -6,8 +6,9 @@ in one forward pass, a remote one streams each thread on a clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -16,7 +17,8 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
-from pasta_lm.language.document import Document
+from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
 
 Guess = Callable[[Sequence[int]], Sequence[int]]
@@ -190,6 +192,12 @@ class Answer:
         """Return token counts under OpenAI's names; completions count all threads and tags."""
         return self.trace.usage()
 
+    def _repr_html_(self) -> str:
+        """Return the lanes of the answer's threads and its text, for a notebook."""
+        from pasta_lm.interpreter.lanes_html import lanes_html
+
+        return lanes_html(self.trace, _parts(self.document.items, count(1)))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta run --json`` prints."""
         trace = self.trace
@@ -208,3 +216,14 @@ class Answer:
             "parallelism": round(trace.parallelism, 4),
             "wall_s": round(trace.wall_s, 6),
         }
+
+
+def _parts(
+    items: tuple[Item, ...], numbers: Iterator[int], thread: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Yield the texts in reading order, each with the number of its thread."""
+    for item in items:
+        if isinstance(item, Text):
+            yield thread, item.text
+        elif isinstance(item, Block):
+            yield from _parts(item.items, numbers, next(numbers))

@@ -129,6 +129,12 @@ class Trace:
         """Return the tokens of one thread in order."""
         return [token for token in self.tokens if token.thread == thread]
 
+    def _repr_html_(self) -> str:
+        """Return the trace as lanes, for a notebook."""
+        from pasta_lm.interpreter.lanes_html import lanes_html
+
+        return lanes_html(self)
+
     def to_json(self, indent: int | None = None) -> str:
         """Return the trace as JSON, its derived figures included for readers without this code."""
         derived = {
