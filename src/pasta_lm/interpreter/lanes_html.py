@@ -146,13 +146,12 @@ def _path(trace: Trace) -> Iterator[tuple[int, int]]:
     for sync in trace.syncs:
         joined.setdefault(sync.thread, set()).update(sync.joined)
     depth = max((depth for depth, _ in at), default=0)
-    candidates: list[int | None] = sorted(parents)
-    while thread := next(((one,) for one in candidates if (depth, one) in at), None):
-        (number,) = thread
-        assert number is not None
-        yield number, at[depth, number]
-        candidates = [number, *sorted(joined.get(number, ())), parents.get(number)]
+    thread = next((number for number in parents if (depth, number) in at), None)
+    while thread is not None:
+        yield thread, at[depth, thread]
         depth -= 1
+        candidates = [thread, *sorted(joined.get(thread, ())), parents.get(thread)]
+        thread = next((one for one in candidates if (depth, one) in at), None)
 
 
 def _line(
