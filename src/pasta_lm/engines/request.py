@@ -193,10 +193,10 @@ class Answer:
         return self.trace.usage()
 
     def _repr_html_(self) -> str:
-        """Return the lanes of the answer's threads and its text, for a notebook."""
-        from pasta_lm.interpreter.lanes_html import lanes_html
+        """Return a picture of the answer's threads, and its text, for a notebook."""
+        from pasta_lm.interpreter.picture_html import picture_html
 
-        return lanes_html(self.trace, _parts(self.document.items, count(1)))
+        return picture_html(self.trace, _parts(self.document.items, count(1)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta run --json`` prints."""

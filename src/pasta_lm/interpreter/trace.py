@@ -130,10 +130,10 @@ class Trace:
         return [token for token in self.tokens if token.thread == thread]
 
     def _repr_html_(self) -> str:
-        """Return the trace as lanes, for a notebook."""
-        from pasta_lm.interpreter.lanes_html import lanes_html
+        """Return the trace as a picture, for a notebook."""
+        from pasta_lm.interpreter.picture_html import picture_html
 
-        return lanes_html(self)
+        return picture_html(self)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the trace as JSON, its derived figures included for readers without this code."""

@@ -19,10 +19,10 @@ WIDTH, LABEL_WIDTH, ROW = 900, 170, 22  # units of the SVG
 MAX_LABEL = 24  # characters
 
 
-def lanes_html(trace: Trace, parts: Iterable[tuple[int, str]] | None = None) -> str:
+def picture_html(trace: Trace, parts: Iterable[tuple[int, str]] | None = None) -> str:
     """Return the picture of a trace with the text below it.
 
-    A lane shows the steps in which a thread fed tokens as bars, and its waiting as a dashed line.
+    A row shows the steps in which a thread fed tokens as bars, and its waiting as a dashed line.
     Thin lines are forks and syncs; the dark line under the bars is the critical path.
 
     Args:
@@ -51,7 +51,7 @@ def _svg(trace: Trace) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" '
         f'role="img" aria-label="{escape(_figures(trace))}" font-size="12">'
-        f"{''.join(_arrows(trace))}{''.join(_lanes(trace))}{''.join(_critical(trace))}"
+        f"{''.join(_arrows(trace))}{''.join(_rows(trace))}{''.join(_critical(trace))}"
         f'<text x="{LABEL_WIDTH}" y="{height - 6}" fill="currentColor" opacity=".6">step 0</text>'
         f'<text x="{WIDTH}" y="{height - 6}" fill="currentColor" opacity=".6" text-anchor="end">'
         f"{trace.forward_passes}</text></svg>"
@@ -64,7 +64,7 @@ def _x(trace: Trace, step: int) -> float:
     return round(LABEL_WIDTH + (WIDTH - LABEL_WIDTH) * share, 1)
 
 
-def _lanes(trace: Trace) -> Iterator[str]:
+def _rows(trace: Trace) -> Iterator[str]:
     fed: dict[int, set[int]] = {thread.id: set() for thread in trace.threads}
     for token in trace.tokens:
         if token.fed_step is not None and token.thread in fed:

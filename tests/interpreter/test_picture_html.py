@@ -9,7 +9,7 @@ import pytest
 
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.interpreter.lanes_html import _path
+from pasta_lm.interpreter.picture_html import _path
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import Document, parse
 from pasta_lm.language.document import Block
