@@ -25,6 +25,7 @@ DOORS = {
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/torch/pretrained.py": "gguf",
     "engines/vocabulary.py": "transformers tokenizers",
+    "judging/local.py": "torch",
     "remote/transport.py": "httpx2 openai",
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",

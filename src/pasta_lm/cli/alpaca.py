@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, Json, Model, option
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries
+from pasta_lm.judging.judge import IN_PROCESS
 
 if TYPE_CHECKING:
     from pasta_lm.evaluate.alpaca import AlpacaRecipe, AlpacaRun
@@ -141,19 +143,23 @@ def _judge(run: AlpacaRun, key_env: str | None, prices: Any, limit_usd: float | 
     from pasta_lm.remote.budget import CostLimitError, Spending
     from pasta_lm.remote.client import ChatClient, Endpoint
 
+    connect: Callable[[], ChatClient]
     model, url = run.settings.judge_model, run.settings.judge_url
     if model is None or url is None:
         return False
     endpoint = Endpoint(base_url=url, model=model, api_key_env=key_env)
+    connect = partial(ChatClient, endpoint)
+    if url == IN_PROCESS:
+        from pasta_lm.judging.local import local_client
+
+        connect = local_client(model)
     stopped: CostLimitError | None = None
     with bars() as show:
 
         def progress(done: int, total: int, spent: Spending) -> None:
             show("comparisons judged", done, total, str(spent))
 
-        judge = run.judge(
-            lambda: ChatClient(endpoint), prices=prices, cost_limit_usd=limit_usd, progress=progress
-        )
+        judge = run.judge(connect, prices=prices, cost_limit_usd=limit_usd, progress=progress)
         assert judge is not None
         comparisons = run.all_comparisons()
         estimate = judge.estimate(comparisons)

@@ -66,6 +66,7 @@ class JudgeRecipe:
 
     model: str | None = None
     url: str | None = None
+    """Up to and including ``/v1``; ``local``: the model judges in this process."""
     key_env: str | None = None
     """The environment variable with the key."""
     input_price: float | None = None

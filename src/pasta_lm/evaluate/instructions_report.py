@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError
-from pasta_lm.evaluate import answer_text
 from pasta_lm.evaluate.answering import answer_id
 from pasta_lm.evaluate.cost import cost_report
 from pasta_lm.evaluate.ifeval import Verdict, ifeval_figures
@@ -34,6 +33,7 @@ from pasta_lm.evaluate.prompt_sets import PARTS
 from pasta_lm.evaluate.quality import share
 from pasta_lm.evaluate.speed import num_failed, speed, speed_table
 from pasta_lm.journal import Row
+from pasta_lm.judging import answer_text
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.strategies import pasta, sequential
 

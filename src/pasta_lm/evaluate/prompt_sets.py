@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from pasta_lm.engines.annotated import read_ids, read_records
 from pasta_lm.errors import InputError, cause
 from pasta_lm.evaluate import ifeval
-from pasta_lm.evaluate.answer_text import items_asked
 from pasta_lm.evaluate.judgements import json_lines, read_instructions
+from pasta_lm.judging.answer_text import items_asked
 
 ALPACA, IFEVAL, STARTER, INSTRUCTIONS = SETS = ("alpaca", "ifeval", "starter", "instructions")
 OWN = (STARTER, INSTRUCTIONS)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import exp
+from math import exp, log
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -55,6 +55,11 @@ def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Com
     ]
 
 
+def swapped(one: Comparison) -> Comparison:
+    """Return a comparison in the other order."""
+    return one._replace(first=one.second, second=one.first)
+
+
 def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     """Return ``(wins + smoothing) / (losses + smoothing)``, weighted by confidence.
 
@@ -79,6 +84,8 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     return (wins + smoothing) / (losses + smoothing)
 
 
+IN_PROCESS = "local"
+"""The address of a judge in this process; its model is named as ``--model`` names one."""
 FOLDER = Path(__file__).parent / "prompts"
 FIELDS = ("instruction", "answer_a", "answer_b")
 TOP_LOGPROBS = 5
@@ -175,6 +182,8 @@ def load_template(name: str) -> JudgeTemplate:
 MIN_PROBABILITY = 0.1
 """Of A and B together; below it, the judge wanted to say something else."""
 TIE_TOLERANCE = 1e-9
+MIN_SHARE = 1e-9
+"""Of a verdict in log-odds, which have no value at 0 and 1."""
 _STATED = re.compile(
     r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
     re.IGNORECASE,
@@ -207,6 +216,26 @@ def read_verdict(method: Method, reply: ChatReply) -> Reading:
     if reply.refusal:
         return Reading(None, Problem.REFUSED)
     return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
+
+
+def averaged(reading: Reading, swapped: Reading) -> Reading:
+    """Return the reading of a pair from both orders; a problem of one is that of the pair.
+
+    The mean of the log-odds, so a judge's constant lean towards a place cancels exactly.
+
+    Args:
+        reading: Of one order.
+        swapped: Of the other one, in which our first answer comes second.
+    """
+    if reading.first_wins is None or swapped.first_wins is None:
+        return reading if reading.first_wins is None else swapped
+    odds = (_log_odds(reading.first_wins) - _log_odds(swapped.first_wins)) / 2
+    return Reading(1 / (1 + exp(-odds)), None)
+
+
+def _log_odds(share: float) -> float:
+    share = min(max(share, MIN_SHARE), 1 - MIN_SHARE)
+    return log(share / (1 - share))
 
 
 def verdict_of(first_wins: float) -> Verdict:

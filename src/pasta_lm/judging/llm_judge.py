@@ -22,7 +22,9 @@ from pasta_lm.judging.judge import (
     Problem,
     Reading,
     Verdict,
+    averaged,
     read_verdict,
+    swapped,
     verdict_of,
 )
 from pasta_lm.remote.budget import (
@@ -64,6 +66,7 @@ class LLMJudge:
     Attributes:
         client: Makes the client; None: only stored replies are read.
         max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
+        averages_orders: For ``compare``: ask in both orders, and let each verdict be their mean.
         cost_limit_usd: Hard limit on the cost of all stored replies of this model.
         failures: Why comparisons got no reply in this run, by key.
         missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
@@ -74,6 +77,7 @@ class LLMJudge:
     journal: Journal
     client: Callable[[], ChatClient] | None = None
     max_missing: float = 0.0
+    averages_orders: bool = False
     prices: Prices = Prices()
     cost_limit_usd: float | None = None
     progress: Progress = lambda done, total, spent: None
@@ -121,7 +125,7 @@ class LLMJudge:
             PastaError: see ``ask``.
         """
         asked = [one for one in comparisons if one.first != one.second]
-        outcomes = self.ask(asked)
+        outcomes = self.ask_both(asked) if self.averages_orders else self.ask(asked)
         names = [one.prompt_id for one in asked]
         missing = missing_verdicts(zip(names, outcomes, strict=True))
         num_missing = sum(map(len, missing.values()))
@@ -135,6 +139,12 @@ class LLMJudge:
             self.missing.setdefault(problem, []).extend(some)
         given = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
         return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
+
+    def ask_both(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
+        """Return the outcome of each comparison over both orders; the errors are ``ask``'s."""
+        found = self.ask([*comparisons, *map(swapped, comparisons)])
+        pairs = zip(found, found[len(comparisons) :], strict=False)
+        return [Outcome(one.key, averaged(one.reading, other.reading)) for one, other in pairs]
 
     def key(self, comparison: Comparison) -> str:
         """Return the key of a comparison: a hash of everything that the reply depends on."""

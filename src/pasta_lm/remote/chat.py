@@ -16,6 +16,14 @@ Message = Mapping[str, str]
 """One turn: ``{"role", "content"}``."""
 
 
+class Response(NamedTuple):
+    """What a server sent back; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 class Candidate(NamedTuple):
     """A token with its natural log-probability."""
 

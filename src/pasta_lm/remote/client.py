@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from pasta_lm.errors import EndpointError, MissingExtraError, RemoteError, RequestError, UsageError
-from pasta_lm.remote.chat import ChatReply, ChatRequest, read_reply
+from pasta_lm.remote.chat import ChatReply, ChatRequest, Response, read_reply
 from pasta_lm.remote.pace import ADVICE, OUT_OF_CREDIT, Fate, Pace, RetryPolicy, fate, retry_after
 
-if TYPE_CHECKING:
-    from pasta_lm.remote.transport import Response, Transport
+
+class Transport(Protocol):
+    """Carries one request to a model and the whole answer back; nothing is retried."""
+
+    async def post(self, body: Mapping[str, Any]) -> Response:
+        """Send a request; a ``RemoteError`` if there is no complete answer."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +70,9 @@ def connect(endpoint: Endpoint) -> Transport:
     """
     if not (find_spec("openai") and find_spec("httpx2")):  # openai 2 has no httpx2
         raise MissingExtraError(f"asking {endpoint.base_url}", "data")
-    from pasta_lm.remote.transport import Transport
+    from pasta_lm.remote import transport
 
-    return Transport(endpoint)
+    return transport.Transport(endpoint)
 
 
 class ChatClient:

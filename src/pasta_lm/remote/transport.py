@@ -6,13 +6,14 @@ Nothing is retried here: ``client.py`` decides that. Importing this file needs t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import openai
 
 from pasta_lm.errors import RemoteError, UsageError
+from pasta_lm.remote.chat import Response
 
 if TYPE_CHECKING:
     from pasta_lm.remote.client import Endpoint
@@ -24,14 +25,6 @@ SENT_HEADERS = frozenset(
     | {"x-stainless-raw-response"}  # openai's client reads it from the request
 )
 """Besides the key. openai's client adds others, some of them from environment variables."""
-
-
-class Response(NamedTuple):
-    """What came back; the names of headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class Transport:

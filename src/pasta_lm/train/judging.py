@@ -1,17 +1,19 @@
-"""The judge of stage two: its table of the recipe, the training grader, or a language model."""
+"""The judge of stage two and its table of the recipe: training grader, language model, readers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
-from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner, load_template
+from pasta_lm.judging.judge import IN_PROCESS, Comparison, Judge, Verdict, Winner, load_template
+from pasta_lm.judging.likelihood import LikelihoodJudge
 from pasta_lm.judging.llm_judge import LLMJudge, Progress, missing_to_json
+from pasta_lm.judging.local import local_client, reading_model
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import ChatClient, Endpoint
@@ -22,6 +24,14 @@ from pasta_lm.tasks.task import Task
 REPLIES = "replies.jsonl"
 TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 """Method -> the prompt template that asks for its verdict."""
+KEYS = {
+    "grader": (),
+    "local": ("model", "dtype", "method", "journal", "max_missing"),
+    "likelihood": ("model", "second_model", "dtype"),
+}
+"""Keys that a judge without requests has, besides its kind."""
+ONLY_HERE = {"second_model", "dtype"}
+"""Keys of no use to a judge behind an API."""
 TIE = 1e-9
 """Grades that differ by less are equal."""
 
@@ -30,9 +40,16 @@ TIE = 1e-9
 class JudgeConfig:
     """The judge that compares samples with other answers; ``[judge]`` of a recipe."""
 
-    kind: Literal["grader", "llm"] = "grader"
-    """``grader``, which knows the tasks; or ``llm``, a model behind an OpenAI-compatible API."""
+    kind: Literal["grader", "llm", "local", "likelihood"] = "grader"
+    """``grader``, which knows the tasks; ``llm``, a model behind an OpenAI-compatible API;
+    ``local``, a model in this process; ``likelihood`` under a frozen model, see
+    ``LikelihoodJudge``."""
     model: str | None = None
+    """As the endpoint names it; of ``local`` and ``likelihood`` a folder, GGUF file or hub id."""
+    second_model: str | None = None
+    """A second reader for ``likelihood``."""
+    dtype: str | None = None
+    """Of models of this process: float32, bfloat16 or float16; None: float32 on a CPU."""
     base_url: str | None = None
     """Up to and including ``/v1``."""
     api_key_env: str | None = None
@@ -55,12 +72,14 @@ class JudgeConfig:
 
     def __post_init__(self) -> None:
         given = [one.name for one in fields(self)[1:] if getattr(self, one.name) != one.default]
-        if self.kind == "grader":
-            check_not_ignored(f"judge.{''.join(given[:1])}", given, "the grader sends no requests")
-            return
-        for key in ("model", "base_url"):
+        own = KEYS.get(self.kind, {one.name for one in fields(self)} - ONLY_HERE)
+        lost = [f"judge.{name}" for name in given if name not in own]
+        check_not_ignored("".join(lost[:1]), lost, _why(self.kind))
+        needed = {"grader": (), "llm": ("model", "base_url")}.get(self.kind, ("model",))
+        for key in needed:
             if not getattr(self, key):
-                raise UsageError(f"judge.{key} is missing", hint="a judge of kind 'llm' needs it")
+                hint = f"a judge of kind {self.kind!r} needs it"
+                raise UsageError(f"judge.{key} is missing", hint=hint)
         if not 0 <= self.max_missing < 1:
             raise UsageError("judge.max_missing must be at least 0 and below 1")
         check_positive("judge", self, "timeout_s", "max_in_flight")
@@ -72,8 +91,13 @@ class JudgeConfig:
         require_prices(self.prices, self.cost_limit)
 
     @property
+    def is_grader(self) -> bool:
+        """Return whether the judge knows the tasks alone."""
+        return self.kind == "grader"
+
+    @property
     def is_remote(self) -> bool:
-        """Return whether the judge is a language model."""
+        """Return whether the judge is a language model behind an API."""
         return self.kind == "llm"
 
     @property
@@ -86,6 +110,10 @@ class JudgeConfig:
         """Return the endpoint of the model."""
         keys = ("base_url", "model", "api_key_env", "timeout_s")
         return Endpoint(**{key: getattr(self, key) for key in keys})
+
+
+def _why(kind: str) -> str:
+    return "the grader sends no requests" if kind == "grader" else f"of no use to kind {kind!r}"
 
 
 class GraderJudge:
@@ -118,7 +146,9 @@ def judge_of(
     *,
     policy: RetryPolicy | None = None,
 ) -> Judge:
-    """Return the judge of a recipe: the grader of these tasks, or a model.
+    """Return the judge of a recipe: the grader of these tasks, a model, or readers.
+
+    Models of this process are loaded when they are first asked.
 
     ``progress`` is called after each reply. The journal of replies is in ``out``, the run's folder,
     unless the recipe names another.
@@ -126,15 +156,24 @@ def judge_of(
     Raises:
         InputError: the journal of replies is damaged.
     """
-    if not config.is_remote:
+    if config.is_grader:
         return GraderJudge(tasks)
     assert config.model is not None
+    if config.kind == "likelihood":
+        names = [config.model, *([config.second_model] if config.second_model else [])]
+        return LikelihoodJudge(names, partial(reading_model, dtype=config.dtype))
+    is_local = config.kind == IN_PROCESS
+    client = local_client(config.model, config.dtype)
+    if not is_local:
+        pace = config.max_in_flight
+        client = lambda: ChatClient(config.endpoint, pace=Pace(pace), policy=policy)  # noqa: E731
     return LLMJudge(
         config.model,
-        load_template(TEMPLATES[config.method]),
+        load_template(TEMPLATES["logprobs" if is_local else config.method]),
         Journal(Path(config.journal) if config.journal else Path(out) / REPLIES),
-        lambda: ChatClient(config.endpoint, pace=Pace(config.max_in_flight), policy=policy),
+        client,
         max_missing=config.max_missing,
+        averages_orders=is_local,
         prices=config.prices,
         cost_limit_usd=config.cost_limit,
         progress=progress,
@@ -143,6 +182,8 @@ def judge_of(
 
 def judged_by(judge: Judge) -> dict[str, Any]:
     """Return the judge's entry in the log of a round, with the prompts that lack a verdict."""
+    if isinstance(judge, LikelihoodJudge):
+        return {"judge": judge.name, "no_verdict": judge.num_missing}
     if not isinstance(judge, LLMJudge):
         return {"judge": "grader"}
     return {

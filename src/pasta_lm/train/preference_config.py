@@ -150,10 +150,10 @@ class PreferenceConfig:
         if self.data.file is not None:
             self._check_file()
             return
-        if self.data.records is not None and not self.judge.is_remote:
+        if self.data.records is not None and self.judge.is_grader:
             raise UsageError(
                 "data.records needs a judge: the grader knows tasks alone",
-                hint='[judge] kind = "llm", with model and base_url',
+                hint='[judge] kind = "llm", with model and base_url; or "local" or "likelihood"',
             )
         if self.score is None:
             raise UsageError("[score] is missing: samples need a quality_weight")
@@ -165,7 +165,7 @@ class PreferenceConfig:
 
     def _check_file(self) -> None:
         check_not_ignored("[score]", self.score is not None, "data.file has scores of its own")
-        check_not_ignored("[judge]", self.judge.is_remote, "data.file has scores of its own")
+        check_not_ignored("[judge]", not self.judge.is_grader, "data.file has scores of its own")
         others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)
         check_not_ignored("[rollouts]", others, "data.file has the pairs; only samples is read")
         check_not_ignored("model.baseline", self.model.baseline is not None, "nothing is sampled")

@@ -34,6 +34,7 @@ from pasta_lm.data.rollouts import (
 from pasta_lm.engines.annotated import read_records
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.judging.judge import Judge
+from pasta_lm.judging.likelihood import LikelihoodJudge
 from pasta_lm.judging.llm_judge import LLMJudge, describe_missing
 from pasta_lm.judging.llm_judge import Progress as JudgeProgress
 from pasta_lm.remote.budget import Spending
@@ -186,6 +187,8 @@ def select(
 ) -> Selection:
     """Return the pairs of some rollouts."""
     assert round.config.score is not None
+    if isinstance(judge, LikelihoodJudge):
+        judge.own.update({one.id: one.baseline.text for one in rollouts})
     return select_pairs(rollouts, originals(prompts), judge, round.config.score)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.evaluate.answer_text import (
+from pasta_lm.judging.answer_text import (
     blocks_repetition,
     coverage,
     has_repeated_line,
