@@ -40,7 +40,8 @@ def answers(name: str, count: int = 4) -> list[Document]:
     """Return random answers; the second is without tags."""
     vocabulary, rng = loaded(name).vocabulary, random.Random(f"collate {name}")
     programs = [random_program(rng, vocabulary, num_parts=9) for _ in range(count)]
-    found = [decode_document(vocabulary, program.answer) for program in programs]
+    decoded = [decode_document(vocabulary, program.answer) for program in programs]
+    found = [document.with_spaces_after_tags() for document in decoded]
     found[1] = found[1].without_tags()
     return found
 
