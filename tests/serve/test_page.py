@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.serve.app import create_app
 from pasta_lm.serve.page import STATIC, joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
+from tests.serve.conftest import CHAT, TEXT, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -72,6 +74,14 @@ def test_top_level_names_differ_in_all_modules_and_none_is_left_out() -> None:
     assert not re.findall(r"^(?:import|export) ", joined, re.MULTILINE)
     for module in MODULES:
         assert module.read_text("utf-8").splitlines()[0] in joined, module.name
+
+
+def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
+    asked = {"strategy": "pasta", "stream": "events", "trace": True}
+    pieces = streamed(post("/v1/chat/completions", {**CHAT, "stream": True, "pasta": asked}))
+    runs = [one["pasta"]["run"] for one in pieces if "run" in one.get("pasta", {})]
+    assert [one["name"] for one in runs] == ["pasta"]
+    assert [one["topic"] for one in runs[0]["threads"]] == [None, "walk", "sleep", "eat"]
 
 
 # --- in a browser
@@ -244,3 +254,40 @@ def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -
     assert shown(page, "#written") == sequential(FLAT).text
     page.get_by_role("button", name="pasta").click()
     assert shown(page, "#written") == answered(FLAT).program
+
+
+# --- served
+
+
+def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: Any) -> None:
+    faults: list[str] = []
+    with serving(create_app(scripted())) as (_, address):
+        page = browser.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text))
+        page.goto(address)
+        page.get_by_label("Prompt").fill("How do I live well?")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="Ask").wait_for()
+        assert shown(page, "#answer") == TEXT
+        assert page.locator(".picture").count() == 2
+        assert page.locator("#answer friends, #answer b").count() == 0
+        page.locator("#answer .token", has_text="often").click()
+        assert "Its thread could see" in page.locator("#inspector").inner_text()
+        page.close()
+    assert not faults
+
+
+def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
+    with serving(create_app(scripted(), api_key="secret")) as (_, address):
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_label("Prompt").fill("How do I live well?")
+        page.get_by_role("button", name="Ask").click()
+        page.locator(".ask [role=status]:not(:empty)").wait_for()
+        assert "key" in page.locator(".ask [role=status]").inner_text().lower()
+        page.get_by_label("API key").fill("secret")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("button", name="sequential").wait_for()
+        page.close()

@@ -22,6 +22,7 @@ _IMPORT = re.compile(r'^import \{ [\w, ]+ \} from "\./(\w+\.js)";\n', re.MULTILI
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|function|const) )", re.MULTILINE)
 _STYLES = '<link rel="stylesheet" href="page.css">\n'
 _SCRIPT = '<script type="module" src="main.js"></script>\n'
+_ICON = '<link rel="icon" href="icon.svg">\n'
 _HEAD = '<meta charset="utf-8">\n'
 _POLICY = '<meta http-equiv="Content-Security-Policy" content="{}">\n'
 
@@ -38,6 +39,7 @@ def page_of(runs: Sequence[RunData]) -> str:
     page = (STATIC / "index.html").read_text("utf-8")
     replaced = {
         _HEAD: _HEAD + _POLICY.format(_policy(script, styles)),
+        _ICON: "",
         _STYLES: f"<style>{styles}</style>\n",
         _SCRIPT: f'<script type="application/json" id="runs">{data}</script>\n'
         f'<script type="module">{script}</script>\n',

@@ -22,6 +22,7 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.serve.protocol import Asked, ChatRequest
 from pasta_lm.serve.reading_order import ReadingOrder
+from pasta_lm.serve.run_data import run_data
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -129,6 +130,7 @@ class Reply:
         }
         if self.asked.options.trace:
             figures["trace"] = json.loads(trace.to_json())
+            figures["run"] = run_data(trace, trace.strategy or "run")  # what the page shows of it
         return figures
 
     # A stream

@@ -15,7 +15,7 @@ export class AnswerView {
     root.addEventListener("pointerover", (event) => this.stage.hover(this.threadAt(event.target)));
     root.addEventListener("pointerleave", () => this.stage.hover(null));
     root.addEventListener("keydown", (event) => this.press(event));
-    stage.on("run", () => this.build());
+    stage.on("run grow", () => this.build());
     stage.on("time", () => this.showTime());
     stage.on("hover pick", () => this.showFocus());
     stage.on("pick", () => this.showPick());

@@ -2,6 +2,7 @@
 
 import { AnswerView } from "./answer.js";
 import { InspectorView } from "./inspector.js";
+import { AskForm } from "./live.js";
 import { TimelineView } from "./timeline.js";
 import { Player } from "./player.js";
 import { Run } from "./run.js";
@@ -12,15 +13,28 @@ function byId(id) {
   return document.getElementById(id);
 }
 
+let current = null;
+
+// A root without what earlier views put and heard there.
+function emptied(id) {
+  const root = byId(id);
+  const fresh = root.cloneNode(false);
+  root.replaceWith(fresh);
+  return fresh;
+}
+
 function showRuns(runs) {
+  if (current) current.isClosed = true;
   const stage = new Stage(runs);
+  current = stage;
+  byId("main").hidden = false;
   new FactsView(stage, byId("title"), byId("facts"));
-  new Player(stage, byId("player"));
-  byId("timeline").replaceChildren();
+  new Player(stage, emptied("player"));
+  emptied("timeline");
   runs.forEach((run) => new TimelineView(stage, run, byId("timeline")));
-  new InspectorView(stage, byId("inspector"));
-  new AnswerView(stage, byId("answer"), { withTags: false, label: "Answer" });
-  new AnswerView(stage, byId("written"), { withTags: true, label: "Written form" });
+  new InspectorView(stage, emptied("inspector"));
+  new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
+  new AnswerView(stage, emptied("written"), { withTags: true, label: "Written form" });
   new TableView(stage, byId("table"));
   return stage;
 }
@@ -35,4 +49,9 @@ function switchTheme() {
 
 byId("theme").addEventListener("click", switchTheme);
 const stored = byId("runs");
-if (stored) showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
+if (stored) {
+  showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
+} else {
+  byId("main").hidden = true;
+  new AskForm(byId("ask"), showRuns);
+}

@@ -43,7 +43,7 @@ export class Player {
   }
 
   frame(now) {
-    if (!this.isPlaying) return;
+    if (!this.isPlaying || this.stage.isClosed) return;
     if (this.before === null) this.exact = this.stage.now;
     else this.exact += ((now - this.before) / 1000) * Number(this.speed.value) * this.rate;
     this.before = now;
@@ -60,8 +60,10 @@ export class Player {
   }
 
   press(event) {
+    if (this.stage.isClosed) return;
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === "Escape") this.stage.pick(null);
+    if (event.target.closest?.("textarea, input[type=password]")) return;
     if (event.target.closest?.(CONTROLS) && event.key === " ") return;
     const acts = { " ": () => this.toggle(), ",": () => this.stage.step(-1), ".": () => this.stage.step(1) };
     if (!acts[event.key]) return;

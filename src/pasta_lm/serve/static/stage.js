@@ -8,6 +8,8 @@ export class Stage extends EventTarget {
     const isTimed = runs.every((run) => run.facts.kind !== "simulated");
     this.clock = runs.length > 1 && isTimed ? "seconds" : "passes";
     this.now = this.end;
+    this.isGrowing = false;
+    this.isClosed = false; // other views stand on the page by now
     this.hovered = null; // a thread's number
     this.picked = null; // {thread, token}; token is null if the thread as a whole is meant
   }
@@ -40,6 +42,18 @@ export class Stage extends EventTarget {
   goTo(now) {
     this.now = Math.max(0, Math.min(this.end, now));
     this.tell("time");
+  }
+
+  // More of a live run has come: show all of it.
+  grow() {
+    if (this.isGrowing) return;
+    this.isGrowing = true;
+    requestAnimationFrame(() => {
+      this.isGrowing = false;
+      this.now = this.end;
+      this.tell("grow");
+      this.tell("time");
+    });
   }
 
   step(count) {

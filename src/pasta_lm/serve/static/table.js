@@ -20,8 +20,8 @@ export class FactsView {
       ["critical path", facts.critical_path],
       ["tokens", facts.num_content_tokens],
       ["threads", threads.length],
-      ["time", facts.kind === "simulated" ? "simulated" : `${facts.wall_s?.toFixed(2)} s`],
-    ];
+      ["time", facts.kind === "simulated" ? "simulated" : facts.wall_s && `${facts.wall_s.toFixed(2)} s`],
+    ].filter(([, value]) => value !== undefined);
     if (facts.kind !== "generated" && facts.kind !== "simulated") figures.push(["kind", facts.kind]);
     this.root.replaceChildren(...figures.map(([name, value]) =>
       element("span", { class: "figure" }, element("b", {}, String(value)), ` ${name}`)));

@@ -21,9 +21,15 @@ export class TimelineView {
     this.picture.addEventListener("pointerleave", () => this.stage.hover(null));
     this.picture.addEventListener("click", (event) => this.click(event));
     stage.on("clock", () => this.draw());
+    stage.on("grow", () => this.grow());
     stage.on("time", () => this.showTime());
     stage.on("hover pick run", () => this.showFocus());
     new ResizeObserver(() => this.draw()).observe(this.picture.parentElement);
+  }
+
+  grow() {
+    if (this.buttons.length !== this.run.threads.length) this.buildLabels();
+    this.draw();
   }
 
   nameButton() {
