@@ -197,7 +197,7 @@ export class TimelineView {
   finish() {
     const x = this.x(this.run.passes);
     const line = drawn("line", { x1: x - 1, x2: x - 1, y1: 0, y2: this.rows });
-    const isRight = x + 60 < this.width;
+    const isRight = x + 90 < this.width;
     if (!isRight) return drawn("g", { class: "finish" }, line);
     return drawn("g", { class: "finish" }, line, drawn("text", { x: x + 6, y: this.y(0) + 4 }, this.ending()));
   }
@@ -205,7 +205,10 @@ export class TimelineView {
   // How this run ends, against the first one where there are several.
   ending() {
     const [first] = this.stage.runs;
-    if (first !== this.run) return `${(this.stage.endOf(first) / this.stage.endOf(this.run)).toFixed(2)}× sooner`;
+    if (first !== this.run) {
+      const ratio = this.stage.endOf(first) / this.stage.endOf(this.run);
+      return ratio >= 1 ? `${ratio.toFixed(2)}× sooner` : `${(1 / ratio).toFixed(2)}× later`;
+    }
     return this.stage.clock === "seconds" ? `${this.stage.endOf(this.run).toFixed(2)} s` : plural(this.run.passes, "pass");
   }
 
