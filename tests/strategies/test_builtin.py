@@ -44,7 +44,7 @@ def test_the_example_of_every_family_is_answered_correctly(builtin: Pasta, famil
 
 
 @pytest.mark.parametrize(
-    "prompt", ["", "Hello!", "Why is the sky blue?", "<sync/><async>", "1 2 3 " * 200, "\U0001f35d"]
+    "prompt", ["Hello!", "Why is the sky blue?", "<sync/><async>", "1 2 3 " * 200, "\U0001f35d"]
 )
 def test_an_off_task_prompt_gets_an_answer(builtin: Pasta, prompt: str) -> None:
     answer = builtin.generate(prompt, SamplingParams(max_tokens=200))

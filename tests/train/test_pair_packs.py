@@ -79,8 +79,12 @@ def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -
 
 
 def decoded_log_prob(name: str, document: Document) -> float:
-    """Return how likely an answer is, token by token as an engine met it."""
-    program = program_of(document, PROMPT, loaded(name).vocabulary)
+    """Return how likely an answer is, token by token as an engine met it.
+
+    Records move the spaces before tags, so the engine is given the answer in the same form.
+    """
+    moved = document.with_spaces_after_tags()
+    program = program_of(moved, PROMPT, loaded(name).vocabulary)
     params = SamplingParams(max_tokens=800)
     return met_log_prob(name, Request(prompt=program.prompt, forced=program.answer, params=params))
 

@@ -32,7 +32,7 @@ def export(
         ),
     ] = DEFAULT_DTYPE,
 ) -> None:
-    """Write a model, its adapter merged into the weights, for stock inference servers.
+    """Write a model, adapter merged, for stock servers.
 
     The tag pieces are special tokens. The output is complete or not there: nothing is overwritten,
     and nothing is left after an error.
