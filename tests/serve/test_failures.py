@@ -7,16 +7,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from pasta_lm.engines.request import StreamEvent
+from pasta_lm.engines.request import Request, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ScriptedBackend
+from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.event_stream import EventStream
 from pasta_lm.serve.guard import JsonLines
 from pasta_lm.serve.settings import Queue, ServeRecipe
@@ -35,7 +36,7 @@ class Held(ScriptedBackend):
         self.error: BaseException | None = None
         self.num_steps = 0
 
-    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+    def step(self) -> Events:
         self.num_steps += 1
         if not self.may_step.is_set():
             time.sleep(0.002)
@@ -102,6 +103,59 @@ def test_an_error_in_a_step_ends_its_responses_and_leaves_the_server_up() -> Non
             again = await client.post(PATH, json=CHAT)
             assert again.json()["choices"][0]["message"]["content"] == TEXT
             assert is_idle(app) or await settle(lambda: is_idle(app)) is None
+
+    run(fail())
+
+
+class Poisoned(ScriptedEngine):
+    """A script that breaks off for one prompt, before or after its first step."""
+
+    def __init__(self, prompt: str, num_good_steps: int) -> None:
+        super().__init__(DOCUMENT)
+        self.poison = self.request(prompt).prompt
+        self.num_good_steps = num_good_steps
+
+    def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
+        for number, events in enumerate(super().steps(request)):
+            if list(request.prompt) == list(self.poison) and number == self.num_good_steps:
+                raise ValueError("a secret detail")
+            yield events
+
+
+@pytest.mark.parametrize("num_good_steps", [0, 5])
+def test_an_error_in_a_step_ends_only_the_response_that_it_concerns(num_good_steps: int) -> None:
+    async def fail() -> None:
+        app = create_app(ScriptedBackend(Poisoned("poison", num_good_steps)))
+        bad = {"messages": [{"role": "user", "content": "poison"}]}
+        async with client_of(app) as client:
+            for _ in range(MAX_FAILED_STEPS + 1):
+                bodies = [STREAM, bad, {**STREAM, "n": 2}, {**bad, "stream": True}, CHAT]
+                asked = [client.post(PATH, json=body) for body in bodies]
+                stream, whole, several, broken, other = await asyncio.gather(*asked)
+                assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+                assert streamed(broken)[-1]["error"]["code"] == "engine_error"
+                assert "secret" not in whole.text + broken.text
+                assert {text_of(streamed(stream)), text_of(streamed(several), 1)} == {TEXT}
+                assert other.json()["choices"][0]["message"]["content"] == TEXT
+            assert (await client.get("/health")).status_code == 200
+            await settle(lambda: is_idle(app))
+
+    run(fail())
+
+
+def test_an_error_that_is_nobody_s_ends_what_runs_and_what_is_queued_goes_on() -> None:
+    async def fail() -> None:
+        backend = Held(capacity=1)
+        app = create_app(backend)
+        async with client_of(app) as client:
+            asked = [asyncio.ensure_future(client.post(PATH, json=CHAT)) for _ in range(2)]
+            engine = app.state.service.engine
+            await settle(lambda: engine.load.num_running == engine.load.num_waiting == 1)
+            backend.error = ValueError("the device")
+            await settle(lambda: backend.error is None)
+            backend.may_step.set()
+            replies = await asyncio.gather(*asked)
+            assert sorted(reply.status_code for reply in replies) == [200, 500]
 
     run(fail())
 

@@ -18,7 +18,7 @@ from unicodedata import category
 from unicodedata import name as name_of
 
 from pasta_lm.annotate.marks import units
-from pasta_lm.engines.request import Answer, Finished, SamplingParams
+from pasta_lm.engines.request import Answer, Failed, Finished, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.strategies import sequential
@@ -142,6 +142,8 @@ def _answers(
             if not running:
                 return
             for number, event in engine.step():
+                if isinstance(event, Failed):
+                    raise event.error
                 if isinstance(event, Finished) and number in running:
                     yield _row(running.pop(number), sampling, event.answer)
     finally:

@@ -161,6 +161,13 @@ class Finished:
     answer: Answer
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request ended with an error that concerns no other; nothing more comes of it."""
+
+    error: Exception
+
+
 StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
 
 

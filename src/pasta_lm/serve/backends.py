@@ -11,7 +11,7 @@ from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
+from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 Messages = Sequence[Mapping[str, str]]
+Events = Sequence[tuple[int, StreamEvent | Failed]]
+"""What happened in a step, each with the number of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,12 @@ class Backend(Protocol):
     def submit(self, request: Request) -> int:
         """Begin a request and return its number."""
 
-    def step(self) -> Sequence[tuple[int, StreamEvent]]:
-        """Run one step and return its events, each with the number of its request."""
+    def step(self) -> Events:
+        """Run one step and return its events, each with the number of its request.
+
+        An error that concerns some requests only ends these, with ``Failed``; one that concerns
+        all is raised.
+        """
 
     def abort(self, number: int) -> object:
         """Free everything that belongs to a request; unknown numbers are ignored."""
@@ -126,8 +132,8 @@ class TorchBackend:
         """Begin a request and return its number."""
         return self._engine.submit(request)
 
-    def step(self) -> Sequence[tuple[int, StreamEvent]]:
-        """Run one forward pass; an error frees all requests before it is raised."""
+    def step(self) -> Events:
+        """Run one forward pass; an error frees the requests that it concerns."""
         return self._engine.step()
 
     def abort(self, number: int) -> object:
@@ -196,12 +202,16 @@ class ScriptedBackend:
         self._running[number] = self._engine.steps(request)
         return number
 
-    def step(self) -> Sequence[tuple[int, StreamEvent]]:
+    def step(self) -> Events:
         """Let every request take one step."""
-        events: list[tuple[int, StreamEvent]] = []
+        events: list[tuple[int, StreamEvent | Failed]] = []
         for number, steps in list(self._running.items()):
-            with self._encodes:  # the first step writes the script as ids
-                happened = next(steps, None)
+            happened: Sequence[StreamEvent | Failed] | None
+            try:
+                with self._encodes:  # the first step writes the script as ids
+                    happened = next(steps, None)
+            except Exception as error:
+                happened = [Failed(error)]
             if happened is None:
                 del self._running[number]
             events += [(number, event) for event in happened or ()]

@@ -1,7 +1,7 @@
 """The engine in a thread of its own: requests come in, their events go back to the event loop.
 
-Three calls are for the outside: ``submit``, ``ResponseStream.next`` and ``abort``. A step that
-fails ends the responses that ran in it; a thread that dies ends all, and nothing waits in silence.
+Three calls are for the outside: ``submit``, ``ResponseStream.next`` and ``abort``. An error in a
+step ends the responses that it concerns; a thread that dies ends all, and nothing waits in silence.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Literal, Protocol
 
-from pasta_lm.engines.request import Finished, Request, StreamEvent
+from pasta_lm.engines.request import Failed, Finished, Request, StreamEvent
 from pasta_lm.errors import PastaError
 from pasta_lm.serve.api_error import ApiError, from_error, internal, unavailable
-from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.backends import Backend, Events
 from pasta_lm.serve.settings import Queue
 
 log = logging.getLogger(__name__)
@@ -278,10 +278,15 @@ class EngineLoop:
         finally:
             self._step_began_s = None
 
-    def _pass_on(self, events: Sequence[tuple[int, StreamEvent]]) -> None:
+    def _pass_on(self, events: Events) -> None:
         batches: defaultdict[int, Batch] = defaultdict(list)
         for number, event in events:
-            batches[number].append(event)
+            if isinstance(event, Failed):
+                log.error("a response failed in a step", exc_info=event.error)
+                if number in self._running:
+                    self._fail(self._running[number], internal())
+            else:
+                batches[number].append(event)
         items: list[tuple[ResponseStream, Item]] = []
         now = time.monotonic()
         for number, batch in batches.items():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, TextDelta
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, SamplingParams, TextDelta
 from pasta_lm.engines.torch.batch import Batch
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import RequestError
@@ -156,9 +156,102 @@ def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
 
     monkeypatch.setattr(one._runner, "run", broken)
     with pytest.raises(BrokenModelError):
-        one.generate([request(), request("the dog", n=2)])
+        one.generate([request("the dog", n=2)])
     assert_empty(one)
     assert one.generate([request()])[0][0].document == engine().generate([request()])[0][0].document
+
+
+class Breaks:
+    """What breaks one request from a step on; the others must not notice."""
+
+    def __init__(self, one: TorchEngine, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.active = one.active[number]
+        self.engine = one
+        self.patch = monkeypatch
+
+    def forward(self) -> None:
+        run, own = self.engine._runner.run, self.active.ticket.run
+
+        def broken(batch: Batch) -> torch.Tensor:
+            if any(part.run is own for part in batch.slices):
+                raise BrokenModelError
+            return run(batch)
+
+        self.patch.setattr(self.engine._runner, "run", broken)
+
+    def planning(self) -> None:
+        self.patch.setattr(self.active.responses[-1], "feed", self.fail)
+
+    def interpreting(self) -> None:
+        self.patch.setattr(self.active.responses[-1], "take", self.fail)
+
+    def fail(self, *_: object, **__: object) -> None:
+        raise BrokenModelError
+
+
+@pytest.mark.parametrize("place", ["forward", "planning", "interpreting"])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+@pytest.mark.parametrize("when", [0, 3])
+def test_an_error_ends_only_the_request_that_it_concerns(
+    place: str, broken: int, when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [request(), request("the dog", n=2), request("a", seed=3)]
+    alone = [engine().generate([one])[0] for one in asked]
+    one = engine()
+    numbers = [one.submit(given) for given in asked]
+    events = [event for _ in range(when) for event in one.step()]
+    breaks = Breaks(one, numbers[broken], monkeypatch)
+    events += one.step() if place == "forward" and when == 0 else []  # it has its pages from here
+    getattr(breaks, place)()
+    while one.has_work:
+        events += one.step()
+    failed = [(number, type(event.error)) for number, event in events if isinstance(event, Failed)]
+    assert failed == [(numbers[broken], BrokenModelError)]
+    for index, number in enumerate(numbers):
+        ends = [event for at, event in events if at == number and isinstance(event, Finished)]
+        ends.sort(key=lambda event: event.sample)
+        expected = [] if index == broken else [answer.document for answer in alone[index]]
+        assert [event.answer.document for event in ends] == expected
+    assert_empty(one)
+
+
+@pytest.mark.parametrize("when", [1, 2, 7])
+def test_a_pass_that_fails_once_is_run_again_request_by_request(
+    when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [request(), request("the dog", n=2)]
+    alone = [engine().generate([one])[0] for one in asked]
+    one = engine()
+    run, count = one._runner.run, 0
+
+    def broken(batch: Batch) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == when:
+            raise BrokenModelError
+        return run(batch)
+
+    monkeypatch.setattr(one._runner, "run", broken)
+    found = one.generate(asked)
+    assert [[one.document for one in row] for row in found] == [
+        [one.document for one in row] for row in alone
+    ]
+
+
+def test_a_stream_raises_the_error_that_ended_it_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = engine()
+    first, second = one.stream(request()), one.stream(request("the dog"))
+    next(first)
+    next(second)
+    Breaks(one, min(one.active), monkeypatch).forward()
+    last = list(second)[-1]
+    assert isinstance(last, Finished)
+    assert last.answer.finish_reason != "abort"
+    with pytest.raises(BrokenModelError):
+        list(first)
+    assert_empty(one)
 
 
 def test_an_error_while_a_pass_is_planned_frees_everything_too(

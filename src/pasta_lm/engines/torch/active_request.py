@@ -5,6 +5,7 @@ Checks and bounds read the request and the model, never the load.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from pasta_lm.errors import RequestError
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind, Trace
 
 
 def check_request(request: Request, loaded: LoadedModel) -> None:
@@ -77,6 +79,27 @@ def limits_of(request: Request, loaded: LoadedModel) -> Limits:
     return replace(limits, max_tokens=min(limits.max_tokens, room))
 
 
+def new_response(request: Request, entries: Entries, sample: int, loaded: LoadedModel) -> Response:
+    """Return a sample of a request before its first token."""
+    trace = Trace(
+        kind=loaded.kind if request.forced is None else Kind.REPLAYED,
+        model=loaded.name,
+        engine="torch",
+        strategy=request.strategy,
+        positions=request.positions.value,
+        num_prompt_tokens=len(request.prompt),
+    )
+    return Response(
+        request,
+        sample,
+        entries,
+        loaded.vocabulary,
+        limits=limits_of(request, loaded),
+        trace=trace,
+        eos_ids=loaded.eos_ids,
+    )
+
+
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
     """A request that is waiting or running, with all its samples."""
@@ -112,13 +135,37 @@ class LogitsRow(NamedTuple):
     live: LiveThread
     num_guessed: int = 0  # the row counts only if this many guesses before it were right
 
+    def take(self, token: int, t_s: float) -> None:
+        """Let the thread take its token, unless an earlier row of the pass makes it void."""
+        _, response, live, num_guessed = self
+        if response.trace.prefill_s == 0.0:
+            response.trace.prefill_s = t_s
+        # An earlier row may have ended the thread, or shown a guess to be wrong.
+        if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
+            response.take(live, token, t_s=t_s)
+
 
 @dataclass(slots=True)
 class PassPlan:
     """A forward pass in the making."""
 
-    parts: list[tuple[Entries, RequestSlice]] = field(default_factory=list)
+    parts: list[tuple[ActiveRequest, RequestSlice]] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)  # of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
     decoding: list[ActiveRequest] = field(default_factory=list)  # the others compute entries
     num_tokens: int = 0
+
+    def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
+        """Return the pass of one of its requests alone."""
+        return PassPlan(
+            [(active, replace(part, start=0, stop=part.stop - part.start))],
+            [one - part.start for one in self.indices if part.start <= one < part.stop],
+            [row for row in self.rows if row.active is active],
+        )
+
+    def keep(self, numbers: Container[int]) -> None:
+        """Forget what is wanted of all requests but these."""
+        pairs = zip(self.indices, self.rows, strict=True)
+        kept = [(index, row) for index, row in pairs if row.active.number in numbers]
+        self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
+        self.decoding = [active for active in self.decoding if active.number in numbers]

@@ -11,13 +11,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.request import Answer, Finished, Request, StreamEvent
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.active_request import (
     ActiveRequest,
@@ -25,7 +26,7 @@ from pasta_lm.engines.torch.active_request import (
     PassPlan,
     check_request,
     known_tokens,
-    limits_of,
+    new_response,
 )
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.loading import LoadedModel
@@ -35,7 +36,6 @@ from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_
 from pasta_lm.engines.torch.scheduler import Scheduler
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Kind, Trace
 
 DEFAULT_POOL_TOKENS = 16_384
 
@@ -82,7 +82,8 @@ class TorchEngine:
         self._max_batch_tokens = max_batch_tokens
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
-        self._unread: dict[int, deque[StreamEvent]] = {}
+        self._unread: dict[int, deque[StreamEvent | Failed]] = {}
+        self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
     # Asking
 
@@ -118,7 +119,7 @@ class TorchEngine:
         need = num_prompt + params.n * params.max_tokens
         ticket = self.scheduler.submit(num_prompt, need)
         entries = Entries.of_prompt(request.prompt)
-        responses = [self._response(request, entries, sample) for sample in range(params.n)]
+        responses = [new_response(request, entries, i, self.loaded) for i in range(params.n)]
         tensors = EntryTensors(entries, self.loaded.device)
         number = ticket.arrival
         now = time.perf_counter()
@@ -126,26 +127,6 @@ class TorchEngine:
             number, request, entries, ticket, responses, tensors, now
         )
         return number
-
-    def _response(self, request: Request, entries: Entries, sample: int) -> Response:
-        loaded = self.loaded
-        trace = Trace(
-            kind=loaded.kind if request.forced is None else Kind.REPLAYED,
-            model=loaded.name,
-            engine="torch",
-            strategy=request.strategy,
-            positions=request.positions.value,
-            num_prompt_tokens=len(request.prompt),
-        )
-        return Response(
-            request,
-            sample,
-            entries,
-            loaded.vocabulary,
-            limits=limits_of(request, loaded),
-            trace=trace,
-            eos_ids=loaded.eos_ids,
-        )
 
     def abort(self, number: int) -> list[StreamEvent]:
         """Abort a request and free its pages; unknown and finished ones are ignored."""
@@ -166,7 +147,9 @@ class TorchEngine:
                 answers[self.submit(request)] = {}
             while any(number in self._requests for number in answers):
                 for number, event in self._advance():
-                    if isinstance(event, Finished) and number in answers:
+                    if number in answers and isinstance(event, Failed):
+                        raise event.error
+                    if number in answers and isinstance(event, Finished):
                         answers[number][event.sample] = event.answer
         finally:
             for number in answers:
@@ -182,12 +165,15 @@ class TorchEngine:
                 if not unread:
                     self._advance()
                 while unread:
-                    yield unread.popleft()
+                    event = unread.popleft()
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
         finally:
             self.abort(number)
             del self._unread[number]
 
-    def _advance(self) -> list[tuple[int, StreamEvent]]:
+    def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Run one pass; keep the events of each open stream until it is read."""
         events = self.step()
         for number, event in events:
@@ -197,32 +183,47 @@ class TorchEngine:
 
     # The loop
 
-    def step(self) -> list[tuple[int, StreamEvent]]:
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Run one forward pass and return its events, each with the number of its request.
 
-        An error frees all requests before it is raised.
+        A request that an error concerns is freed and has ``Failed`` as its only event; the others
+        go on. An error that concerns all of them frees all before it is raised.
         """
+        self._errors.clear()
         try:
             plan = self._plan()
             if plan.parts:
-                batch = join_slices(plan.parts, plan.indices, self.loaded.device)
-                logits = self._runner.run(batch)
-                self.num_passes += 1
-                self._interpret(plan, logits)
+                self._interpret(plan, self._tokens(plan))
+            return self._collect()
         except BaseException:  # also an interrupt: the engine stays usable
+            for number, error in self._errors.items():
+                self._unread.get(number, deque()).append(Failed(error))
             for number in list(self._requests):
                 self._unread.get(number, deque()).extend(self.abort(number))
             raise
-        return self._collect()
+
+    @contextmanager
+    def _apart(self, active: ActiveRequest) -> Iterator[None]:
+        """Let an error end this request only; raise it if there is no other."""
+        try:
+            yield
+        except Exception as error:
+            if len(self._requests) == 1:
+                raise
+            self._errors[active.number] = error
+            self.scheduler.release(self._requests.pop(active.number).ticket)
 
     def _plan(self) -> PassPlan:
         plan = PassPlan()
         for ticket in self.scheduler.schedule():
             active = self._requests[ticket.arrival]
-            if ticket.num_computed < len(active.entries):
-                self._plan_computing(plan, active)
-            else:
-                self._plan_decoding(plan, active)
+            with self._apart(active):
+                if ticket.num_computed < len(active.entries):
+                    self._plan_computing(plan, active)
+                else:
+                    self._plan_decoding(plan, active)
+        if self._errors:
+            plan.keep(self._requests)
         return plan
 
     def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
@@ -270,25 +271,48 @@ class TorchEngine:
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
         part = active.tensors.slice(plan.num_tokens, first, stop, active.ticket.run)
-        plan.parts.append((active.entries, part))
+        plan.parts.append((active, part))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop
 
-    def _interpret(self, plan: PassPlan, logits_WV: Tensor) -> None:
-        tokens = self._choose(plan, logits_WV)
+    def _tokens(self, plan: PassPlan) -> list[int]:
+        """Run the pass and choose a token for each of its rows.
+
+        If that fails, each request runs alone, and fails alone. Keys are written again; those that
+        a sync has moved by then are not where they were, so that request cannot run again.
+        """
+        try:
+            return self._run(plan)
+        except Exception as error:
+            if len(self._requests) == 1:
+                raise
+            first_error = error
+        tokens = []
+        for active, part in plan.parts:
+            with self._apart(active):
+                if part.rotation is not None:
+                    raise first_error
+                tokens += self._run(plan.alone(active, part))
+        plan.keep(self._requests)
+        return tokens
+
+    def _run(self, plan: PassPlan) -> list[int]:
+        entries = [(active.entries, part) for active, part in plan.parts]
+        logits = self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
+        self.num_passes += 1
+        return self._choose(plan, logits)
+
+    def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()
         for active in plan.decoding:
             for response in active.responses:
                 if not response.is_finished:
                     response.passed(now - active.began_s)
-        for (active, response, live, num_guessed), token in zip(plan.rows, tokens, strict=True):
-            t_s = now - active.began_s
-            if response.trace.prefill_s == 0.0:
-                response.trace.prefill_s = t_s
-            # An earlier row of this pass may have ended the thread, or shown a guess to be wrong.
-            if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
-                response.take(live, token, t_s=t_s)
-        for active in plan.decoding:
+        for row, token in zip(plan.rows, tokens, strict=True):
+            if row.active.number in self._requests:  # an earlier row may have ended it
+                with self._apart(row.active):
+                    row.take(token, now - row.active.began_s)
+        for active in (one for one in plan.decoding if one.number in self._requests):
             # Entries of wrong guesses are forgotten; the next tokens overwrite them in the cache.
             if sum(response.take_back() for response in active.responses):
                 active.ticket.num_computed = len(active.entries)
@@ -314,8 +338,11 @@ class TorchEngine:
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
         return Choice(params, response.legal(live), uniform, seen)
 
-    def _collect(self) -> list[tuple[int, StreamEvent]]:
-        events = [
+    def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
+        events: list[tuple[int, StreamEvent | Failed]] = [
+            (number, Failed(error)) for number, error in self._errors.items()
+        ]
+        events += [
             (number, event)
             for number, active in self._requests.items()
             for response in active.responses
