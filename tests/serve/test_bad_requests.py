@@ -61,6 +61,12 @@ BAD: dict[str, Any] = {
     "no threads": {**CHAT, "pasta": {"max_threads": 0}},
     "short blocks": {**CHAT, "pasta": {"max_tokens_per_thread": 2}},
     "an unknown stream": {**CHAT, "pasta": {"stream": "video"}},
+    "a text to be resumed": {**CHAT, "stream": True, "pasta": {"resumable": True}},
+    "a whole answer to be resumed": {
+        **CHAT,
+        "stream": False,
+        "pasta": {"stream": "events", "resumable": True},
+    },
     "unknown tags": {**CHAT, "pasta": {"tags": "maybe"}},
 }
 

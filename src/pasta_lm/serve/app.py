@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Header
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -86,6 +86,12 @@ def _routes(service: Service, number: str) -> APIRouter:
     @router.post("/v1/completions")
     async def completions(asked: CompletionRequest, request: Request) -> Response:
         return await service.respond(asked, request)
+
+    @router.get("/v1/events/{response_id}")
+    async def events(
+        response_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
+    ) -> Response:
+        return service.resume(response_id, last_event_id, request)
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:

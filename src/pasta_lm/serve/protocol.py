@@ -83,6 +83,7 @@ class PastaOptions(BaseModel):
     stream: Literal["text", "events"] = "text"
     tags: Literal["strip", "keep"] = "strip"
     trace: bool = False
+    resumable: bool = False
 
 
 class Asked(BaseModel):
@@ -151,6 +152,8 @@ class Asked(BaseModel):
             raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
+        if self.options.resumable and not (self.stream and self.options.stream == "events"):
+            raise bad_request("only a stream of events is resumable", "pasta.resumable")
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stops) > bounds.stops or any(len(one) > bounds.stop_characters for one in stops):
             message = f"at most {bounds.stops} stop strings of {bounds.stop_characters} characters"

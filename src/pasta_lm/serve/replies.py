@@ -32,9 +32,11 @@ Json = dict[str, Any]
 
 
 def sse(data: Json) -> str:
-    """Return an object as one server-sent event."""
+    """Return an object as one server-sent event; the number of a thread's event is its id."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return f"data: {text.translate(_LINE_BREAKS)}\n\n"
+    number = data.get("pasta", {}).get("seq")
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}data: {text.translate(_LINE_BREAKS)}\n\n"
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -20,6 +20,7 @@ from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.metrics import Metrics
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.replies import DONE, Reply, sse
+from pasta_lm.serve.resuming import Recordings
 from pasta_lm.serve.settings import ServeRecipe
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Service:
         self.metrics = Metrics(backend.name)
         self.engine = EngineLoop(backend, recipe.queue, self.metrics)
         self.metrics.watch(lambda: self.engine.load)
+        self._recordings = Recordings(recipe.queue)
         self._logs_prompts = logs_prompts
 
     async def respond(self, asked: ChatRequest | CompletionRequest, http: HttpRequest) -> Response:
@@ -81,16 +83,33 @@ class Service:
         self, reply: Reply, stream: ResponseStream, facts: dict[str, Any]
     ) -> EventStream:
         def close() -> None:
-            self.engine.abort(stream)
             facts.update(_figures(reply))
             facts["is_complete"] = reply.is_complete
+            if reply.asked.options.resumable:
+                self._recordings.leave(reply.id)
+            else:
+                self.engine.abort(stream)
 
-        return EventStream(
-            _texts(reply, stream),
-            self.recipe.queue,
-            close=close,
-            slow=lambda: self.metrics.failed("slow_reader"),
-        )
+        texts = _texts(reply, stream)
+        if reply.asked.options.resumable:
+            texts = self._recordings.start(reply.id, texts, lambda: self.engine.abort(stream))
+        return self._sent(texts, close)
+
+    def resume(self, response_id: str, last_id: str | None, http: HttpRequest) -> EventStream:
+        """Take a resumable stream up again, behind the last event that the client has.
+
+        Raises:
+            ApiError: 404, 400 or 410: there is no such stream or event, or not any more.
+        """
+        http.scope[FACTS]["response_id"] = response_id
+        texts = self._recordings.enter(response_id, last_id)
+        return self._sent(texts, lambda: self._recordings.leave(response_id))
+
+    def _sent(self, texts: AsyncIterator[str], close: Callable[[], None]) -> EventStream:
+        def slow() -> None:
+            self.metrics.failed("slow_reader")
+
+        return EventStream(texts, self.recipe.queue, close=close, slow=slow)
 
 
 async def _collect(reply: Reply, stream: ResponseStream) -> None:

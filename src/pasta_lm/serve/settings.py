@@ -36,6 +36,8 @@ class Queue:
     send_s: float = 30.0  # longest time that a slow reader may hold up its stream
     unread_steps: int = 4096  # steps that are kept for a slow reader
     ping_s: float = 15.0  # a comment is sent when a stream was silent for this long
+    resume_s: float = 30.0  # how long a resumable stream goes on, or is kept, without a reader
+    resume_bytes: int = 1024 * 1024  # of its last events, kept for a client that comes back
     drain_s: float = 30.0  # after SIGTERM, time for what runs
 
 
