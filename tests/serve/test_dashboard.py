@@ -1,0 +1,85 @@
+"""The dashboard for Grafana shows the metrics of the server, each of them, and no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+
+from pasta_lm.serve.engine_loop import Load
+from pasta_lm.serve.metrics import Metrics
+
+DASHBOARD = json.loads(
+    (Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8")
+)
+SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"]}
+
+
+def families() -> list[Metric]:
+    metrics = Metrics("model")
+    metrics.watch(Load)
+    metrics.failed("length")
+    metrics._success.labels("model", "stop")
+    return [one for one in metrics.registry.collect() if one.name.startswith("pasta:")]
+
+
+def series() -> set[str]:
+    """Return the names under which Prometheus stores the metrics."""
+    return {one.name + suffix for one in families() for suffix in SUFFIXES[one.type]}
+
+
+def texts(value: Any) -> list[str]:
+    """Return every text in a value of JSON."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [text for part in parts for text in texts(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def shown() -> set[str]:
+    return {name for text in texts(DASHBOARD) for name in re.findall(r"pasta:\w+", text)}
+
+
+def test_every_metric_of_the_dashboard_exists() -> None:
+    assert shown()
+    assert shown() <= series()
+
+
+def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
+    missing = [
+        one.name
+        for one in families()
+        if not shown() & {one.name + suffix for suffix in SUFFIXES[one.type]}
+    ]
+    assert not missing
+
+
+def test_every_label_of_a_query_exists() -> None:
+    known = {label for one in families() for sample in one.samples for label in sample.labels}
+    queries = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
+    asked = {label for query in queries for label in re.findall(r"[{,](\w+)=", query)}
+    for query in queries:
+        for labels in re.findall(r"by \(([^)]*)\)", query):
+            asked |= {label.strip() for label in labels.split(",")}
+    assert {"model_name", "le", "finished_reason", "limit"} == asked
+    assert asked <= known
+
+
+@pytest.mark.parametrize("title", PANELS)
+def test_a_panel_says_what_it_shows_and_overlaps_no_other(title: str) -> None:
+    panel = PANELS[title]
+    assert panel["description"].endswith(".")
+    assert len(PANELS) == len(DASHBOARD["panels"]) == len({p["id"] for p in PANELS.values()})
+
+    def cells(place: dict[str, int]) -> set[tuple[int, int]]:
+        columns = range(place["x"], place["x"] + place["w"])
+        return {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
+
+    own = cells(panel["gridPos"])
+    others = (other for other in PANELS.values() if other is not panel)
+    assert not any(own & cells(other["gridPos"]) for other in others)
