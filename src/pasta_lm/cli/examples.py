@@ -1,4 +1,4 @@
-"""``pasta examples``: print prompts that the built-in model can answer."""
+"""``pasta examples``: print prompts of the verifiable tasks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def examples(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print prompts that the built-in model can answer.
+    """Print prompts of the verifiable tasks.
 
-    Prints one prompt of each task family that the model was trained on, as a command to copy. The
-    names, words and numbers in the prompts were held out from training.
+    Prints one prompt of each task family, as a command to copy. A model that was trained on the
+    tasks answers them; the built-in model was not, and takes questions in plain English. The
+    names, words and numbers in the prompts are held out from training.
     """
     from shlex import quote
 

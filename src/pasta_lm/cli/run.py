@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
 INTRODUCTION = (
-    "this is the small built-in demonstration model: it knows the tasks of `pasta examples` "
-    "and nothing else"
+    "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
+    "small, often wrong"
 )
 EXAMPLE = 'pasta run "Three ways to sleep better"'
 
@@ -121,13 +121,14 @@ def run(
 
 @contextmanager
 def _loading(model: str | None) -> Iterator[None]:
-    """Show in a terminal that a model is being loaded; the built-in one loads at once."""
+    """Show in a terminal that a model is being loaded."""
     from pasta_lm.cli.terminal import can_animate, console
+    from pasta_lm.strategies.model import BUILTIN
 
-    if model is None or not can_animate():
+    if not can_animate():
         yield
         return
-    with console(sys.stderr).status(f"loading {model}"):
+    with console(sys.stderr).status(f"loading {model or BUILTIN}"):
         yield
 
 

