@@ -32,7 +32,7 @@ def test_a_model_of_the_package_is_a_small_adapter_with_a_card(name: str) -> Non
 def test_its_base_is_the_package_of_weights_or_a_file_of_the_hub(name: str) -> None:
     base = read_base(builtin_folder(name))
     assert (base.package, base.path) == (BASE_PACKAGE, None)
-    assert base.hub_id and base.file and base.weights_sha256 and base.tokenizer_sha256
+    assert all((base.hub_id, base.file, base.weights_sha256, base.tokenizer_sha256))
 
 
 def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(builtin: Pasta) -> None:
@@ -49,7 +49,7 @@ def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(builtin
 def test_any_prompt_gets_an_answer(builtin: Pasta, prompt: str) -> None:
     answer = builtin.generate(prompt, SamplingParams(max_tokens=40))
     assert answer.finish_reason in {"stop", "length"}
-    assert answer.usage.completion_tokens > 0
+    assert answer.usage["completion_tokens"] > 0
 
 
 def test_the_sequential_baseline_was_not_taught_the_tags() -> None:
