@@ -15,7 +15,7 @@ from pasta_lm.engines.live_thread import END_OF_TEXT
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.scripted import WordIds
-from pasta_lm.interpreter import Entries, Kind, Limits, Placement, PositionStrategy, Trace
+from pasta_lm.interpreter import Entries, Join, Kind, Limits, Placement, PositionStrategy, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from tests.reference import PROMPT, Name, Place, Shape
@@ -61,13 +61,16 @@ class Lockstep:
     num_prompt: int = 3
     strategy: PositionStrategy = PositionStrategy.PREDICT
     limits: Limits = field(default_factory=Limits)
+    join: Join = Join.SHARED
     num_passes: int = 0
 
     def __post_init__(self) -> None:
         """Begin behind the prompt, with main's first word decoded."""
         self.entries = Entries.of_prompt(range(self.num_prompt))
         forced = EncodedDocument(ids_of(self.main), tuple(map(ids_of, self.blocks)))
-        request = Request(prompt=range(self.num_prompt), positions=self.strategy, forced=forced)
+        request = Request(
+            prompt=range(self.num_prompt), positions=self.strategy, join=self.join, forced=forced
+        )
         trace = Trace(kind=Kind.SIMULATED)
         self.response = Response(request, 0, self.entries, WORDS, limits=self.limits, trace=trace)
         self.interpreter = self.response.interpreter

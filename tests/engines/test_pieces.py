@@ -25,6 +25,7 @@ from pasta_lm.engines.torch.model_folder import (
 )
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, VocabularyError
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
@@ -173,6 +174,21 @@ def test_a_saved_model_comes_back_with_its_tags(name: str, tmp_path: Path) -> No
     assert all(map(torch.equal, rows(loaded), rows(model)))
 
 
+def test_a_folder_says_its_join_and_an_older_one_has_the_shared_one(tmp_path: Path) -> None:
+    saved(tmp_path, "byte_level")
+    data = json.loads((tmp_path / FILE_NAME).read_text())
+    found = []
+    for join in ({"join": "recompute"}, {"join": "shared"}, {}):
+        other = {key: value for key, value in data.items() if key != "join"}
+        text = json.dumps({**other, "positions": "continue", **join})
+        (tmp_path / FILE_NAME).write_text(text)
+        config = read_pasta_config(tmp_path)
+        assert config is not None
+        found.append(config.join)
+    assert found == [Join.RECOMPUTE, Join.SHARED, Join.SHARED]
+    assert data["join"] == "shared"
+
+
 def test_a_model_without_tags_is_not_saved_as_one_that_has_them(tmp_path: Path) -> None:
     tokenizer = byte_level()
     model = llama(len(tokenizer))
@@ -192,6 +208,8 @@ FAULTS: dict[str, tuple[Change, type[ModelError], str]] = {
     "keys missing": (lambda c: c.pop("positions"), ModelError, "does not say: positions"),
     "a later version": (lambda c: c.update(language_version=2), ModelError, "version 2"),
     "an unknown strategy": (lambda c: c.update(positions="guess"), ModelError, "'guess'"),
+    "an unknown join": (lambda c: c.update(join="split"), ModelError, "no join 'split'"),
+    "a join with gaps": (lambda c: c.update(join="recompute"), ModelError, "'rotate' does"),
     "an unknown limit": (lambda c: c.update(limits={"max_token": 3}), ModelError, "some of"),
     "a limit that is none": (lambda c: c.update(limits={"max_tokens": 0}), ModelError, "at least"),
     "a limit of words": (lambda c: c.update(limits={"max_tokens": "9"}), ModelError, "'9'"),

@@ -229,6 +229,7 @@ def test_conflicting_keys_are_named(tmp_path: Path, changes: dict[str, Any], mes
         ("train.schedule", "warmup", "warmup_stable_decay"),
         ("train.dtype", "float16", "bfloat16"),
         ("train.positions", "guess", "predict"),
+        ("train.join", "split", "recompute"),
         ("lora.trained_tokens", "all", "tags"),
         ("data.tasks.annotator", "golden", "gold"),
         ("data.tasks.split", "training", "train"),
@@ -331,6 +332,13 @@ RULED = {"data": {**FILE, "rule": "apar"}, "train.positions": "continue"}
 def test_a_file_annotated_by_an_apar_rule_trains_the_apar_strategy(tmp_path: Path) -> None:
     assert read(tmp_path, recipe(RULED)).data.trained_strategy == "apar"
     assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
+
+
+def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
+    changes = {"train.positions": "continue", "train.join": "recompute"}
+    assert read(tmp_path, recipe(changes)).train.join == "recompute"
+    with pytest.raises(UsageError, match="'predict' does"):
+        read(tmp_path, recipe({**changes, "train.positions": "predict"}))
 
 
 @pytest.mark.parametrize(

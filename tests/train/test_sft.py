@@ -413,8 +413,10 @@ def test_the_model_folder_holds_the_trained_weights_and_can_be_decoded(trained: 
 def test_the_model_folder_records_its_positions(
     model: ModelConfig, tmp_path: Path, positions: str
 ) -> None:
-    config = sft(model, tmp_path, steps=1, positions=positions)
-    assert str(load(train_sft(config)).positions) == positions
+    join = "recompute" if positions == "continue" else "shared"
+    config = sft(model, tmp_path, steps=1, positions=positions, join=join)
+    saved = load(train_sft(config))
+    assert (str(saved.positions), str(saved.join)) == (positions, join)
 
 
 def test_weights_are_saved_in_the_dtype_of_the_recipe(model: ModelConfig, tmp_path: Path) -> None:

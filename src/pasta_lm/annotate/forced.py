@@ -23,7 +23,7 @@ from pasta_lm.errors import PastaError, RequestError, UsageError
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
-from pasta_lm.interpreter.visibility import Row
+from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS, MAX_UNITS
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pasta_lm.engines.torch.loading import LoadedModel
 
 MAX_TOPIC_TOKENS = 12
-_MAIN_OWNER = 1
 _IN_TOPIC = frozenset({LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE})
 
 
@@ -140,7 +139,9 @@ class ForcedAnnotator:
     def _encode(self, prompt: str, document: Document) -> EncodedExample:
         loaded = self._loaded
         record = Record("", prompt, document)
-        found = encode_example(record, loaded.vocabulary, self._eos_id, loaded.positions)
+        found = encode_example(
+            record, loaded.vocabulary, self._eos_id, loaded.positions, join=loaded.join
+        )
         last = loaded.max_position
         if last is not None and max(found.positions) > last:
             raise RequestError(f"the answer needs positions beyond {last}, the model's last")
@@ -148,10 +149,11 @@ class ForcedAnnotator:
 
     def _parts(self, example: EncodedExample, wanted: Sequence[int]) -> Iterator[str]:
         """Yield for each label which part of the score it belongs to."""
+        of_main = {PROMPT_OWNER, *example.main_owners}
         in_promise = False
         for slot in wanted:
             lexeme = self._loaded.vocabulary.id_to_lexeme(example.labels[slot])
-            is_main = example.rows is None or example.owners[slot] <= _MAIN_OWNER
+            is_main = example.rows is None or example.owners[slot] in of_main
             if lexeme is not None and lexeme.kind is LexemeKind.PROMISE_CLOSE:
                 in_promise = False
                 yield "promises"

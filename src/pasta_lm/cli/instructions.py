@@ -216,6 +216,7 @@ def _reading_systems(
     """
     from pasta_lm.errors import ModelError
     from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
+    from pasta_lm.interpreter.join import Join
     from pasta_lm.strategies.model import NO_TAG_PIECES
     from pasta_lm.train.losses import token_nats
 
@@ -227,6 +228,8 @@ def _reading_systems(
             one = loaded[name]
             read, eos_id = partial(token_nats, one), min(one.eos_ids)
             found.append(ReadingSystem(system, one.vocabulary, eos_id, read, one.positions))
+    if loaded[names["taught"]].join is Join.RECOMPUTE:
+        raise ModelError("the cost of not seeing is not defined for models with join 'recompute'")
     if not found[0].vocabulary.has_pieces:
         raise ModelError(f"{names['taught']}: {NO_TAG_PIECES}", hint="name a taught model: --model")
     return found

@@ -93,10 +93,11 @@ def _page(others: list[Trace], trace: Trace) -> str:
 def _facts(trace: Trace) -> list[tuple[str, str]]:
     content = f"{trace.num_content_tokens} content tokens"
     prompt = f"{trace.num_prompt_tokens} in the prompt"
+    again = f", {trace.num_recomputed} fed again at syncs" if trace.num_recomputed else ""
     return [
         ("model", f"{trace.model} ({trace.engine}, {trace.kind.value})"),
-        ("strategy", f"{trace.strategy}, positions {trace.positions}"),
-        ("tokens", f"{trace.num_tokens} in all, {content}, {prompt}"),
+        ("strategy", f"{trace.strategy}, positions {trace.positions}, join {trace.join}"),
+        ("tokens", f"{trace.num_tokens} in all, {content}, {prompt}{again}"),
         ("passes", f"{trace.forward_passes} after the prefill ({trace.prefill_s:.3f} s)"),
         ("ended by", f"{trace.finish_reason}, {trace.num_illegal} illegal tags"),
     ]

@@ -22,6 +22,7 @@ from pasta_lm.engines.request import Start
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import Thread
@@ -51,6 +52,8 @@ class EncodedExample:
         rows: Each [O]; the first slot of each owner that cannot be seen. None: the answer has no
             tags, and the mask is causal.
         num_prompt: Number of tokens of the prompt.
+        main_owners: The owners of main's entries: with join ``recompute`` each sync adds one, whose
+            first entries are the written form, fed again.
         decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
     """
 
@@ -62,6 +65,7 @@ class EncodedExample:
     row_of: array[int]
     rows: tuple[tuple[int, ...], ...] | None
     num_prompt: int
+    main_owners: tuple[int, ...] = ()
     decisions: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
@@ -74,6 +78,7 @@ def encode_example(
     eos_id: int,
     strategy: PositionStrategy = PositionStrategy.PREDICT,
     form: Form = Form.MAIN,
+    join: Join = Join.SHARED,
 ) -> EncodedExample:
     """Encode one record; an answer without tags becomes ordinary next-token training.
 
@@ -83,10 +88,11 @@ def encode_example(
         eos_id: The end-of-text.
         strategy: The positions of main after a promise and at a sync.
         form: How main announces a block: MAIN, by a promise; FORKED, by APAR's single piece.
+        join: What main sees from a sync on; what follows it is learned so.
 
     Raises:
-        UsageError: ``rotate``, whose keys have several positions each; or FORKED with a strategy
-            that needs promised lengths.
+        UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
+            that needs promised lengths; or a join that does not go with the strategy.
         InputError: the prompt has no tokens, or a block has tags inside.
         VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
     """
@@ -104,7 +110,8 @@ def encode_example(
         flags = decisions_of(encoded.main, vocabulary)
         slots = (slot for slot, is_one in enumerate(flags, start=len(prompt) - 1) if is_one)
         return replace(plain, decisions=array("i", slots))
-    return _BlocksWriter(prompt, vocabulary, eos_id, strategy, form).write(record.id, encoded)
+    writer = _BlocksWriter(prompt, vocabulary, eos_id, strategy, form, join)
+    return writer.write(record.id, encoded)
 
 
 def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
@@ -211,19 +218,24 @@ class _Writer:
         eos_id: int,
         strategy: PositionStrategy,
         main_form: Form,
+        join: Join = Join.SHARED,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_id = eos_id
         self._num_prompt = len(prompt)
         self._entries = Entries.of_prompt(prompt)
         self._main = self._thread(None, main_form)
-        self._placer = Placer(self._entries, strategy, self._main)
+        self._main_owners = [self._main.owner]
+        self._placer = Placer(self._entries, strategy, self._main, join)
         self._labels = array("i", [NO_LABEL] * len(prompt))
         self._decisions = array("i")
 
     def _thread(self, parent: Thread | None, form: Form = Form.BLOCK) -> Thread:
         owner = self._entries.new_owner()
-        return Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
+        thread = Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
+        if parent is not None:
+            parent.children.append(thread)  # in reading order: a sync may read them again
+        return thread
 
     def _example(self, name: str) -> EncodedExample:
         items, num_owners = self._entries.items, self._entries.num_owners
@@ -246,6 +258,7 @@ class _Writer:
                 tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
             ),
             num_prompt=self._num_prompt,
+            main_owners=tuple(self._main_owners),
             decisions=self._decisions,
         )
 
@@ -260,8 +273,9 @@ class _BlocksWriter(_Writer):
         eos_id: int,
         strategy: PositionStrategy,
         form: Form,
+        join: Join,
     ) -> None:
-        super().__init__(prompt, vocabulary, eos_id, strategy, Form.MAIN)
+        super().__init__(prompt, vocabulary, eos_id, strategy, Form.MAIN, join)
         opens = LexemeKind.PROMISE_OPEN
         self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
         self._last_of_main = len(prompt) - 1
@@ -272,16 +286,14 @@ class _BlocksWriter(_Writer):
         flags = decisions_of(encoded.main, self._vocabulary)
         for token, is_decision in zip(encoded.main, flags, strict=False):
             self._label_main(token, is_decision)
-            self._last_of_main = len(self._entries)
-            self._labels.append(NO_LABEL)
             lexeme = self._vocabulary.id_to_lexeme(token)
             if lexeme is not None and lexeme.kind is LexemeKind.SYNC:
-                self._placer.feed_sync(self._main, token, unjoined)
+                self._sync(token, unjoined)
                 unjoined = []
             elif lexeme is not None and lexeme.kind is self._forks_with:
                 unjoined.append(self._fork(token, lexeme.units, next(blocks)))
             else:
-                self._placer.feed(self._main, token)
+                self._feed_main(token)
         self._label_main(self._eos_id, flags[-1])
         return self._example(name)
 
@@ -290,11 +302,22 @@ class _BlocksWriter(_Writer):
         if is_decision:
             self._decisions.append(self._last_of_main)
 
+    def _feed_main(self, token: int, promised: Thread | None = None) -> None:
+        self._last_of_main = self._placer.feed(self._main, token, promised=promised).slot
+        self._labels.append(NO_LABEL)
+
+    def _sync(self, token: int, joined: Sequence[Thread]) -> None:
+        """Feed a sync; what its join feeds again before it is predicted no second time."""
+        self._last_of_main = self._placer.feed_sync(self._main, token, joined).slot
+        self._labels.extend([NO_LABEL] * (len(self._entries) - len(self._labels)))
+        if self._main.owner != self._main_owners[-1]:
+            self._main_owners.append(self._main.owner)
+
     def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
         """Feed a promise's last token, then the whole block."""
         child = self._thread(self._main)
         child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
-        self._placer.feed(self._main, token, promised=child)
+        self._feed_main(token, promised=child)
         close = self._vocabulary.piece_id(ASYNC_CLOSE)
         fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
         for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):

@@ -14,6 +14,7 @@ from typing import Any
 
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Trace
@@ -96,6 +97,7 @@ class Request:
     prompt: Sequence[int]  # token ids; at least one
     params: SamplingParams = field(default_factory=SamplingParams)
     positions: PositionStrategy = PositionStrategy.PREDICT
+    join: Join = Join.SHARED
     forks: bool = True  # false: no tag can be sampled, no promise forks
     form: Form = Form.MAIN  # the table of what main may say: MAIN, or FORKED for APAR
     expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
@@ -104,6 +106,12 @@ class Request:
     and one sample; the tokens are the same as without."""
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
+
+    @property
+    def max_entries(self) -> int:
+        """Return how many cache entries it can need; a join can feed each decoded token again."""
+        times_fed = 2 if self.join is Join.RECOMPUTE else 1
+        return len(self.prompt) + times_fed * self.params.n * self.params.max_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from pasta_lm.interpreter.commands import (
 )
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
@@ -73,7 +74,7 @@ class Response:
         self.request = request
         self.sample = sample
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
-        self.placer = Placer(entries, request.positions, self.interpreter.main)
+        self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
         self._tokens = tokens
         self._eos_ids = frozenset(eos_ids)
@@ -123,6 +124,11 @@ class Response:
             self._guesses.propose(threads[0], self.interpreter)
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
+    def max_to_feed(self, live: LiveThread) -> int:
+        """Return how many entries a thread feeds in the coming pass at most."""
+        feeds_again = live.joined is not None and self.request.join is Join.RECOMPUTE
+        return live.num_to_feed + (self.interpreter.num_tokens if feeds_again else 0)
+
     def begin_pass(self) -> None:
         """Count a pass: what is fed and decoded from now on belongs to it."""
         self._step += 1
@@ -138,6 +144,7 @@ class Response:
         else:
             placement = self.placer.feed_sync(thread, token, live.joined)
             self.recorder.synced(thread, live.joined, step=self._step, position=placement.position)
+            self.trace.num_recomputed = self.placer.num_recomputed
         for one in (*placements, placement):
             self.recorder.fed(thread, one, step=self._step)
         live.next_token = live.promised = live.joined = None

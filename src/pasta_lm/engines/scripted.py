@@ -205,6 +205,7 @@ class ScriptedEngine:
             engine="scripted",
             strategy=request.strategy,
             positions=request.positions.value,
+            join=request.join.value,
             num_prompt_tokens=len(request.prompt),
         )
         limits = replace(request.params.limits(), max_depth=max(1, _depth(script.items)))

@@ -283,7 +283,8 @@ def _replay_request(model: Pasta, prompt: Prompt, document: Document) -> Request
     document = document.with_lengths(loaded.vocabulary.count_tokens)
     ids = model.request(prompt.text, strategy=sequential.NAME).prompt
     params = SamplingParams()
-    return bounded(pasta.replay(ids, document, loaded.vocabulary, params, loaded.positions), None)
+    how = loaded.positions, loaded.join
+    return bounded(pasta.replay(ids, document, loaded.vocabulary, params, *how), None)
 
 
 def reused(

@@ -267,6 +267,7 @@ def _settings_of(found: Exportable) -> dict[str, object]:
     assert found.config is not None
     return {
         "positions": str(found.config.positions),
+        "join": str(found.config.join),
         "limits": asdict(found.config.limits),
         "trained_strategy": found.config.trained_strategy,
     }

@@ -3,6 +3,7 @@
 from pasta_lm.interpreter.commands import Begin, Command, End, Finish, Fork, Resume
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -20,6 +21,7 @@ __all__ = [
     "FinishReason",
     "Fork",
     "Interpreter",
+    "Join",
     "Kind",
     "Limits",
     "Placement",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.join import Join, check_join, num_kept
 from pasta_lm.interpreter.positions import (
     PositionStrategy,
     position_after_promise,
@@ -33,11 +34,27 @@ class Placement:
 class Placer:
     """Place the tokens of one response."""
 
-    def __init__(self, entries: Entries, strategy: PositionStrategy, main: Thread) -> None:
-        """Begin behind the prompt, which is in ``entries`` already; main has fed nothing."""
+    def __init__(
+        self,
+        entries: Entries,
+        strategy: PositionStrategy,
+        main: Thread,
+        join: Join = Join.SHARED,
+    ) -> None:
+        """Begin behind the prompt, which is in ``entries`` already; main has fed nothing.
+
+        Raises:
+            UsageError: the join does not go with the position strategy.
+        """
+        check_join(join, strategy)
         self.entries = entries
         self.strategy = strategy
+        self.join = join
         self.critical_path = 0
+        self.num_recomputed = 0
+        """Entries that syncs fed again (join ``recompute``)."""
+        self._written: list[int] = []
+        """Slots of the written form up to the last sync that fed it again, in reading order."""
         main.row = Row.of_main(main.owner)
         main.position = sum(1 for entry in entries.items if entry.owner == PROMPT_OWNER)
 
@@ -102,9 +119,14 @@ class Placer:
             thread.row = Row({PROMPT_OWNER: num_seen, thread.owner: UNBOUNDED})
 
     def feed_sync(self, thread: Thread, token: int, joined: Sequence[Thread]) -> Placement:
-        """Place a ``<sync/>``: from it on, its thread sees all that it joins."""
+        """Place a ``<sync/>``: from it on, its thread sees all that it joins.
+
+        With join ``recompute`` the entries that the sync feeds again come first.
+        """
         assert thread.row is not None
         thread.row = thread.row.sync(other.owner for other in joined)
+        if self.join is Join.RECOMPUTE:
+            self._feed_again(thread)
         positions: Iterable[int] = ()
         if self.strategy is PositionStrategy.ROTATE:
             # Every entry that the thread sees moves to its reading-order position.
@@ -120,6 +142,27 @@ class Placer:
         placement = self._append(thread, token, position, depth)
         thread.position = position + 1
         return placement
+
+    def _feed_again(self, main: Thread) -> None:
+        """Feed the written form again where it is no plain sequence yet; main then sees it alone.
+
+        Main gets a new owner number, so that no row shows its earlier entries again.
+        """
+        assert main.row is not None
+        visible, known = self._visible_slots(main.row), set(self._written)
+        fresh = [slot for slot in visible if slot not in known]
+        written = [*self._written, *reading_order(self.entries, fresh, main)]
+        assert len(written) == len(visible), "a thread has no place in the written form"
+        first = num_kept(self.entries, written)
+        cutoffs = {self.entries[slot].owner: slot + 1 for slot in written[:first]}
+        main.owner = self.entries.new_owner()
+        main.row = Row({**cutoffs, main.owner: UNBOUNDED})
+        for position in range(first, len(written)):
+            token = self.entries[written[position]].token
+            entry = Entry(token, main.owner, position, main.row, main.epoch)
+            written[position] = self.entries.append(entry)
+        self.num_recomputed += len(written) - first
+        self._written = written
 
     def _begin(self, thread: Thread) -> None:
         parent, point = thread.parent, thread.fork_point

@@ -41,7 +41,7 @@ class Thread:
     """One decoding thread of a response."""
 
     id: int  # 0 is main; children count on in the order of their promises
-    owner: int  # owner number of its entries, unique within the request
+    owner: int  # owner number of its next entries, unique within the request
     parser: Parser  # where it stands in the grammar of its own stream
     parent: Thread | None = None
     path: tuple[int, ...] = ()  # its place in document order: main is (), its k-th child (k,)

@@ -17,9 +17,11 @@ from typing import Any
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
+from pasta_lm.interpreter.join import Join
 
 TRACE_VERSION = 1
 _PID = 1  # Perfetto wants a process
+_LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0}  # what older files do not have
 
 
 class Kind(StrEnum):
@@ -90,11 +92,13 @@ class Trace:
     engine: str | None = None
     strategy: str | None = None
     positions: str | None = None
+    join: str = Join.SHARED.value
     num_prompt_tokens: int = 0
     finish_reason: str | None = None
     forward_passes: int = 0  # passes after the prefill in which this response took part
     critical_path: int = 0  # largest depth; the number of passes if threads are unlimited
     num_illegal: int = 0  # tags emitted where the grammar has none
+    num_recomputed: int = 0  # tokens that syncs fed again; no other count has them
     prefill_s: float = 0.0
     wall_s: float = 0.0
     step_s: list[float] = field(default_factory=list)  # end of each step since the request began
@@ -181,6 +185,7 @@ class Trace:
                 f"not a trace of version {TRACE_VERSION} (found version: {found})",
                 hint="traces are written by `pasta run --trace FILE`",
             )
+        data = {**_LATER_KEYS, **data}
         try:
             values = {field.name: data[field.name] for field in fields(cls)}
             values["kind"] = Kind(data["kind"])

@@ -162,7 +162,8 @@ class Pasta:
         if strategy == apar.NAME:
             _refuse_gaps(positions, strategy)
             return apar.request(ids, params)
-        return pasta.request(ids, params, _positions(positions, loaded.positions))
+        chosen = _positions(positions, loaded.positions)
+        return pasta.request(ids, params, chosen, loaded.join_with(chosen))
 
     def _by_points(self, prompt: Prompt, params: SamplingParams, strategy: str) -> Request:
         loaded = self.engine.loaded

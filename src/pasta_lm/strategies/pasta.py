@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 
@@ -23,9 +24,13 @@ def request(
     prompt: Sequence[int],
     params: SamplingParams,
     positions: PositionStrategy = PositionStrategy.PREDICT,  # the paper's choice
+    join: Join = Join.SHARED,  # the paper's choice
 ) -> Request:
-    """Return the request for a prompt; ``positions`` says where main goes on after a promise."""
-    return Request(prompt=prompt, params=params, positions=positions, strategy=NAME)
+    """Return the request for a prompt.
+
+    ``positions`` says where main goes on after a promise, ``join`` what it sees after a sync.
+    """
+    return Request(prompt=prompt, params=params, positions=positions, join=join, strategy=NAME)
 
 
 def replay(
@@ -34,7 +39,8 @@ def replay(
     vocabulary: Vocabulary,
     params: SamplingParams,
     positions: PositionStrategy = PositionStrategy.PREDICT,
+    join: Join = Join.SHARED,
 ) -> Request:
     """Return the request that decodes a given annotated answer."""
     forced = vocabulary.encode_document(document)  # a block without a promised length gets its own
-    return replace(request(prompt, params, positions), forced=forced)
+    return replace(request(prompt, params, positions, join), forced=forced)

@@ -19,6 +19,7 @@ from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.interpreter import speed
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
@@ -167,11 +168,12 @@ def replay(
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    encoder = _Encoder(loaded.vocabulary, strategy, positions, max_threads)
+    join = loaded.join_with(positions)
+    encoder = _Encoder(loaded.vocabulary, strategy, positions, join, max_threads)
     requests, not_expressed = encoder.encode_all(answers)
     both = [request for one in requests for request in (one.sequential, one.parallel)]
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
-    num_entries = max((len(one.prompt) + one.params.max_tokens for one in both), default=1)
+    num_entries = max((one.max_entries for one in both), default=1)
     engine = TorchEngine(loaded, pool_tokens=num_entries)
     pairs, too_long, was_interrupted = _decode_all(engine, requests, progress)
     return ReplayReport(
@@ -194,6 +196,7 @@ class _Encoder:
     vocabulary: Vocabulary
     strategy: str
     positions: PositionStrategy
+    join: Join
     max_threads: int | None
 
     def encode_all(self, answers: Sequence[Record]) -> tuple[list[_Requests], list[Skipped]]:
@@ -219,7 +222,7 @@ class _Encoder:
         if self.strategy == apar.NAME:
             many = apar.replay(prompt, document, vocabulary, params)
         else:
-            many = pasta.replay(prompt, document, vocabulary, params, self.positions)
+            many = pasta.replay(prompt, document, vocabulary, params, self.positions, self.join)
         return _Requests(answer, one, bounded(many, self.max_threads))
 
     def _by_points(self, answer: Record) -> Request:

@@ -29,6 +29,7 @@ from pasta_lm.engines.torch.adapter import (
 from pasta_lm.engines.torch.model_folder import PastaConfig
 from pasta_lm.engines.torch.pretrained import gguf_of_package
 from pasta_lm.errors import MissingExtraError, ModelError, UsageError
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.config import LoraConfig, TrainConfig
@@ -194,6 +195,7 @@ def save_trained(
                 positions=PositionStrategy(train.positions),
                 limits=Limits(),
                 trained_strategy=learner.trained_strategy,
+                join=Join(train.join),
             ),
             scale=lora.alpha / lora.rank,
             dtype=getattr(torch, train.dtype),

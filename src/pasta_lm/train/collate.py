@@ -157,8 +157,10 @@ def example_table(example: EncodedExample, vocabulary: Vocabulary, eos_id: int) 
 def _thread(example: EncodedExample, slot: int) -> str:
     if slot < example.num_prompt:
         return "prompt"
-    thread = example.owners[slot] - 1 if example.rows is not None else 0
-    return f"thread {thread}" if thread else "main"
+    owner = 0 if example.rows is None else example.owners[slot]
+    if example.rows is None or owner in example.main_owners:
+        return "main"
+    return f"thread {owner - sum(other < owner for other in example.main_owners)}"
 
 
 def _folded(slots: Sequence[int]) -> Iterator[int | None]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.join import Join, check_join
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
@@ -130,6 +132,8 @@ class TrainConfig:
     """Data loader processes."""
     clip: float = 1.0
     positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
+    join: Literal["shared", "recompute"] = "shared"
+    """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
     save: Literal["merged", "adapter"] = "merged"
     """Whether ``[lora]`` ends in a whole model folder or in an adapter folder."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -149,6 +153,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_one_of("train", steps=self.steps, epochs=self.epochs)
+        check_join(Join(self.join), PositionStrategy(self.positions))
         if self.schedule == WSD and not (self.steps and 0 < self.decay < 1):
             raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
         for key in ("warmup", "decay"):

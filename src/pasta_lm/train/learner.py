@@ -26,6 +26,7 @@ from pasta_lm.engines.torch.random_model import read_architecture
 from pasta_lm.engines.torch.self_test import check_exact
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, ModelNotFoundError
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.parser import Form
@@ -55,14 +56,19 @@ class Learner:
         """Return the last position that the model can have, or None."""
         return last_position(self.model)
 
-    def encoder(self, positions: PositionStrategy) -> Encode:
+    def encoder(self, positions: PositionStrategy, join: Join = Join.SHARED) -> Encode:
         """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
         return partial(
-            encode_example, vocabulary=vocabulary, eos_id=eos_id, strategy=positions, form=form
+            encode_example,
+            vocabulary=vocabulary,
+            eos_id=eos_id,
+            strategy=positions,
+            form=form,
+            join=join,
         )
 
 
@@ -146,6 +152,7 @@ def save(learner: Learner, train: TrainConfig, folder: Path | None = None) -> Pa
             positions=PositionStrategy(train.positions),
             limits=Limits(),
             trained_strategy=learner.trained_strategy,
+            join=Join(train.join),
         )
     return folder
 

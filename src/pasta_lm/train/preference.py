@@ -31,6 +31,7 @@ from pasta_lm.data.preferences import PreferencePair
 from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.errors import InputError, UsageError, cause
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import write_rows
 from pasta_lm.recipe import check_same_settings
@@ -107,15 +108,18 @@ def train_preference(
 
 
 def check_positions(config: PreferenceConfig) -> None:
-    """Raise a UsageError unless the recipe has the positions that its base was trained with."""
+    """Raise a UsageError unless the recipe has the base's positions and join."""
     folder = Path(config.model.base)
     known = read_pasta_config(folder) if folder.is_dir() else None
-    if known is not None and known.positions != config.train.positions:
-        raise UsageError(
-            f"train.positions is {config.train.positions!r}, and model.base was taught "
-            f"{known.positions.value!r}",
-            hint="decoding, the reference and training must agree",
-        )
+    if known is None:
+        return
+    for key, taught in (("positions", known.positions), ("join", known.join)):
+        if taught != getattr(config.train, key):
+            raise UsageError(
+                f"train.{key} is {getattr(config.train, key)!r}, and model.base was taught "
+                f"{taught.value!r}",
+                hint="decoding, the reference and training must agree",
+            )
 
 
 def has_begun(out: Path) -> bool:
@@ -142,6 +146,8 @@ def check_same_recipe(config: PreferenceConfig) -> None:
         raise InputError(f"{path} is no JSON object")
     # The first runs had no choice of judge, and were judged by the grader.
     before = {"judge": asdict(JudgeConfig()), **before}
+    if isinstance(before.get("train"), dict):  # nor of join
+        before["train"] = {"join": Join.SHARED.value, **before["train"]}
     check_same_settings(config.train.out, before, asdict(config), may_change=MAY_CHANGE)
 
 
@@ -181,7 +187,7 @@ def pack_round(round: Round, pairs: Sequence[PreferencePair], learner: Learner) 
     """Encode and pack a round's pairs for the model that is trained."""
     return pack_pairs(
         pairs,
-        learner.encoder(PositionStrategy(round.train.positions)),
+        learner.encoder(PositionStrategy(round.train.positions), Join(round.train.join)),
         round.config.data.max_tokens,
         round.train.seed,
         last_position=learner.last_position,

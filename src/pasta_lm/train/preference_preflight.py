@@ -51,7 +51,7 @@ def _head(config: PreferenceConfig) -> str:
     return (
         f"rounds: {train.rounds}, from {config.model.base}; {where}, {rollouts.samples} samples; "
         f"{loss.kind}, beta {beta:.4g}, target margin {1 / (2 * beta):.4g} nats; "
-        f"AdamW at {train.learning_rate:g}; positions {train.positions}"
+        f"AdamW at {train.learning_rate:g}; positions {train.positions}, join {train.join}"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import set_seed
 
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.train.adapters import adapted, base_of, merged, save_trained
 from pasta_lm.train.collate import collate, example_table, labelled_logits, labelled_weights
@@ -103,7 +104,7 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     learner = load_learner(config.model, frozen_dtype(config.lora, train))
     learner = replace(learner, trained_strategy=config.data.trained_strategy)
     num_packs = None if train.steps is None else train.steps * train.accumulate
-    encode = learner.encoder(PositionStrategy(train.positions))
+    encode = learner.encoder(PositionStrategy(train.positions), Join(train.join))
     last = learner.last_position
     return learner, packs_of(config.data, encode, num_packs, train.seed, last_position=last)
 
@@ -115,7 +116,7 @@ def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
     head = (
         f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
         f"steps of {train.accumulate} x {config.data.max_tokens} tokens at most; positions "
-        f"{train.positions}"
+        f"{train.positions}, join {train.join}"
     )
     table = example_table(example, learner.vocabulary, learner.eos_id)
     return f"{head}\n{len(examples)} examples in the first pack. One of them:\n{table}"

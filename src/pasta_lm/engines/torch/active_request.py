@@ -16,8 +16,9 @@ from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.scheduler import Ticket
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.join import Join, check_join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
@@ -28,7 +29,8 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
 
     Raises:
         RequestError: the prompt is empty, longer than the context or of tokens that the model
-            does not have; positions 'oracle' without an answer.
+            does not have; positions 'oracle' without an answer; a join that does not go with the
+            positions.
     """
     last = loaded.max_position
     if not request.prompt:
@@ -49,6 +51,11 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             "positions 'oracle' need the length of every block, which only a given answer has",
             hint="use positions 'predict', 'continue' or 'rotate'",
         )
+
+    try:
+        check_join(request.join, request.positions)
+    except UsageError as exc:
+        raise RequestError(exc.message, hint=exc.hint) from exc
 
 
 def _check_tokens(request: Request, num_tokens: int) -> None:
@@ -72,7 +79,8 @@ def limits_of(request: Request, loaded: LoadedModel) -> Limits:
     """Return the bounds of each response to a request."""
     last = loaded.max_position
     limits = request.params.limits(last)
-    if last is None or request.positions is not PositionStrategy.ROTATE:
+    is_consecutive = request.positions is PositionStrategy.ROTATE or request.join is Join.RECOMPUTE
+    if last is None or not is_consecutive:
         return limits
     # A sync gives all tokens consecutive positions: together they must fit the context.
     room = max(1, last + 1 - len(request.prompt))
@@ -87,6 +95,7 @@ def new_response(request: Request, entries: Entries, sample: int, loaded: Loaded
         engine="torch",
         strategy=request.strategy,
         positions=request.positions.value,
+        join=request.join.value,
         num_prompt_tokens=len(request.prompt),
     )
     return Response(

@@ -115,11 +115,10 @@ class TorchEngine:
         if request.guess is not None:
             known = known_tokens(request.guess, self.loaded.num_tokens)
             request = replace(request, guess=known)
-        num_prompt, params = len(request.prompt), request.params
-        need = num_prompt + params.n * params.max_tokens
-        ticket = self.scheduler.submit(num_prompt, need)
+        ticket = self.scheduler.submit(len(request.prompt), request.max_entries)
         entries = Entries.of_prompt(request.prompt)
-        responses = [new_response(request, entries, i, self.loaded) for i in range(params.n)]
+        samples = range(request.params.n)
+        responses = [new_response(request, entries, one, self.loaded) for one in samples]
         tensors = EntryTensors(entries, self.loaded.device)
         number = ticket.arrival
         now = time.perf_counter()
@@ -247,8 +246,9 @@ class TorchEngine:
             (response, live) for response in active.responses for live in response.threads_to_feed()
         ]
         first = len(active.entries)
-        num_new = sum(live.num_to_feed for _, live in feeding)
-        if not self.scheduler.reserve_pages(active.ticket, first + num_new):
+        num_new = sum(response.max_to_feed(live) for response, live in feeding)
+        num_entries = min(first + num_new, active.ticket.largest_need)
+        if not self.scheduler.reserve_pages(active.ticket, num_entries):
             return
         for response in active.responses:
             response.begin_pass()
@@ -256,9 +256,9 @@ class TorchEngine:
         feeding.sort(key=lambda pair: pair[1].joined is not None)
         index = {}
         for response, live in feeding:
-            fed_before = plan.num_tokens + len(active.entries) - first
-            index[response.sample, live.thread.id] = fed_before + len(live.prefix)
             response.feed(live)
+            num_fed = plan.num_tokens + len(active.entries) - first
+            index[response.sample, live.thread.id] = num_fed - 1 - len(live.guesses)
         for response in active.responses:
             for live in response.threads_to_decode():
                 start = index[response.sample, live.thread.id]

@@ -33,6 +33,7 @@ from pasta_lm.errors import (
     UsageError,
     VocabularyError,
 )
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
@@ -51,6 +52,11 @@ class LoadedModel:
     kind: Kind = Kind.GENERATED
     positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
+    join: Join = Join.SHARED  # the join that it was trained with
+
+    def join_with(self, positions: PositionStrategy) -> Join:
+        """Return the join that it was trained with, as far as it goes with positions."""
+        return self.join if positions is self.positions else Join.SHARED
 
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
@@ -162,6 +168,7 @@ def load(
     loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer))
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
+        loaded.join = config.join
     return loaded
 
 

@@ -1,7 +1,7 @@
 """Add the tag pieces to a model, save it as a folder, and read a saved folder.
 
 A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
-token id of each tag piece, the position strategy and the limits of training.
+token id of each tag piece, the position strategy, the join and the limits of training.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pasta_lm.engines.encoded_document import check_piece_ids
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
+from pasta_lm.interpreter.join import Join, check_join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES
@@ -39,6 +40,7 @@ class PastaConfig:
     positions: PositionStrategy  # the strategy that it was trained with
     limits: Limits  # the limits that its training data keep
     trained_strategy: str = PASTA  # the strategy that it was taught
+    join: Join = Join.SHARED  # the join that it was trained with
 
 
 def save_model_folder(
@@ -49,6 +51,7 @@ def save_model_folder(
     positions: PositionStrategy,
     limits: Limits,
     trained_strategy: str = PASTA,
+    join: Join = Join.SHARED,
 ) -> None:
     """Write everything that decoding needs: weights, tokenizer and ``pasta_config.json``.
 
@@ -62,7 +65,11 @@ def save_model_folder(
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     config = PastaConfig(
-        piece_ids=piece_ids, positions=positions, limits=limits, trained_strategy=trained_strategy
+        piece_ids=piece_ids,
+        positions=positions,
+        limits=limits,
+        trained_strategy=trained_strategy,
+        join=join,
     )
     write_pasta_config(path, config)
 
@@ -76,6 +83,7 @@ def write_pasta_config(
         data |= {
             "language_version": LANGUAGE_VERSION,
             "positions": str(config.positions),
+            "join": str(config.join),
             "limits": asdict(config.limits),
             "piece_ids": dict(config.piece_ids),
         }
@@ -114,11 +122,17 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
         check_same_ids(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
     names = list(PositionStrategy)
     positions = _read_name(file, "no position strategy", data["positions"], names)
+    join = Join(_read_name(file, "no join", data.get("join", Join.SHARED), list(Join)))
+    try:
+        check_join(join, PositionStrategy(positions))
+    except UsageError as exc:
+        raise ModelError(f"{file}: {exc.message}") from exc
     return PastaConfig(
         piece_ids=piece_ids,
         positions=PositionStrategy(positions),
         limits=_read_limits(file, data["limits"]),
         trained_strategy=_read_name(file, "taught", data.get("taught", PASTA), TAUGHT),
+        join=join,
     )
 
 

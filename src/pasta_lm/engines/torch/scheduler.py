@@ -24,7 +24,7 @@ class Ticket:
 
     arrival: int
     num_entries: int  # entries that must be in the pool: placed so far, the coming pass included
-    largest_need: int  # entries that it can come to need: prompt + n * max_tokens
+    largest_need: int  # entries that it can come to need (``Request.max_entries``)
     run: Run | None = None
     num_computed: int = 0  # entries whose keys are in the pool; a preemption resets it
     num_preemptions: int = 0
@@ -53,8 +53,8 @@ class Scheduler:
         """
         if largest_need > self._pool.num_slots:
             raise RequestError(
-                f"the request can need {largest_need} cache entries (prompt + n * max_tokens), but "
-                f"the pool holds {self._pool.num_slots}",
+                f"the request can need {largest_need} cache entries (prompt + n * max_tokens, the "
+                f"latter twice with join 'recompute'), but the pool holds {self._pool.num_slots}",
                 hint="lower max_tokens or n, or give the engine a larger pool",
             )
         ticket = Ticket(self._num_arrived, num_entries, largest_need)
