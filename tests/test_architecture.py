@@ -27,6 +27,7 @@ DOORS = {
     "engines/vocabulary.py": "transformers tokenizers",
     "judging/local.py": "torch",
     "remote/transport.py": "httpx2 openai",
+    "remote/streaming.py": "httpx2",
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers accelerate",

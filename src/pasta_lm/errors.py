@@ -15,6 +15,7 @@
     │   ├── UnsupportedModelError      the self-test or the configuration says it would not be exact
     │   └── VocabularyError            tag pieces are missing, or the tokenizer loses text
     └── RemoteError                exit code 1: a remote server fails, or its reply is invalid
+        └── BrokenAnswerError          it failed inside an answer; ``text`` is the text so far
 
 Each message says what is wrong and where; ``hint`` says what to do next. The command line prints
 both, in at most four lines, and exits with ``exit_code``.
@@ -101,6 +102,15 @@ class VocabularyError(ModelError):
 
 class RemoteError(PastaError):
     """Report a remote server that fails, or whose reply is invalid."""
+
+
+class BrokenAnswerError(RemoteError):
+    """Report a server that failed in the middle of an answer, with the answer's text so far."""
+
+    def __init__(self, message: str, text: str, *, hint: str | None = None) -> None:
+        """Keep the message and the text of the answer so far, without tags."""
+        super().__init__(message, hint=hint)
+        self.text = text
 
 
 def cause(error: Exception) -> str:

@@ -10,10 +10,14 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document
+from pasta_lm.testing.stock_server import StockTestServer
+from tests.data.examples import BARE, EOS
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject
 from tests.models import loaded
+from tests.stock import engine_at, playing
 
 
 def open_scripted(document: Document) -> Subject:
@@ -49,7 +53,32 @@ def open_torch(document: Document) -> Subject:
     return Subject(engine, request, assert_empty)
 
 
-OPENERS = {"scripted": open_scripted, "torch": open_torch}
+@cache
+def stock_server(document: Document) -> StockTestServer:
+    """Return a server that decodes a document behind one prompt, and its plain text behind another.
+
+    It serves until the tests end, in daemon threads.
+    """
+    texts = [((5, 6, 7), document), ((5, 6, 8), document.without_tags())]
+    answers = [(prompt, BARE.encode_document(text)) for prompt, text in texts]
+    return StockTestServer(playing(BARE, EOS, *answers), EOS).__enter__()
+
+
+def open_completions(document: Document) -> Subject:
+    engine = engine_at(stock_server(document), vocabulary=BARE, eos_id=EOS)
+
+    def request(params: SamplingParams, forks: bool) -> Request:
+        prompt, positions = (5, 6, 7 if forks else 8), PositionStrategy.CONTINUE
+        join = Join.RECOMPUTE
+        return Request(prompt=prompt, params=params, forks=forks, positions=positions, join=join)
+
+    def assert_empty() -> None:
+        assert not any(server.num_responses for server in engine.servers)
+
+    return Subject(engine, request, assert_empty)
+
+
+OPENERS = {"scripted": open_scripted, "torch": open_torch, "completions": open_completions}
 
 
 @pytest.fixture(params=OPENERS.values(), ids=OPENERS.keys())

@@ -7,7 +7,7 @@ in one forward pass, a remote one streams each thread on a clock of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from math import inf
 from typing import Any
@@ -112,6 +112,16 @@ class Request:
         """Return how many cache entries it can need; a join can feed each decoded token again."""
         times_fed = 2 if self.join is Join.RECOMPUTE else 1
         return len(self.prompt) + times_fed * self.params.n * self.params.max_tokens
+
+    def limits(self, max_position: int | None) -> Limits:
+        """Return the bounds of each response; ``max_position`` is the model's last position."""
+        limits = self.params.limits(max_position)
+        is_consecutive = self.positions is PositionStrategy.ROTATE or self.join is Join.RECOMPUTE
+        if max_position is None or not is_consecutive:
+            return limits
+        # A sync gives all tokens consecutive positions: together they must fit the context.
+        room = max(1, max_position + 1 - len(self.prompt))
+        return replace(limits, max_tokens=min(limits.max_tokens, room))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,11 @@ class Legal(NamedTuple):
     in_topic: bool = False
     needs_text: bool = False  # not only white space, which no topic may consist of
 
+    def allows(self, tag: Lexeme) -> bool:
+        """Return whether a tag piece is legal."""
+        is_too_long = tag.kind is LexemeKind.PROMISE_CLOSE and (tag.units or 0) > self.units
+        return tag.kind in self.kinds and not is_too_long
+
 
 EVERYTHING = Legal(frozenset(LexemeKind), True, MAX_UNITS)  # where the mask is off
 PLAIN_TEXT = Legal(frozenset({LexemeKind.TEXT}), True, 0)  # the legal set where nothing forks

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
+from pasta_lm.remote.background import first_error
 from pasta_lm.remote.budget import Budget, Tokens
 from pasta_lm.remote.chat import ChatReply, ChatRequest
 from pasta_lm.remote.client import ChatClient
@@ -70,7 +71,7 @@ class Pool:
                         for _ in range(JOBS_PER_REQUEST * self._client.pace.max_in_flight):
                             self._tasks.append(group.create_task(self._work(jobs, work)))
                 except ExceptionGroup as errors:
-                    raise _first(errors) from None
+                    raise first_error(errors) from None
 
     async def ask(
         self,
@@ -175,9 +176,3 @@ async def next_in_thread(items: Iterator[T]) -> T | None:
 
     threading.Thread(target=read, daemon=True).start()
     return await asyncio.wrap_future(found)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, which stopped the run."""
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

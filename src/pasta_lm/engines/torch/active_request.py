@@ -18,8 +18,7 @@ from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.scheduler import Ticket
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.join import Join, check_join
-from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.join import check_join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
 
@@ -75,18 +74,6 @@ def known_tokens(guess: Guess, num_tokens: int) -> Guess:
     return lambda ids: tuple(takewhile(lambda one: 0 <= one < num_tokens, guess(ids)))
 
 
-def limits_of(request: Request, loaded: LoadedModel) -> Limits:
-    """Return the bounds of each response to a request."""
-    last = loaded.max_position
-    limits = request.params.limits(last)
-    is_consecutive = request.positions is PositionStrategy.ROTATE or request.join is Join.RECOMPUTE
-    if last is None or not is_consecutive:
-        return limits
-    # A sync gives all tokens consecutive positions: together they must fit the context.
-    room = max(1, last + 1 - len(request.prompt))
-    return replace(limits, max_tokens=min(limits.max_tokens, room))
-
-
 def new_response(request: Request, entries: Entries, sample: int, loaded: LoadedModel) -> Response:
     """Return a sample of a request before its first token."""
     trace = Trace(
@@ -103,7 +90,7 @@ def new_response(request: Request, entries: Entries, sample: int, loaded: Loaded
         sample,
         entries,
         loaded.vocabulary,
-        limits=limits_of(request, loaded),
+        limits=request.limits(loaded.max_position),
         trace=trace,
         eos_ids=loaded.eos_ids,
     )

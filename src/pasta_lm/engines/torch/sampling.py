@@ -78,17 +78,12 @@ class TokenMasks:
                 allowed[list(spaces)] = False
         allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
         for token_id in vocabulary.piece_ids.values():
-            allowed[token_id] = self._is_legal_piece(token_id, legal)
+            lexeme = vocabulary.id_to_lexeme(token_id)
+            assert lexeme is not None
+            allowed[token_id] = legal.allows(lexeme)
         # A tokenizer may know tokens for which the model has no row.
         forbidden = ~allowed[: self._vocab_size]
         return torch.zeros(self._vocab_size).masked_fill(forbidden, float("-inf")).to(self._device)
-
-    def _is_legal_piece(self, token_id: int, legal: Legal) -> bool:
-        lexeme = self._vocabulary.id_to_lexeme(token_id)
-        assert lexeme is not None
-        if lexeme.kind is LexemeKind.PROMISE_CLOSE and (lexeme.units or 0) > legal.units:
-            return False
-        return lexeme.kind in legal.kinds
 
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:

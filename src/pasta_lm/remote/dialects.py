@@ -1,0 +1,172 @@
+"""The dialects of stock servers: how each asks for a completion of token ids, and how it streams.
+
+One row of ``DIALECTS`` a server program; nothing else knows their spelling. Sources: vLLM's
+``/v1/completions`` with ``return_token_ids``, SGLang's ``/generate``, llama.cpp's ``/completion``.
+Knows nothing of the language of tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pasta_lm.errors import RemoteError, UsageError
+
+BARRED = -100.0
+"""The bias of a token that shall not be sampled; servers clamp at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """One completion: token ids in, token ids out."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    temperature: float = 0.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int = 0
+    barred: Sequence[int] = ()  # ids that shall not be sampled
+    stop_ids: Sequence[int] = ()  # ids behind which the server may stop
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a streamed completion."""
+
+    token_ids: Sequence[int] = ()
+    finish_reason: str | None = None  # ``stop``, ``length``; None: it goes on
+    matched: int | None = None  # the id of ``stop_ids`` that ended it, if the server says so
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One server program."""
+
+    name: str
+    path: str
+    """Of completions, behind the server's address."""
+    body: Callable[[str, CompletionRequest], dict[str, Any]]
+    """From the model's name and a request to the JSON body."""
+    piece: Callable[[Mapping[str, Any], int], Piece]
+    """From a streamed JSON object, and the number of ids received before it, to a piece."""
+
+
+def _vllm_body(model: str, request: CompletionRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stop_token_ids": list(request.stop_ids),
+        "logit_bias": {str(token): BARRED for token in request.barred},
+        "ignore_eos": request.ignore_eos,
+        "skip_special_tokens": False,
+        "return_token_ids": True,
+        "stream": True,
+    }
+    return body if request.top_k is None else {**body, "top_k": request.top_k}
+
+
+def _vllm_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
+    if not data["choices"]:  # a last chunk may hold the usage alone
+        return Piece()
+    choice = data["choices"][0]
+    if choice.get("token_ids") is None and choice.get("text"):
+        raise RemoteError(
+            "the server sends text without token ids",
+            hint="it must know return_token_ids: vLLM 0.10.2 or later",
+        )
+    matched = choice.get("stop_reason")
+    matched = matched if isinstance(matched, int) else None
+    return Piece(choice.get("token_ids") or (), choice.get("finish_reason"), matched)
+
+
+def _sglang_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
+    sampling = {
+        "max_new_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": -1 if request.top_k is None else request.top_k,
+        "sampling_seed": request.seed,
+        "stop_token_ids": list(request.stop_ids),
+        "logit_bias": {str(token): BARRED for token in request.barred},
+        "ignore_eos": request.ignore_eos,
+        "skip_special_tokens": False,
+    }
+    return {"input_ids": list(request.prompt), "sampling_params": sampling, "stream": True}
+
+
+def _sglang_piece(data: Mapping[str, Any], num_received: int) -> Piece:
+    about = data["meta_info"]
+    # Some versions send all ids so far each time, others the new ones: the count tells.
+    num_new = about["completion_tokens"] - num_received
+    token_ids = data["output_ids"][-num_new:] if num_new > 0 else ()
+    reason = about.get("finish_reason") or {}
+    matched = reason.get("matched")
+    return Piece(token_ids, reason.get("type"), matched if isinstance(matched, int) else None)
+
+
+def _llama_cpp_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
+    return {
+        "prompt": list(request.prompt),
+        "n_predict": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k or 0,
+        "min_p": 0.0,  # on by default
+        "seed": request.seed % 2**32,
+        "logit_bias": [[token, False] for token in request.barred],
+        "ignore_eos": request.ignore_eos,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "stream": True,
+    }
+
+
+def _llama_cpp_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
+    if not data.get("stop"):
+        return Piece(data["tokens"])
+    return Piece((), "length" if data.get("stop_type") == "limit" else "stop")
+
+
+VLLM, SGLANG, LLAMA_CPP = "vllm", "sglang", "llama.cpp"
+DIALECTS = {
+    one.name: one
+    for one in (
+        Dialect(VLLM, "/v1/completions", _vllm_body, _vllm_piece),
+        Dialect(SGLANG, "/generate", _sglang_body, _sglang_piece),
+        Dialect(LLAMA_CPP, "/completion", _llama_cpp_body, _llama_cpp_piece),
+    )
+}
+_OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # as ``/v1/models`` says it
+
+
+def dialect_of(name: str) -> Dialect:
+    """Return the dialect of a name; a ``UsageError`` if there is none."""
+    if name not in DIALECTS:
+        raise UsageError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def read_models(data: Mapping[str, Any]) -> tuple[str, Dialect | None]:
+    """Return the first model of a reply to ``/v1/models``, and the dialect of the server's program.
+
+    Raises:
+        RemoteError: the reply names no model.
+    """
+    try:
+        first = data["data"][0]
+        return str(first["id"]), DIALECTS.get(_OWNERS.get(first.get("owned_by", ""), ""))
+    except (KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise RemoteError("the reply to /v1/models names no model") from exc
+
+
+def server_urls(addresses: str) -> Iterable[str]:
+    """Return the addresses of servers that a comma separates, without ``/v1`` at their end."""
+    found = (one.strip().rstrip("/").removesuffix("/v1") for one in addresses.split(","))
+    return [one for one in found if one]

@@ -1,0 +1,49 @@
+"""Stock servers that play written answers, and engines in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from pasta_lm.engines.completions import CompletionsEngine
+from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.engines.request import Answer
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.remote.pace import RetryPolicy
+from pasta_lm.remote.streaming import StockServer
+from pasta_lm.testing.stock_server import NextToken, StockTestServer
+from tests.plain_sequences import Ids, plain_sequences
+
+QUICK = RetryPolicy(max_requests=4, first_delay_s=0.01, max_delay_s=0.05)
+
+
+def playing(
+    vocabulary: Vocabulary, eos_id: int, *answers: tuple[Sequence[int], EncodedDocument]
+) -> NextToken:
+    """Return what decodes written answers, each behind its prompt, as plain causal sequences."""
+    following: dict[Ids, int] = {}
+    for prompt, answer in answers:
+        sequences = plain_sequences(vocabulary, prompt, answer)
+        sequences[0, -1] = tuple(prompt)
+        for (thread, index), ids in sequences.items():
+            # A sync is chosen behind main's own sequence, and read behind the written form.
+            if (thread, index + 1) in sequences:
+                following[ids] = sequences[thread, index + 1][-1]
+
+    def next_token(ids: Sequence[int], barred: Set[int]) -> int:
+        return following.get(tuple(ids), eos_id)
+
+    return next_token
+
+
+def engine_at(
+    *servers: StockTestServer, vocabulary: Vocabulary, eos_id: int, timeout_s: float = 20.0
+) -> CompletionsEngine:
+    """Return an engine in front of test servers."""
+    found = [StockServer(one.url, timeout_s=timeout_s, policy=QUICK) for one in servers]
+    return CompletionsEngine(found, vocabulary, {eos_id})
+
+
+def tokens_by_thread(answer: Answer) -> dict[int, list[int | None]]:
+    """Return the ids that each thread of an answer decoded."""
+    threads = [thread.id for thread in answer.trace.threads]
+    return {one: [token.token for token in answer.trace.tokens_of(one)] for one in threads}
