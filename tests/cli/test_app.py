@@ -32,6 +32,7 @@ VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
 VERBS += ("evaluate agreement", "evaluate cost", "evaluate instructions", "evaluate ifeval")
+VERBS += ("judge", "judge check")
 
 MANY_FLAGS = {"run"}
 

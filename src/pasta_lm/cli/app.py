@@ -23,6 +23,7 @@ from pasta_lm.cli import (
     examples,
     export,
     instructions,
+    judge,
     play,
     replay,
     run,
@@ -69,6 +70,7 @@ evaluate.app.command()(instructions.cost)
 evaluate.app.command()(instructions.instructions)
 evaluate.app.command()(instructions.ifeval)
 app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(judge.app, name="judge")
 app.command()(doctor.doctor)
 
 

@@ -28,6 +28,7 @@ from pasta_lm.evaluate.win_rates import (
     win_rate_figures,
 )
 from pasta_lm.journal import Row
+from pasta_lm.judging.judge import same_winner
 from pasta_lm.judging.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
 
 Figures = dict[str, Any]
@@ -167,7 +168,7 @@ def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:
         return {"first_place_share": None, "order_agreement": None}
     return {
         "first_place_share": round(fmean((a + b) / 2 for a, b in whole), 5),
-        "order_agreement": round(fmean((a - TIE) * (b - TIE) <= 0 for a, b in whole), 5),
+        "order_agreement": round(fmean(same_winner(a, b) for a, b in whole), 5),
     }
 
 

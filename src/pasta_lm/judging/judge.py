@@ -246,6 +246,24 @@ def verdict_of(first_wins: float) -> Verdict:
     return Verdict(winner, max(first_wins, 1 - first_wins))
 
 
+def first_wins_of(verdict: Verdict) -> float:
+    """Return a verdict as the probability that the first answer is better."""
+    if verdict.winner is Winner.TIE:
+        return 0.5
+    sure = max(verdict.confidence, 0.5)
+    return sure if verdict.winner is Winner.FIRST else 1 - sure
+
+
+def same_winner(reading: float, swapped: float) -> bool:
+    """Return whether both orders of a pair give the same winner; a tie agrees with both.
+
+    Args:
+        reading: Probability that the first answer is better.
+        swapped: The same of the other order, in which our first answer comes second.
+    """
+    return (reading - 0.5) * (swapped - 0.5) <= 0
+
+
 def _one_token(reply: ChatReply) -> Reading:
     """Compare A with B among the candidates of the first token; spellings of a letter add up."""
     if not reply.logprobs:

@@ -1,4 +1,7 @@
-"""The judge of stage two and its table of the recipe: training grader, language model, readers."""
+"""The judge of stage two and its table of the recipe: training grader, language model, readers.
+
+torch is loaded only for a judge in this process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from pasta_lm.journal import Journal
 from pasta_lm.judging.judge import IN_PROCESS, Comparison, Judge, Verdict, Winner, load_template
 from pasta_lm.judging.likelihood import LikelihoodJudge
 from pasta_lm.judging.llm_judge import LLMJudge, Progress, missing_to_json
-from pasta_lm.judging.local import local_client, reading_model
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import ChatClient, Endpoint
@@ -160,13 +162,17 @@ def judge_of(
         return GraderJudge(tasks)
     assert config.model is not None
     if config.kind == "likelihood":
+        from pasta_lm.judging.local import reading_model
+
         names = [config.model, *([config.second_model] if config.second_model else [])]
         return LikelihoodJudge(names, partial(reading_model, dtype=config.dtype))
     is_local = config.kind == IN_PROCESS
-    client = local_client(config.model, config.dtype)
-    if not is_local:
-        pace = config.max_in_flight
-        client = lambda: ChatClient(config.endpoint, pace=Pace(pace), policy=policy)  # noqa: E731
+    pace = config.max_in_flight
+    client = lambda: ChatClient(config.endpoint, pace=Pace(pace), policy=policy)  # noqa: E731
+    if is_local:
+        from pasta_lm.judging.local import local_client
+
+        client = local_client(config.model, config.dtype)
     return LLMJudge(
         config.model,
         load_template(TEMPLATES["logprobs" if is_local else config.method]),
