@@ -214,7 +214,7 @@ def test_doctor_reports_the_self_test_and_the_builtin_model(pasta: Pasta) -> Non
     result = pasta("doctor")
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^self-test {2,}exact: ", result.out, re.M)
-    assert re.search(r"^built-in model {2,}answers 'Give me .*: \d+ threads, ", result.out, re.M)
+    assert re.search(r"^built-in model {2,}answers 'Describe .*: \d+ threads, ", result.out, re.M)
 
 
 def test_doctor_aligns_all_values(pasta: Pasta, monkeypatch: pytest.MonkeyPatch) -> None:
