@@ -228,7 +228,7 @@ def _reading_systems(
             one = loaded[name]
             read, eos_id = partial(token_nats, one), min(one.eos_ids)
             found.append(ReadingSystem(system, one.vocabulary, eos_id, read, one.positions))
-    if loaded[names["taught"]].join is Join.RECOMPUTE:
+    if any(one.join is Join.RECOMPUTE for one in loaded.values()):
         raise ModelError("the cost of not seeing is not defined for models with join 'recompute'")
     if not found[0].vocabulary.has_pieces:
         raise ModelError(f"{names['taught']}: {NO_TAG_PIECES}", hint="name a taught model: --model")

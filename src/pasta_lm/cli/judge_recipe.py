@@ -81,9 +81,9 @@ def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Report:
         figures = damage_figures(judged[:num_damaged])
         report["damage"] = asdict(recipe.damage) | counts | figures
     if recipe.preferences and stored:
-        counts = {"judged_by": stored.judge, "num_left_out": stored.num_left_out}
+        by = {"judged_by": stored.judge, "num_left_out": stored.num_left_out}
         figures = preference_figures(judged[num_damaged:])
-        report["preferences"] = asdict(recipe.preferences) | counts | figures
+        report["preferences"] = asdict(recipe.preferences) | by | figures
     missing = recipe.judge.max_missing
     is_scripted = report["is_scripted"]
     report["refused"] = refusals(report["damage"], max_missing=missing, is_scripted=is_scripted)
