@@ -50,7 +50,7 @@ async def client_of(app: FastAPI, **settings: Any) -> AsyncIterator[httpx.AsyncC
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine; a test that hangs fails."""
-    return asyncio.run(asyncio.wait_for(work, 60))
+    return asyncio.run(asyncio.wait_for(work, 300))
 
 
 def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -> httpx.Response:

@@ -50,7 +50,9 @@ BAD: dict[str, Any] = {
     "too many stops": {**CHAT, "stop": ["a"] * 100},
     "a long stop": {**CHAT, "stop": "a" * 10_000},
     "logprobs": {**CHAT, "logprobs": True},
-    "top_logprobs": {**CHAT, "top_logprobs": 3},
+    "logprobs as a number": {**CHAT, "logprobs": 3},
+    "top_logprobs alone": {**CHAT, "top_logprobs": 3},
+    "too many top_logprobs": {**CHAT, "logprobs": True, "top_logprobs": 21},
     "tools": {**CHAT, "tools": [{"type": "function"}]},
     "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
     "logit_bias": {**CHAT, "logit_bias": {"3": 1}},
@@ -148,6 +150,12 @@ def test_a_completion_needs_one_text(prompt: Any) -> None:
 def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
     response = ask("POST", "/v1/completions", json={"prompt": "a", name: 3})
     assert name in assert_refused(response)["message"].replace("log-probabilities", "logprobs")
+
+
+@pytest.mark.parametrize("value", [-1, 21, True, "2", 1.5])
+def test_a_completion_has_from_0_to_20_logprobs(value: Any) -> None:
+    response = ask("POST", "/v1/completions", json={"prompt": "a", "logprobs": value})
+    assert assert_refused(response)["param"] == "logprobs"
 
 
 def test_fields_that_ask_for_nothing_are_fine() -> None:
@@ -266,6 +274,7 @@ VALUES: tuple[Any, ...] = (
 FIELDS = (
     *("messages", "prompt", "model", "max_tokens", "max_completion_tokens", "temperature", "top_p"),
     *("top_k", "seed", "n", "stop", "stream", "stream_options", "logprobs", "repetition_penalty"),
+    *("top_logprobs", "ignore_eos"),
     *("pasta", "tools", "logit_bias", "response_format", "user", "echo", "best_of", "\u00e9"),
 )
 OPTIONS = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
@@ -43,6 +43,7 @@ class SamplingParams:
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
     mask: bool = True  # sample legal tags only; False measures the model without help
+    logprobs: int | None = None  # fill ``Answer.logprobs``, each with this many candidates
 
     def __post_init__(self) -> None:
         """Refuse a value without a meaning, as a ``UsageError``."""
@@ -52,6 +53,7 @@ class SamplingParams:
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
             "n": (self.n >= 1, "at least 1"),
             "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
+            "logprobs": ((self.logprobs or 0) >= 0, "at least 0"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
         }
         for name, (is_fine, rule) in rules.items():
@@ -189,12 +191,21 @@ class Failed:
 StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
 
 
+class TokenLogprobs(NamedTuple):
+    """A token's natural log-probability: the model's own, before mask, penalty and temperature."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # the likeliest ids with theirs, the likeliest first
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One response: the structured answer, and the trace of how it was decoded."""
 
     document: Document
     trace: Trace
+    logprobs: Mapping[tuple[int, int], TokenLogprobs] = field(default_factory=dict)
+    """By thread and index in it (``trace.tokens_of``); of sampled tokens, in the local engine."""
 
     @property
     def text(self) -> str:

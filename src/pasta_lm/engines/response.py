@@ -22,6 +22,7 @@ from pasta_lm.engines.request import (
     TextDelta,
     ThreadEnded,
     ThreadStarted,
+    TokenLogprobs,
 )
 from pasta_lm.engines.text_stream import StopWatch
 from pasta_lm.interpreter.commands import (
@@ -76,6 +77,7 @@ class Response:
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
+        self.logprobs: dict[tuple[int, int], TokenLogprobs] = {}
         self._tokens = tokens
         self._eos_ids = frozenset(eos_ids)
         self._step = -1  # the prefill
@@ -323,7 +325,8 @@ class Response:
         self.live.clear()
         self.trace.num_illegal = self.interpreter.num_illegal
         self.recorder.finished(self.interpreter.threads, reason.value, t_s=t_s)
-        self.events.append(Finished(self.sample, Answer(self.interpreter.document(), self.trace)))
+        answer = Answer(self.interpreter.document(), self.trace, self.logprobs)
+        self.events.append(Finished(self.sample, answer))
 
     def abort(self, t_s: float) -> None:
         """Give the response up."""

@@ -47,6 +47,11 @@ class Backend(Protocol):
     """An engine as the server sees it."""
 
     name: str
+    has_logprobs: bool
+    """Whether answers have log-probabilities when their request asks for them."""
+
+    def spell(self, token_id: int) -> bytes:
+        """Return a token's bytes; for tags and special tokens, those of their spelling."""
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold.
@@ -88,10 +93,19 @@ class Backend(Protocol):
 class TorchBackend:
     """The local engine."""
 
+    has_logprobs = True
+
     def __init__(self, model: Pasta, name: str) -> None:
         self.name = name
         self._model = model
         self._engine = model.engine
+
+    def spell(self, token_id: int) -> bytes:
+        """Return a token's bytes; for tags and special tokens, those of their spelling."""
+        vocabulary = self._engine.loaded.vocabulary
+        if found := vocabulary.token_bytes(token_id):
+            return found
+        return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
@@ -164,6 +178,8 @@ class TorchBackend:
 class ScriptedBackend:
     """The scripted engine: every request gets the same written answer. For tests and documents."""
 
+    has_logprobs = False
+
     def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
         """Serve a script to at most ``capacity`` requests at a time."""
         self.name = name
@@ -172,6 +188,10 @@ class ScriptedBackend:
         self._numbers = count()
         self._running: dict[int, Iterator[list[StreamEvent]]] = {}
         self._encodes = Lock()  # words are numbered as they are met
+
+    def spell(self, token_id: int) -> bytes:
+        """Return nothing: a script has no log-probabilities."""
+        return b""
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request; the prompt's words are counted and change nothing."""

@@ -39,7 +39,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Fields that are not supported, with the values that ask for nothing; null always does."""
 
-NO_LOGPROBS = "this engine gives no log-probabilities"
+MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
 
 class TextPart(BaseModel):
@@ -117,6 +117,10 @@ class Asked(BaseModel):
         """Return how many tokens the client wants at most."""
         return self.max_tokens
 
+    def num_logprobs(self) -> int | None:
+        """Return how many candidates to report beside each token; None: no log-probabilities."""
+        return None
+
     def params(self, bounds: Bounds) -> SamplingParams:
         """Return the sampling parameters, tokens and threads lowered to the bounds.
 
@@ -138,6 +142,7 @@ class Asked(BaseModel):
             repetition_penalty=self.repetition_penalty or 1.0,
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
+            logprobs=self.num_logprobs(),
             max_tokens_per_thread=min(
                 options.max_tokens_per_thread or bounds.tokens_per_thread, bounds.tokens_per_thread
             ),
@@ -148,8 +153,6 @@ class Asked(BaseModel):
         for name in extra:
             if name in NEUTRAL and extra[name] is not None and extra[name] not in NEUTRAL[name]:
                 raise bad_request(f"{name} is not supported", name, "unsupported")
-        if extra.get("logprobs") not in (None, False) or extra.get("top_logprobs") not in (None, 0):
-            raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
         if self.options.resumable and not (self.stream and self.options.stream == "events"):
@@ -167,6 +170,18 @@ class ChatRequest(Asked):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    def num_logprobs(self) -> int | None:
+        """Return how many candidates to report beside each token.
+
+        Raises:
+            ApiError: candidates without ``logprobs``.
+        """
+        if self.top_logprobs and not self.logprobs:
+            raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def largest_tokens(self) -> int | None:
         """Return how many tokens the client wants at most; the newer name counts first."""
@@ -188,6 +203,11 @@ class CompletionRequest(Asked):
     """A text to be continued as it stands."""
 
     prompt_: Annotated[Any, Field(alias="prompt")] = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    def num_logprobs(self) -> int | None:
+        """Return how many candidates to report beside each token."""
+        return self.logprobs
 
     def prompt(self, bounds: Bounds, strategy: str) -> Prompt:
         """Return the text, never read by the chat template.

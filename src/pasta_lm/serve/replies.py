@@ -20,6 +20,7 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
 )
+from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
 from pasta_lm.serve.reading_order import ReadingOrder
 from pasta_lm.serve.run_data import run_data
@@ -46,6 +47,7 @@ class Reply:
     asked: Asked
     request: Request
     model: str
+    spell: Spell
     created: int = field(default_factory=lambda: int(time.time()))
     id: str = ""
     began_s: float = field(default_factory=time.monotonic)
@@ -115,11 +117,17 @@ class Reply:
     def _choice(self, sample: int) -> Json:
         answer = self.answers[sample]
         text = answer.program if self.asked.options.tags == "keep" else answer.text
-        end = {"logprobs": None, "finish_reason": _reason(answer)}
+        end = {"logprobs": self._logprobs(sample), "finish_reason": _reason(answer)}
         if self.is_chat:
             message = {"role": "assistant", "content": text, "refusal": None}
             return {"index": sample, "message": message, **end}
         return {"index": sample, "text": text, **end}
+
+    def _logprobs(self, sample: int) -> Json | None:
+        if self.request.params.logprobs is None:
+            return None
+        shape = chat_logprobs if self.is_chat else text_logprobs
+        return shape(self.answers[sample], self.spell)
 
     def _figures(self, answer: Answer) -> Json:
         trace = answer.trace
@@ -158,7 +166,7 @@ class Reply:
             elif text:
                 written.append(self._piece(sample, {"content": text}))
             if sample in self.answers and any(isinstance(event, Finished) for event in own):
-                written.append(self._piece(sample, {}, _reason(self.answers[sample])))
+                written.append(self._end(sample))
         return "".join(map(sse, written))
 
     def last(self) -> str:
@@ -180,6 +188,11 @@ class Reply:
             if isinstance(event, Finished):
                 facts |= self._figures(event.answer)
             yield {**self._piece(sample, {"content": content}), "pasta": facts}
+
+    def _end(self, sample: int) -> Json:
+        piece = self._piece(sample, {}, _reason(self.answers[sample]))
+        piece["choices"][0]["logprobs"] = self._logprobs(sample)
+        return piece
 
     def _piece(self, sample: int, delta: Json, reason: str | None = None) -> Json:
         choice: Json = {"index": sample, "logprobs": None, "finish_reason": reason}

@@ -7,7 +7,7 @@ spelled by ``language.tags``. Knows nothing of HTML.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypedDict
@@ -129,6 +129,26 @@ def run_data(trace: Trace, name: str) -> RunData:
             if sync.step is not None
         ],
     }
+
+
+def tokens_in_reading_order(trace: Trace) -> Iterator[tuple[int, TokenRecord]]:
+    """Yield all tokens, each with its index in its thread; a block stands behind its promise.
+
+    Blocks that no promise forks (Skeleton-of-Thought) stand behind their parent's last token.
+    """
+    reading = _Reading(trace)
+    forked = set(reading.forks.values())
+
+    def of_thread(number: int) -> Iterator[tuple[int, TokenRecord]]:
+        for index, token in enumerate(reading.tokens[number]):
+            yield index, token
+            if id(token) in reading.forks:
+                yield from of_thread(reading.forks[id(token)])
+        for other in trace.threads:
+            if other.parent == number and other.id not in forked:
+                yield from of_thread(other.id)
+
+    return of_thread(0)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import PastaError
-from pasta_lm.serve.api_error import ApiError, from_error, internal
+from pasta_lm.serve.api_error import ApiError, bad_request, from_error, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop, ResponseStream
 from pasta_lm.serve.event_stream import ClientGone, EventStream, until_gone
@@ -25,6 +25,7 @@ from pasta_lm.serve.settings import ServeRecipe
 
 log = logging.getLogger(__name__)
 CLIENT_GONE = 499  # nobody reads it; it is for the log
+NO_LOGPROBS = "this engine gives no log-probabilities"
 
 
 class Service:
@@ -48,7 +49,7 @@ class Service:
         check_model(asked.model, self.backend.name)
         request = await self._prepare(asked, http)
         stream = self.engine.submit(request)
-        reply = Reply(asked, request, self.backend.name)
+        reply = Reply(asked, request, self.backend.name, self.backend.spell)
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         is_handed_on = False
@@ -70,6 +71,8 @@ class Service:
         limits = self.recipe.limits
         try:
             params = asked.params(limits)
+            if params.logprobs is not None and not self.backend.has_logprobs:
+                raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
             prompt = asked.prompt(limits, self.recipe.strategy)
             # A long prompt takes a while to encode; others must not wait for it.
             request = await asyncio.to_thread(self.backend.prepare, prompt, params)

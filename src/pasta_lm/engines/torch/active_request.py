@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
 
+from torch import Tensor
+
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Guess, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.sampling import token_logprobs
 from pasta_lm.engines.torch.scheduler import Ticket
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
@@ -130,6 +133,14 @@ class LogitsRow(NamedTuple):
     response: Response
     live: LiveThread
     num_guessed: int = 0  # the row counts only if this many guesses before it were right
+
+    def note(self, logits_V: Tensor, token: int) -> None:
+        """Keep the token's log-probability if the request asks for it and chooses by itself."""
+        _, response, live, num_guessed = self
+        num_top = response.request.params.logprobs
+        if num_top is not None and response.request.forced is None:
+            index = response.trace.threads[live.thread.id].num_tokens + num_guessed
+            response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
 
     def take(self, token: int, t_s: float) -> None:
         """Let the thread take its token, unless an earlier row of the pass makes it void."""

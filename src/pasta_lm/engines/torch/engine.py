@@ -325,7 +325,10 @@ class TorchEngine:
             for logits_V, row in zip(logits_WV, plan.rows, strict=True):
                 self._on_logits(row.response, row.live, logits_V)
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
-        return choose(logits_WV, choices, self._masks)
+        tokens = choose(logits_WV, choices, self._masks)
+        for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
+            row.note(logits_V, token)
+        return tokens
 
     def _choice(self, response: Response, live: LiveThread, num_guessed: int = 0) -> Choice:
         params, uniform, seen = response.request.params, 0.0, None

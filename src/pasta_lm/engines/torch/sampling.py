@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.request import SamplingParams, TokenLogprobs
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
@@ -96,6 +96,14 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
         if choice.params.temperature > 0:
             tokens[row] = _draw(scores[row], choice)
     return tokens
+
+
+def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
+    """Return the log-probability of a token, and of the likeliest ones, from raw logits."""
+    logprobs_V = logits_V.log_softmax(dim=-1)
+    values, ids = logprobs_V.topk(min(num_top, len(logprobs_V)))
+    top = zip(ids.tolist(), values.tolist(), strict=True)
+    return TokenLogprobs(float(logprobs_V[token]), tuple(top))
 
 
 def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
