@@ -140,10 +140,16 @@ def test_a_large_body_is_413_however_it_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", [None, 3, [1, 2, 3], [[1, 2]], ["a", "b"], [], "", {"text": "a"}]
+    "prompt",
+    [None, 3, [], "", " ", {"text": "a"}, [[]], ["a", ""], ["a", 1], [1, "a"], ["a", [1]]]
+    + [[True], [1.5], [[1], "a"], [[[1]]], ["a"] * 65, [[1]] * 65],
 )
-def test_a_completion_needs_one_text(prompt: Any) -> None:
+def test_a_completion_needs_texts_or_token_ids(prompt: Any) -> None:
     assert_refused(ask("POST", "/v1/completions", json={"prompt": prompt}))
+
+
+def test_a_completion_without_a_prompt_is_refused() -> None:
+    assert_refused(ask("POST", "/v1/completions", json={}))
 
 
 @pytest.mark.parametrize("name", ["echo", "best_of", "suffix", "logprobs", "frequency_penalty"])

@@ -78,6 +78,21 @@ def test_a_completion_is_not_read_by_the_chat_template() -> None:
     assert list(ids) == vocabulary.encode_prompt("Once upon")
 
 
+def test_token_ids_are_a_prompt_and_those_of_tags_are_refused() -> None:
+    vocabulary = loaded("llama").vocabulary
+    ids = vocabulary.encode_prompt("Once upon")
+    asked = {**ASKED, "max_tokens": 20, "prompt": ["Once upon", "a"]}
+    texts = post("/v1/completions", asked, app=create_app(TorchBackend(model(), "tiny"))).json()
+    asked["prompt"] = [ids, vocabulary.encode_prompt("a")]
+    same = post("/v1/completions", asked, app=create_app(TorchBackend(model(), "tiny"))).json()
+    assert [one["text"] for one in same["choices"]] == [one["text"] for one in texts["choices"]]
+    assert [one["index"] for one in same["choices"]] == [0, 1, 2, 3]
+    assert same["usage"] == texts["usage"]
+    for wrong in (min(vocabulary.piece_ids.values()), -1, 10**9, 2**70):
+        app = create_app(TorchBackend(model(), "tiny"))
+        assert post("/v1/completions", {"prompt": [*ids, wrong]}, app=app).status_code == 400
+
+
 def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() -> None:
     app = create_app(TorchBackend(model(pool_tokens=256), "tiny"))
     body = post(PATH, chat("hello", max_tokens=4000, n=1), app=app).json()

@@ -26,11 +26,17 @@ Events = Sequence[tuple[int, StreamEvent | Failed]]
 """What happened in a step, each with the number of its request."""
 
 
+class TokenIds(tuple[int, ...]):
+    """A prompt that a client has encoded."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked: messages for the chat template, or a text to continue as it stands."""
+    """What is asked: messages for the chat template, or a text or ids to continue as they stand."""
 
-    content: str | Messages
+    content: str | TokenIds | Messages
     strategy: str = pasta.NAME
     positions: str | None = None
 
@@ -111,13 +117,17 @@ class TorchBackend:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
         from pasta_lm.engines.torch.active_request import check_request
 
+        ids = prompt.content if isinstance(prompt.content, TokenIds) else None
         request = self._model.request(
-            prompt.content,
+            "ids" if isinstance(prompt.content, TokenIds) else prompt.content,
             params,
             strategy=prompt.strategy,
             positions=prompt.positions,
-            continues=isinstance(prompt.content, str),
+            continues=isinstance(prompt.content, str | TokenIds),
         )
+        if ids is not None:
+            self._refuse_tags(ids)
+            request = replace(request, prompt=ids)
         check_request(request, self._engine.loaded)
         room = (self._engine.pool.num_slots - len(request.prompt)) // params.n
         if room < 1:
@@ -128,6 +138,14 @@ class TorchBackend:
             )
         tokens = min(request.params.max_tokens, room)
         return replace(request, params=replace(request.params, max_tokens=tokens))
+
+    def _refuse_tags(self, ids: TokenIds) -> None:
+        for piece, token in self._engine.loaded.vocabulary.piece_ids.items():
+            if token in ids:
+                raise RequestError(
+                    f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
+                    hint="encode the prompt without the tags, or send it as a text",
+                )
 
     @property
     def has_work(self) -> bool:
@@ -199,13 +217,14 @@ class ScriptedBackend:
             names = ", ".join(STRATEGIES)
             raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
         content = prompt.content
-        parts = [content] if isinstance(content, str) else [one["content"] for one in content]
-        if not any(part.strip() for part in parts):
+        ids = content if isinstance(content, TokenIds) else None
+        text = "" if isinstance(content, TokenIds) else _text(content)
+        if not (ids or text.strip()):
             raise RequestError("the prompt is empty", hint="give it at least one word")
         with self._encodes:
-            request = self._engine.request("\n\n".join(parts), params)
+            request = self._engine.request(text, params)
         forks = prompt.strategy != sequential.NAME
-        return replace(request, forks=forks, strategy=prompt.strategy)
+        return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
 
     @property
     def has_work(self) -> bool:
@@ -249,3 +268,7 @@ class ScriptedBackend:
     def cache_usage(self) -> float:
         """Return the share of requests that may run."""
         return len(self._running) / max(1, self._capacity)
+
+
+def _text(content: str | Messages) -> str:
+    return content if isinstance(content, str) else "\n\n".join(one["content"] for one in content)

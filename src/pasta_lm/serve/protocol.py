@@ -7,13 +7,14 @@ supported is refused by name.
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.serve.api_error import ApiError, bad_request
-from pasta_lm.serve.backends import Messages, Prompt
+from pasta_lm.serve.backends import Messages, Prompt, TokenIds
 from pasta_lm.serve.settings import Bounds
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -99,6 +100,7 @@ class Asked(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     pasta: PastaOptions | None = None
@@ -142,6 +144,7 @@ class Asked(BaseModel):
             repetition_penalty=self.repetition_penalty or 1.0,
             max_threads=min(options.max_threads or bounds.threads, bounds.threads),
             max_blocks=bounds.blocks,
+            ignore_eos=bool(self.ignore_eos),
             logprobs=self.num_logprobs(),
             max_tokens_per_thread=min(
                 options.max_tokens_per_thread or bounds.tokens_per_thread, bounds.tokens_per_thread
@@ -187,8 +190,8 @@ class ChatRequest(Asked):
         """Return how many tokens the client wants at most; the newer name counts first."""
         return self.max_completion_tokens or self.max_tokens
 
-    def prompt(self, bounds: Bounds, strategy: str) -> Prompt:
-        """Return the messages for the chat template."""
+    def prompts(self, bounds: Bounds, strategy: str) -> list[Prompt]:
+        """Return the messages for the chat template: one prompt."""
         if len(self.messages) > bounds.messages:
             num = len(self.messages)
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
@@ -196,31 +199,37 @@ class ChatRequest(Asked):
         turns: Messages = [
             {"role": roles.get(one.role, one.role), "content": one.text} for one in self.messages
         ]
-        return Prompt(turns, self.options.strategy or strategy, self.options.positions)
+        return [Prompt(turns, self.options.strategy or strategy, self.options.positions)]
 
 
 class CompletionRequest(Asked):
-    """A text to be continued as it stands."""
+    """Texts, or prompts of token ids, to be continued as they stand."""
 
-    prompt_: Annotated[Any, Field(alias="prompt")] = None
+    prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     def num_logprobs(self) -> int | None:
         """Return how many candidates to report beside each token."""
         return self.logprobs
 
-    def prompt(self, bounds: Bounds, strategy: str) -> Prompt:
-        """Return the text, never read by the chat template.
+    def prompts(self, bounds: Bounds, strategy: str) -> list[Prompt]:
+        """Return the prompts, never read by the chat template.
 
         Raises:
-            ApiError: the prompt is no single text. Token ids could hold tags.
+            ApiError: there are none, or too many.
         """
-        text = self.prompt_
-        if isinstance(text, list) and len(text) == 1:
-            text = text[0]
-        if not isinstance(text, str):
-            raise bad_request("the prompt must be one text; token ids are not taken", "prompt")
-        return Prompt(text, self.options.strategy or strategy, self.options.positions)
+        given = self.prompt
+        rows = given if isinstance(given, list) and not _are_ids(given) else [given]
+        if not 0 < len(rows) <= bounds.prompts:
+            message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
+            raise bad_request(message, "prompt")
+        contents = [one if isinstance(one, str) else TokenIds(one) for one in rows]
+        strategy = self.options.strategy or strategy
+        return [Prompt(one, strategy, self.options.positions) for one in contents]
+
+
+def _are_ids(given: Sequence[object]) -> TypeGuard[list[int]]:
+    return bool(given) and isinstance(given[0], int)
 
 
 def check_model(asked: str | None, served: str) -> None:

@@ -45,7 +45,7 @@ class Reply:
     """One response to one client: its names, and what has been sent of it."""
 
     asked: Asked
-    request: Request
+    requests: Sequence[Request]  # one a prompt; the samples of each follow those before it
     model: str
     spell: Spell
     created: int = field(default_factory=lambda: int(time.time()))
@@ -60,8 +60,13 @@ class Reply:
         self.id = self.id or f"{kind}-{secrets.token_hex(16)}"
         is_held = self.request.expansion is not None
         keeps_tags = self.asked.options.tags == "keep"
-        for sample in range(self.request.params.n):
+        for sample in range(sum(request.params.n for request in self.requests)):
             self.orders[sample] = ReadingOrder(keeps_tags=keeps_tags, is_held=is_held)
+
+    @property
+    def request(self) -> Request:
+        """Return the first request; the others differ from it in their prompts and room."""
+        return self.requests[0]
 
     @property
     def is_chat(self) -> bool:
@@ -71,7 +76,7 @@ class Reply:
     @property
     def is_complete(self) -> bool:
         """Return whether every sample is finished."""
-        return len(self.answers) == self.request.params.n
+        return len(self.answers) == len(self.orders)
 
     def take(self, events: Iterable[StreamEvent]) -> None:
         """Keep the finished answers among the events."""
@@ -91,8 +96,8 @@ class Reply:
         }
 
     def usage(self) -> dict[str, int]:
-        """Return the tokens of all samples; the prompt counts once."""
-        num_prompt = len(self.request.prompt)
+        """Return the tokens of all samples; each prompt counts once."""
+        num_prompt = sum(len(request.prompt) for request in self.requests)
         num_decoded = sum(answer.trace.num_tokens for answer in self.answers.values())
         return {
             "prompt_tokens": num_prompt,
@@ -170,10 +175,14 @@ class Reply:
         return "".join(map(sse, written))
 
     def last(self) -> str:
-        """Return the end of a stream: its usage, if the client wants it."""
+        """Return the end of a stream: its usage, if the client wants it, and our figures."""
         if not self.asked.includes_usage:
             return ""
-        return sse({**self._head(self._kind), "choices": [], "usage": self.usage()})
+        end = {**self._head(self._kind), "choices": [], "usage": self.usage()}
+        if self.asked.options.stream == "text":  # each event ``finished`` has them
+            answers = [self.answers[sample] for sample in sorted(self.answers)]
+            end["pasta"] = {"choices": [self._figures(answer) for answer in answers]}
+        return sse(end)
 
     def _events(self, sample: int, events: Sequence[StreamEvent], text: str) -> Iterator[Json]:
         """Yield one piece an event; the last carries what reading order releases."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -17,6 +17,7 @@ from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.engine_loop import EngineLoop, ResponseStream
 from pasta_lm.serve.event_stream import ClientGone, EventStream, until_gone
 from pasta_lm.serve.guard import FACTS
+from pasta_lm.serve.joined_streams import JoinedStreams
 from pasta_lm.serve.metrics import Metrics
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.replies import DONE, Reply, sse
@@ -47,55 +48,57 @@ class Service:
             ApiError: it cannot be answered.
         """
         check_model(asked.model, self.backend.name)
-        request = await self._prepare(asked, http)
-        stream = self.engine.submit(request)
-        reply = Reply(asked, request, self.backend.name, self.backend.spell)
+        requests = await self._prepare(asked, http)
+        source = _Source(self.engine, requests)
+        reply = Reply(asked, requests, self.backend.name, self.backend.spell)
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         is_handed_on = False
         try:
-            await until_gone(http.receive, stream.started())
+            await until_gone(http.receive, source.stream.started())
             if asked.stream:
                 is_handed_on = True
-                return self._event_stream(reply, stream, facts)
-            await until_gone(http.receive, _collect(reply, stream))
+                return self._event_stream(reply, source, facts)
+            await until_gone(http.receive, _collect(reply, source.stream))
             facts |= _figures(reply)
             return JSONResponse(reply.whole())
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         finally:
             if not is_handed_on:
-                self.engine.abort(stream)
+                source.abort()
 
-    async def _prepare(self, asked: ChatRequest | CompletionRequest, http: HttpRequest) -> Request:
+    async def _prepare(
+        self, asked: ChatRequest | CompletionRequest, http: HttpRequest
+    ) -> list[Request]:
         limits = self.recipe.limits
         try:
             params = asked.params(limits)
             if params.logprobs is not None and not self.backend.has_logprobs:
                 raise bad_request(NO_LOGPROBS, "logprobs", "unsupported")
-            prompt = asked.prompt(limits, self.recipe.strategy)
+            prompts = asked.prompts(limits, self.recipe.strategy)
             # A long prompt takes a while to encode; others must not wait for it.
-            request = await asyncio.to_thread(self.backend.prepare, prompt, params)
+            prepare = self.backend.prepare
+            requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
         except PastaError as error:
             raise from_error(error) from error
         if self._logs_prompts:
-            http.scope[FACTS]["prompt"] = prompt.content
-        return request
+            contents = [prompt.content for prompt in prompts]
+            http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
+        return requests
 
-    def _event_stream(
-        self, reply: Reply, stream: ResponseStream, facts: dict[str, Any]
-    ) -> EventStream:
+    def _event_stream(self, reply: Reply, source: _Source, facts: dict[str, Any]) -> EventStream:
         def close() -> None:
             facts.update(_figures(reply))
             facts["is_complete"] = reply.is_complete
             if reply.asked.options.resumable:
                 self._recordings.leave(reply.id)
             else:
-                self.engine.abort(stream)
+                source.abort()
 
-        texts = _texts(reply, stream)
+        texts = _texts(reply, source.stream)
         if reply.asked.options.resumable:
-            texts = self._recordings.start(reply.id, texts, lambda: self.engine.abort(stream))
+            texts = self._recordings.start(reply.id, texts, source.abort)
         return self._sent(texts, close)
 
     def resume(self, response_id: str, last_id: str | None, http: HttpRequest) -> EventStream:
@@ -115,12 +118,41 @@ class Service:
         return EventStream(texts, self.recipe.queue, close=close, slow=slow)
 
 
-async def _collect(reply: Reply, stream: ResponseStream) -> None:
+class _Source:
+    """The streams of one HTTP request's prompts: started together, given up together."""
+
+    def __init__(self, engine: EngineLoop, requests: Sequence[Request]) -> None:
+        self._engine = engine
+        self._streams: list[ResponseStream] = []
+        self._joined: JoinedStreams | None = None
+        try:
+            for request in requests:
+                self._streams.append(engine.submit(request))
+        except ApiError:
+            self.abort()
+            raise
+        if len(requests) > 1:
+            self._joined = JoinedStreams(self._streams)
+
+    @property
+    def stream(self) -> ResponseStream | JoinedStreams:
+        """Return what there is to read."""
+        return self._joined or self._streams[0]
+
+    def abort(self) -> None:
+        """Give up what is not finished."""
+        for stream in self._streams:
+            self._engine.abort(stream)
+        if self._joined is not None:
+            self._joined.close()
+
+
+async def _collect(reply: Reply, stream: ResponseStream | JoinedStreams) -> None:
     while not reply.is_complete:
         reply.take(await stream.next())
 
 
-async def _texts(reply: Reply, stream: ResponseStream) -> AsyncIterator[str]:
+async def _texts(reply: Reply, stream: ResponseStream | JoinedStreams) -> AsyncIterator[str]:
     """Yield everything that a stream says; ``[DONE]`` is always last."""
     try:
         yield reply.first()

@@ -14,6 +14,7 @@ class Bounds:
 
     body_bytes: int = 2 * 1024 * 1024
     messages: int = 512
+    prompts: int = 64  # of one completion request; each is queued by itself
     n: int = 16  # more is refused: a client counts on the number of its choices
     stops: int = 16
     stop_characters: int = 256

@@ -1,0 +1,101 @@
+"""Several prompts in one request: their choices one after another, given up together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import ScriptedBackend
+from tests.serve.conftest import TEXT, client_of, post, run, scripted, streamed
+from tests.serve.test_failures import Held, Poisoned, is_idle, recipe, settle
+
+PATH = "/v1/completions"
+PROMPTS: tuple[Any, ...] = (["a", "b c"], [[7, 8], [9]], ["a"] * 5, [3, 4, 5], [[5]])
+
+
+def texts_of(pieces: list[dict[str, Any]]) -> dict[int, str]:
+    """Return the text of each choice of a stream."""
+    texts: dict[int, str] = {}
+    for choice in (one for piece in pieces for one in piece["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    return texts
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_prompt_has_n_choices_whole_and_streamed(prompt: Any, n: int) -> None:
+    num_prompts = 1 if isinstance(prompt[0], int) else len(prompt)
+    body = post(PATH, {"prompt": prompt, "n": n}).json()
+    indices = list(range(num_prompts * n))
+    assert [(one["index"], one["text"]) for one in body["choices"]] == [(i, TEXT) for i in indices]
+    words = sum(len(one.split()) if isinstance(one, str) else 1 for one in prompt)
+    num_ids = sum(len(one) for one in prompt if isinstance(one, list))
+    assert body["usage"]["prompt_tokens"] == (num_ids or words)
+    asked = {"prompt": prompt, "n": n, "stream": True, "stream_options": {"include_usage": True}}
+    pieces = streamed(post(PATH, asked))
+    assert texts_of(pieces) == dict.fromkeys(indices, TEXT)
+    assert pieces[-1]["usage"] == body["usage"]
+
+
+def test_prompts_beyond_the_room_wait_for_their_turn() -> None:
+    app = create_app(scripted(capacity=2))
+    body = post(PATH, {"prompt": ["a"] * 9}, app=app).json()
+    assert [one["text"] for one in body["choices"]] == [TEXT] * 9
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
+    async def leave() -> None:
+        app = create_app(Held(capacity=2))
+        async with client_of(app) as client:
+            body = {"prompt": ["a", "b", "c", "d"], "stream": streams}
+            gone = asyncio.ensure_future(client.post(PATH, json=body))
+            engine = app.state.service.engine
+            await settle(lambda: engine.load.num_running == engine.load.num_waiting == 2)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            await settle(lambda: is_idle(app))
+
+    run(leave())
+
+
+def test_when_the_queue_is_full_none_of_them_runs() -> None:
+    async def fill() -> None:
+        app = create_app(Held(capacity=0), recipe(waiting=1))
+        async with client_of(app) as client:
+            reply = await client.post(PATH, json={"prompt": ["a", "b", "c", "d"]})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_full")
+            await settle(lambda: is_idle(app))
+
+    run(fill())
+
+
+def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:
+    async def fail() -> None:
+        app = create_app(ScriptedBackend(Poisoned("poison", 3)))
+        async with client_of(app) as client:
+            bad = {"prompt": ["a", "poison", "b"]}
+            bodies = [bad, {**bad, "stream": True}, {"prompt": ["a", "b"]}]
+            asked = [client.post(PATH, json=body) for body in bodies]
+            whole, stream, other = await asyncio.gather(*asked)
+            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+            assert [one["text"] for one in other.json()["choices"]] == [TEXT] * 2
+            await settle(lambda: is_idle(app))
+
+    run(fail())
+
+
+def test_events_of_several_prompts_are_numbered_as_one_stream() -> None:
+    script = parse('<async topic="a"> one</async><async topic="b"> two</async>', "annotator")
+    app = create_app(ScriptedBackend(ScriptedEngine(script)))
+    asked = {"prompt": ["a", "b"], "stream": True, "pasta": {"stream": "events"}}
+    pieces = streamed(post(PATH, asked, app=app))
+    numbers = [piece["pasta"]["seq"] for piece in pieces if "seq" in piece.get("pasta", {})]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert texts_of(pieces) == {0: " one two", 1: " one two"}
