@@ -16,6 +16,7 @@ from pasta_lm import __version__
 from pasta_lm.cli import (
     alpaca,
     annotate,
+    bench,
     chat,
     check,
     doctor,
@@ -71,6 +72,7 @@ evaluate.app.command()(instructions.instructions)
 evaluate.app.command()(instructions.ifeval)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(judge.app, name="judge")
+app.add_typer(bench.app, name="bench")
 app.command()(doctor.doctor)
 
 

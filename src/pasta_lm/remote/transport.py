@@ -37,7 +37,7 @@ class Transport:
             UsageError: the URL is not an HTTP address, or the key is missing.
         """
         self._url = endpoint.base_url
-        _check_address(self._url)
+        check_address(self._url)
         self._key = endpoint.api_key()
         hooks = {"request": [self._set_headers]}
         http_client = openai.DefaultAsyncHttpxClient(
@@ -79,8 +79,12 @@ class Transport:
             request.headers["Authorization"] = f"Bearer {self._key}"
 
 
-def _check_address(url: str) -> None:
-    """Raise a UsageError unless a URL can be an address: no retry would help."""
+def check_address(url: str) -> None:
+    """Check that a URL can be an address.
+
+    Raises:
+        UsageError: it cannot; no retry would help.
+    """
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
