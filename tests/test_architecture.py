@@ -28,7 +28,7 @@ DOORS = {
     "judging/local.py": "torch",
     "remote/transport.py": "httpx2 openai",
     "remote/streaming.py": "httpx2",
-    "remote/streamed.py": "httpx2",
+    "remote/timed.py": "httpx2",
     "annotate/sources.py": "pyarrow datasets",
     "annotate/dataset.py": "pyarrow",
     "train/": "torch transformers tokenizers accelerate",

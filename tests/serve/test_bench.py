@@ -16,7 +16,7 @@ from pasta_lm.cli import app as command_line
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.evaluate.serving import Load, LoadSettings, figures, read_prompts
-from pasta_lm.remote.streamed import StreamedReply
+from pasta_lm.remote.timed import TimedReply
 from pasta_lm.serve.app import create_app
 from tests.serve.conftest import DOCUMENT, scripted, serving
 from tests.serve.test_failures import Poisoned, ScriptedBackend
@@ -142,9 +142,9 @@ def test_random_prompts_depend_on_the_seed_alone() -> None:
 def test_the_figures_are_those_of_the_definitions() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 5}
     replies = [
-        StreamedReply("abc", [0.1, 0.2, 0.5], usage),
-        StreamedReply("a", [0.4], {"prompt_tokens": 4, "completion_tokens": 1}),
-        StreamedReply(error="503: busy"),
+        TimedReply("abc", [0.1, 0.2, 0.5], usage),
+        TimedReply("a", [0.4], {"prompt_tokens": 4, "completion_tokens": 1}),
+        TimedReply(error="503: busy"),
     ]
     found = figures(LoadSettings(num_prompts=3, request_rate=inf), Load("m", replies, 2.0))
     expected = {

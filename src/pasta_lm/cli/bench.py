@@ -109,9 +109,9 @@ def serve(
 
 async def _measure(settings: LoadSettings, base_url: str, model: str | None) -> dict[str, Any]:
     from pasta_lm.evaluate.serving import figures, send
-    from pasta_lm.remote.streamed import StreamClient
+    from pasta_lm.remote.timed import TimedClient
 
-    client = StreamClient(base_url, api_key=os.environ.get("OPENAI_API_KEY") or None)
+    client = TimedClient(base_url, api_key=os.environ.get("OPENAI_API_KEY") or None)
     try:
         return figures(settings, await send(settings, client, model))
     finally:

@@ -18,7 +18,7 @@ from statistics import fmean, median, pstdev, quantiles
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, MissingFileError, RemoteError, UsageError
-from pasta_lm.remote.streamed import StreamClient, StreamedReply
+from pasta_lm.remote.timed import TimedClient, TimedReply
 
 CHAT = "/v1/chat/completions"
 RANDOM, CUSTOM = "random", "custom"
@@ -106,11 +106,11 @@ class Load(NamedTuple):
     """What came back, in the order of the prompts, and how long all of it took."""
 
     model: str
-    replies: Sequence[StreamedReply]
+    replies: Sequence[TimedReply]
     duration_s: float
 
 
-async def send(settings: LoadSettings, client: StreamClient, model: str | None = None) -> Load:
+async def send(settings: LoadSettings, client: TimedClient, model: str | None = None) -> Load:
     """Send all requests at their pace and return what came back.
 
     Raises:
@@ -121,7 +121,7 @@ async def send(settings: LoadSettings, client: StreamClient, model: str | None =
     asked = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     room = asyncio.Semaphore(settings.max_concurrency or settings.num_prompts)
 
-    async def send_one(body: dict[str, Any]) -> StreamedReply:
+    async def send_one(body: dict[str, Any]) -> TimedReply:
         async with room:
             return await client.post(CHAT, {**asked, **body})
 

@@ -129,14 +129,16 @@ class TorchBackend:
             self._refuse_tags(ids)
             request = replace(request, prompt=ids)
         check_request(request, self._engine.loaded)
-        room = (self._engine.pool.num_slots - len(request.prompt)) // params.n
+        num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
+        entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
+        room = (self._engine.pool.num_slots - num_prompt) // entries_a_token
         if room < 1:
             raise RequestError(
-                f"the prompt has {len(request.prompt)} tokens, and with {params.n} samples the "
+                f"the prompt has {num_prompt} tokens, and with {params.n} samples the "
                 f"cache of {self._engine.pool.num_slots} has no room for an answer",
                 hint="shorten the prompt, or lower n",
             )
-        tokens = min(request.params.max_tokens, room)
+        tokens = min(max_tokens, room)
         return replace(request, params=replace(request.params, max_tokens=tokens))
 
     def _refuse_tags(self, ids: TokenIds) -> None:
@@ -154,10 +156,10 @@ class TorchBackend:
 
     def has_room(self, request: Request) -> bool:
         """Return whether a request would run at once: all that it can need is free."""
-        params, pool = request.params, self._engine.pool
+        pool = self._engine.pool
         tickets = [active.ticket for active in self._engine.active.values()]
         needs = [ticket.largest_need for ticket in tickets if ticket.run is None]
-        needs.append(len(request.prompt) + params.n * params.max_tokens)
+        needs.append(request.max_entries)
         return not tickets or sum(map(pool.pages_for, needs)) <= pool.num_free_pages
 
     def submit(self, request: Request) -> int:

@@ -21,7 +21,7 @@ BROKEN = "the stream broke off"
 
 
 @dataclass(slots=True)
-class StreamedReply:
+class TimedReply:
     """What one request brought, and when: seconds since it was sent."""
 
     text: str = ""
@@ -31,7 +31,7 @@ class StreamedReply:
     error: str | None = None  # None: the stream came to its end
 
 
-class StreamClient:
+class TimedClient:
     """Connections to one server, used by the coroutines of one event loop."""
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
@@ -70,9 +70,9 @@ class StreamClient:
                 hint="start it with `pasta serve`, and set OPENAI_API_KEY if it wants a key",
             ) from exc
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> StreamedReply:
+    async def post(self, path: str, body: Mapping[str, Any]) -> TimedReply:
         """Send a request and read its stream to the end; what goes wrong is its ``error``."""
-        reply = StreamedReply()
+        reply = TimedReply()
         began = time.perf_counter()
         try:
             async with self._http.stream("POST", path, json=dict(body)) as answer:
@@ -91,7 +91,7 @@ class StreamClient:
         return reply
 
 
-def _take(reply: StreamedReply, piece: Mapping[str, Any], now_s: float) -> None:
+def _take(reply: TimedReply, piece: Mapping[str, Any], now_s: float) -> None:
     if "error" in piece:
         reply.error = str(piece["error"].get("message"))
     for choice in piece.get("choices") or ():
