@@ -32,7 +32,7 @@ VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
 VERBS += ("evaluate agreement", "evaluate cost", "evaluate instructions", "evaluate ifeval")
-VERBS += ("judge", "judge check")
+VERBS += ("judge", "judge check", "bench", "bench serve")
 
 MANY_FLAGS = {"run"}
 

@@ -56,7 +56,7 @@ def serve(
     ] = "random",
     dataset_path: Annotated[
         Path | None,
-        option("--dataset-path", metavar="FILE.jsonl", help='Lines of {"prompt": "..."}.'),
+        option("--dataset-path", metavar="FILE.jsonl", help='Objects with a "prompt", one a line.'),
     ] = None,
     num_prompts: Annotated[
         int, option("--num-prompts", metavar="N", min=1, help="Requests to send.")
@@ -80,11 +80,11 @@ def serve(
     save_result: Annotated[bool, typer.Option("--save-result", hidden=True)] = False,
     seed: Annotated[int, typer.Option("--seed", hidden=True)] = 0,
 ) -> None:
-    """Send prompts to an OpenAI-compatible server and measure its answers.
+    """Send prompts to a server and measure its answers.
 
-    The result file has the keys of vLLM's benchmark, and the parallelism of the answers if the
-    server is ours. OPENAI_API_KEY is the key of the server. --save-result without a file name
-    makes one up.
+    Any OpenAI-compatible server will do. The result file has the keys of vLLM's benchmark, and the
+    parallelism of the answers if the server is ours. OPENAI_API_KEY is the key of the server.
+    --save-result without a file name makes one up.
     """
     from pasta_lm.cli.terminal import write_text
     from pasta_lm.evaluate.serving import LoadSettings
