@@ -125,7 +125,8 @@ async def send(settings: LoadSettings, client: TimedClient, model: str | None = 
         async with room:
             return await client.post(CHAT, {**asked, **body})
 
-    random, tasks = Random(settings.seed), []
+    random = Random(settings.seed)
+    tasks: list[asyncio.Future[TimedReply]] = []
     began = time.perf_counter()
     due_s = 0.0
     for body in settings.bodies():

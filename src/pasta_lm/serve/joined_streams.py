@@ -17,8 +17,8 @@ class JoinedStreams:
     def __init__(self, streams: Sequence[ResponseStream]) -> None:
         # One step is held beyond what the streams keep, so that a slow reader slows these down.
         self._steps: asyncio.Queue[Batch | ApiError] = asyncio.Queue(maxsize=1)
-        self._begins = asyncio.get_running_loop().create_future()
-        self._tasks = []
+        self._begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Future[None]] = []
         first_sample = 0
         for stream in streams:
             self._tasks.append(asyncio.ensure_future(self._read(stream, first_sample)))

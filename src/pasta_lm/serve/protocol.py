@@ -7,8 +7,7 @@ supported is refused by name.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import Annotated, Literal, TypeGuard
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -218,8 +217,7 @@ class CompletionRequest(Asked):
         Raises:
             ApiError: there are none, or too many.
         """
-        given = self.prompt
-        rows = given if isinstance(given, list) and not _are_ids(given) else [given]
+        rows = _rows(self.prompt)
         if not 0 < len(rows) <= bounds.prompts:
             message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
             raise bad_request(message, "prompt")
@@ -228,8 +226,11 @@ class CompletionRequest(Asked):
         return [Prompt(one, strategy, self.options.positions) for one in contents]
 
 
-def _are_ids(given: Sequence[object]) -> TypeGuard[list[int]]:
-    return bool(given) and isinstance(given[0], int)
+def _rows(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    if isinstance(given, str):
+        return [given]
+    ids = [one for one in given if isinstance(one, int)]
+    return [ids] if ids else [one for one in given if not isinstance(one, int)]
 
 
 def check_model(asked: str | None, served: str) -> None:

@@ -287,7 +287,7 @@ class TorchEngine:
             if len(self._requests) == 1:
                 raise
             first_error = error
-        tokens = []
+        tokens: list[int] = []
         for active, part in plan.parts:
             with self._apart(active):
                 if part.rotation is not None:
