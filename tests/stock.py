@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from pasta_lm.engines.completions import CompletionsEngine
+from pasta_lm.engines.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Answer
 from pasta_lm.engines.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ def engine_at(
 ) -> CompletionsEngine:
     """Return an engine in front of test servers."""
     found = [StockServer(one.url, timeout_s=timeout_s, policy=QUICK) for one in servers]
-    return CompletionsEngine(found, vocabulary, {eos_id})
+    return CompletionsEngine(found, ServedModel(vocabulary, frozenset({eos_id})))
 
 
 def tokens_by_thread(answer: Answer) -> dict[int, list[int | None]]:

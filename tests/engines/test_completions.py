@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from pasta_lm.engines.completions import CompletionsEngine, connect
+from pasta_lm.engines.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Finished, Request, SamplingParams, ThreadStarted
 from pasta_lm.engines.streamed_response import MAX_ASKED_AGAIN, seed_of
@@ -24,6 +24,7 @@ from tests.programs import Program, random_program
 from tests.stock import engine_at, playing, tokens_by_thread
 
 PROMPT = (5, 6, 7)
+MODEL = ServedModel(BARE, frozenset({EOS}))
 DOCUMENT = parse(
     'Go. <promise topic="one" tokens="1"/><async>1 1 1 1</async> and '
     '<promise topic="two" tokens="1"/><async>2 2</async><sync/> So '
@@ -140,7 +141,7 @@ def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> No
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Request(prompt=PROMPT), "'predict' with join 'shared'"),
+        (Request(prompt=PROMPT), "'predict' with join 'shared' are not"),
         (
             Request(prompt=PROMPT, positions=PositionStrategy.CONTINUE),
             "join 'shared' are not exact",
@@ -162,7 +163,7 @@ def test_what_a_stock_server_cannot_do_is_refused_before_it_is_asked(
 def test_inexact_answers_must_be_allowed() -> None:
     with serving() as server:
         servers = connect(f"{server.url}/v1/")
-        allowing = CompletionsEngine(servers, BARE, {EOS}, allow_inexact=True)
+        allowing = CompletionsEngine(servers, MODEL, allow_inexact=True)
         ((answer,),) = allowing.generate([Request(prompt=PROMPT)])
     assert answer.document == DOCUMENT
     assert (answer.trace.positions, answer.trace.join) == ("continue", "recompute")
@@ -177,7 +178,7 @@ def test_a_request_that_does_not_fork_needs_no_positions() -> None:
 
 def test_no_server_and_an_unknown_dialect_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="no server is named"):
-        CompletionsEngine(connect(" , "), BARE, {EOS})
+        CompletionsEngine(connect(" , "), MODEL)
     with pytest.raises(UsageError, match="unknown dialect 'tgi'"):
         connect("http://127.0.0.1:1", dialect="tgi")
 
@@ -209,7 +210,7 @@ def test_a_refusal_is_not_repeated(status: int, error: type[Exception]) -> None:
 def test_a_server_that_is_not_there_ends_in_an_error() -> None:
     with serving() as server:
         gone = server.url
-    asking = CompletionsEngine(connect(gone), BARE, {EOS})
+    asking = CompletionsEngine(connect(gone), MODEL)
     with pytest.raises(RemoteError, match="no answer after 4 requests"):
         asking.generate([asked()])
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -39,27 +39,38 @@ MAX_RESPONSES = 64
 _Put = Callable[[tuple[int, StreamEvent]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The facts of a model whose weights are in servers."""
+
+    vocabulary: Vocabulary
+    eos_ids: frozenset[int]  # all ids that end main
+    name: str | None = None  # for the trace; None: as the server calls it
+    max_position: int | None = None  # the last position that it may be given
+    positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
+    join: Join = Join.RECOMPUTE
+    trained_strategy: str = "pasta"
+
+    def join_with(self, positions: PositionStrategy) -> Join:
+        """Return the join that it was trained with, as far as it goes with positions."""
+        return self.join if positions is self.positions else Join.SHARED
+
+
 class CompletionsEngine:
     """Decode requests on servers of the same model."""
 
     def __init__(
         self,
         servers: Sequence[StockServer],
-        vocabulary: Vocabulary,
-        eos_ids: Collection[int],
+        loaded: ServedModel,
         *,
-        model: str | None = None,
-        max_position: int | None = None,
         allow_inexact: bool = False,
     ) -> None:
         """Keep the servers; nothing is sent.
 
         Args:
             servers: At least one.
-            vocabulary: The model's.
-            eos_ids: All ids that end main.
-            model: The model's name, for the trace.
-            max_position: The model's last position, or None.
+            loaded: The model that they hold.
             allow_inexact: Decode requests with other positions, or with another join, as if they
                 had those that a server can compute.
 
@@ -69,10 +80,7 @@ class CompletionsEngine:
         if not servers:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
         self.servers = tuple(servers)
-        self._vocabulary = vocabulary
-        self._eos_ids = frozenset(eos_ids)
-        self._model = model
-        self._max_position = max_position
+        self.loaded = loaded
         self._allow_inexact = allow_inexact
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
@@ -138,7 +146,7 @@ class CompletionsEngine:
     ) -> StreamedResponse:
         trace = Trace(
             kind=Kind.GENERATED,
-            model=self._model or connection.server.model,
+            model=self.loaded.name or connection.server.model,
             engine="completions",
             strategy=request.strategy,
             positions=request.positions.value,
@@ -149,16 +157,16 @@ class CompletionsEngine:
             request,
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
-            self._vocabulary,
-            limits=request.limits(self._max_position),
+            self.loaded.vocabulary,
+            limits=request.limits(self.loaded.max_position),
             trace=trace,
-            eos_ids=self._eos_ids,
+            eos_ids=self.loaded.eos_ids,
         )
         return StreamedResponse(
             response,
             connection,
-            self._vocabulary,
-            self._eos_ids,
+            self.loaded.vocabulary,
+            self.loaded.eos_ids,
             put=lambda event: put((number, event)),
         )
 
@@ -168,7 +176,7 @@ class CompletionsEngine:
         Raises:
             RequestError: see ``stream``.
         """
-        last = self._max_position
+        last = self.loaded.max_position
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
@@ -196,11 +204,13 @@ class CompletionsEngine:
         join = Join.RECOMPUTE if has_syncs else Join.SHARED
         is_exact = request.positions is plain and request.join is join
         if not is_exact and not self._allow_inexact:
+            trained = self.loaded
             raise RequestError(
                 f"positions {request.positions.value!r} with join {request.join.value!r} are not "
-                "exact on a stock server, which knows only plain causal sequences",
-                hint="use a model trained with positions 'continue' and join 'recompute', or allow "
-                "inexact answers (--allow-inexact)",
+                "exact on a stock server, which computes plain causal sequences",
+                hint=f"the model was trained with {trained.positions.value!r} and "
+                f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
+                f"{join.value!r}",
             )
         return replace(request, positions=plain, join=join)
 

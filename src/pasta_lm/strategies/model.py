@@ -106,6 +106,39 @@ class Pasta:
         router = read_router(Path(source))  # None for a hub id, which is no local folder
         return cls(engine, router=router, guess=guess)
 
+    @classmethod
+    def from_servers(
+        cls,
+        addresses: str,
+        source: str | Path,
+        *,
+        dialect: str | None = None,
+        allow_inexact: bool = False,
+    ) -> Pasta:
+        """Use a model that stock servers hold (vLLM, SGLang, llama.cpp's); no weights are read.
+
+        Args:
+            addresses: Their URLs, separated by commas.
+            source: The model's folder or hub id, for its tokenizer and its training.
+            dialect: 'vllm', 'sglang' or 'llama.cpp'; None: the servers are asked.
+            allow_inexact: Decode a model that was trained for other positions, or another join.
+
+        Raises:
+            MissingExtraError: httpx2 or transformers is not installed.
+            ModelNotFoundError: the source has no configuration and tokenizer.
+            UsageError: no address, or an unknown dialect.
+        """
+        try:
+            from pasta_lm.engines.completions import CompletionsEngine, connect
+            from pasta_lm.engines.torch.served import read_served
+        except ModuleNotFoundError as exc:
+            if exc.name is None or exc.name.startswith("pasta_lm"):
+                raise
+            raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
+        servers = connect(addresses, dialect=dialect)
+        engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
+        return cls(engine)  # type: ignore[arg-type]  # it has no pool; not every verb can take it
+
     @property
     def has_tag_pieces(self) -> bool:
         """Return whether the model has the tag pieces."""

@@ -7,7 +7,7 @@ from threading import Lock
 
 import torch
 
-from pasta_lm.engines.completions import CompletionsEngine
+from pasta_lm.engines.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
@@ -55,9 +55,7 @@ def test_a_random_model_decodes_the_same_tokens_here_and_there() -> None:
     with StockTestServer(decoder(model), min(model.eos_ids)) as server:
         there = CompletionsEngine(
             [StockServer(server.url)],
-            model.vocabulary,
-            model.eos_ids,
-            max_position=model.max_position,
+            ServedModel(model.vocabulary, model.eos_ids, max_position=model.max_position),
         ).generate(requests)
     num_blocks = num_syncs = num_compared = 0
     for (local,), (remote,) in zip(here, there, strict=True):
