@@ -148,6 +148,7 @@ def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> No
         ),
         (Request(prompt=()), "the prompt is empty"),
         (asked(repetition_penalty=1.2), "counts tag pieces"),
+        (asked(logprobs=1), "are not read"),
         (Request(prompt=PROMPT, forced=ANSWER), "not a given one"),
     ],
 )

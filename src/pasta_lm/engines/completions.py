@@ -1,7 +1,7 @@
 """The engine on stock servers: vLLM, SGLang or llama.cpp's, with nothing installed in them.
 
 The interpreter runs here; every thread is a streaming completion there. It is exact for what is a
-plain causal sequence: positions ``continue`` and, from a sync on, join ``recompute``. A response
+plain causal text: positions ``continue`` and, from a sync on, join ``recompute``. A response
 stays on one server, where its prefix is cached; responses are spread by load.
 
 Source: ``docs/architecture.md``, the rules of decoding.
@@ -191,6 +191,10 @@ class CompletionsEngine:
                 "a stock server's repetition penalty counts tag pieces, ours does not",
                 hint="leave it at 1",
             )
+        if request.params.logprobs is not None:
+            raise RequestError(
+                "log-probabilities of a stock server are not read", hint="leave it out"
+            )
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(31))
             request = replace(request, params=fresh)
@@ -207,7 +211,7 @@ class CompletionsEngine:
             trained = self.loaded
             raise RequestError(
                 f"positions {request.positions.value!r} with join {request.join.value!r} are not "
-                "exact on a stock server, which computes plain causal sequences",
+                "exact on a stock server, which computes plain causal texts",
                 hint=f"the model was trained with {trained.positions.value!r} and "
                 f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
                 f"{join.value!r}",

@@ -1,7 +1,7 @@
 """One response whose threads a stock server decodes: one streamed completion a thread.
 
 Each thread is on a clock of its own. A fork opens a completion while main's goes on; a sync ends
-main's, and the join opens the next one. Every thread is a plain causal sequence, so its completion
+main's, and the join opens the next one. Every thread is a plain causal text, so its completion
 is what the local engine decodes. Knows the shared ``Response`` and a connection, nothing of HTTP.
 """
 
@@ -252,7 +252,7 @@ class StreamedResponse:
         stream.task.add_done_callback(self._tasks.discard)
 
     def _context(self, thread: Thread) -> list[int]:
-        """Return the tokens that a thread sees, which are a plain causal sequence."""
+        """Return the tokens that a thread sees, which are a plain causal text."""
         assert thread.row is not None
         entries = enumerate(self._response.placer.entries.items)
         seen = sorted(

@@ -1,8 +1,8 @@
 """The join of blocks at a sync, the only definition: the entries that main sees from there on.
 
 ``shared``, the paper's, computes nothing: main sees the entries of the blocks as they are.
-``recompute`` feeds the written form so far again, as one plain causal sequence with consecutive
-positions. With positions ``continue`` every thread then is at every moment a plain causal sequence,
+``recompute`` feeds the written form so far again, as one plain causal text with consecutive
+positions. With positions ``continue`` every thread then is at every moment a plain causal text,
 which any server of completions can compute. Knows nothing of text or tensors.
 
 Source of ``recompute``: ours; ThreadWeaver re-reads its threads between two phases in this way.

@@ -144,7 +144,7 @@ class Placer:
         return placement
 
     def _feed_again(self, main: Thread) -> None:
-        """Feed the written form again where it is no plain sequence yet; main then sees it alone.
+        """Feed the written form again where it is no plain causal text; main then sees it alone.
 
         Main gets a new owner number, so that no row shows its earlier entries again.
         """

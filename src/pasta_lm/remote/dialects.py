@@ -1,6 +1,6 @@
 """The dialects of stock servers: how each asks for a completion of token ids, and how it streams.
 
-One row of ``DIALECTS`` a server program; nothing else knows their spelling. Sources: vLLM's
+One row of ``DIALECTS`` a kind of server; nothing else knows their spelling. Sources: vLLM's
 ``/v1/completions`` with ``return_token_ids``, SGLang's ``/generate``, llama.cpp's ``/completion``.
 Knows nothing of the language of tags.
 """
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One server program."""
+    """One kind of server."""
 
     name: str
     path: str
@@ -154,7 +154,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 def read_models(data: Mapping[str, Any]) -> tuple[str, Dialect | None]:
-    """Return the first model of a reply to ``/v1/models``, and the dialect of the server's program.
+    """Return the first model of a reply to ``/v1/models``, and the dialect of its server.
 
     Raises:
         RemoteError: the reply names no model.

@@ -39,7 +39,7 @@ class StockServer:
 
         Args:
             url: The address without ``/v1``.
-            dialect: A name in ``DIALECTS``; None: the server is asked which program it is.
+            dialect: A name in ``DIALECTS``; None: the server is asked of which kind it is.
             api_key: Sent as a bearer token.
             timeout_s: Seconds until the first token, and between two of them.
             policy: Number of requests and delays, until the first token.
@@ -62,7 +62,7 @@ class StockServer:
 
         Raises:
             RemoteError: it cannot be reached, or its answer is unusable.
-            EndpointError: it refuses every request, or does not say which program it is.
+            EndpointError: it refuses every request, or does not say of which kind it is.
         """
         async with httpx.AsyncClient(
             headers=self._headers,
@@ -91,7 +91,7 @@ class Connection:
         self._random = Random()
 
     async def introduce(self) -> None:
-        """Ask which model the server has and, unless it is known, which program it is."""
+        """Ask which model the server has and, unless it is known, of which kind it is."""
         for num_sent in count(1):
             try:
                 answer = await self._client.get(f"{self.server.url}/v1/models")
@@ -104,7 +104,7 @@ class Connection:
         self.server.dialect = self.server.dialect or dialect
         if self.server.dialect is None:
             raise EndpointError(
-                f"{self.server.url} does not say which program it is",
+                f"{self.server.url} does not say of which kind it is",
                 hint="name its dialect: vllm, sglang or llama.cpp",
             )
 
@@ -170,7 +170,7 @@ def _read(dialect: Dialect, text: str, num_received: int, url: str) -> Piece:
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
         raise RemoteError(
             f"{url} sends what {dialect.name} does not: {text[:120]}",
-            hint="is it another program? Name its dialect",
+            hint="is it another kind of server? Name its dialect",
         ) from exc
 
 
