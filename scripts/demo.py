@@ -21,8 +21,9 @@ from pasta_lm import Pasta, SamplingParams
 from pasta_lm.cli.terminal import can_animate, console, glyphs, silence_libraries
 from pasta_lm.cli.thread_view import ThreadViews, picture, summary
 from pasta_lm.engines.request import Answer, Finished, StreamEvent
-from pasta_lm.strategies.model import BUILTIN, EXAMPLE, SEQUENTIAL_BASELINE
+from pasta_lm.strategies.model import BUILTIN, SEQUENTIAL_BASELINE
 
+QUESTION = "Give me five tips for preparing for a job interview."
 MAX_TOKENS = 300
 KIND = "generated: SmolLM2-135M-Instruct taught by this project, its own text, greedy"
 
@@ -39,6 +40,16 @@ class Recording:
     def wall_s(self) -> float:
         """Return the seconds that the answer took."""
         return self.answer.trace.wall_s
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens of the answer's text."""
+        return self.answer.trace.num_content_tokens
+
+    @property
+    def rate(self) -> float:
+        """Return the tokens of the text for each second."""
+        return self.num_tokens / self.wall_s
 
 
 def record(name: str, model: Pasta, prompt: str) -> Recording:
@@ -99,7 +110,7 @@ def animate(recordings: list[Recording]) -> None:
 def main() -> None:
     """Record both answers, play them, and print their times."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("question", nargs="?", default=EXAMPLE)
+    parser.add_argument("question", nargs="?", default=QUESTION)
     question = parser.parse_args().question
     silence_libraries()
     import torch
@@ -122,9 +133,9 @@ def main() -> None:
         out.print(f"{summary(recording.answer.trace)}\n", highlight=False)
     one, many = recordings
     out.print(
-        f"sequential {one.wall_s:.1f} s for {one.answer.trace.num_content_tokens} tokens, "
-        f"pasta {many.wall_s:.1f} s for {many.answer.trace.num_content_tokens}: "
-        f"{one.wall_s / many.wall_s:.2f}x, one run each",
+        f"sequential {one.num_tokens} tokens in {one.wall_s:.1f} s, "
+        f"pasta {many.num_tokens} in {many.wall_s:.1f} s: {one.wall_s / many.wall_s:.2f} times as "
+        f"fast, {many.rate / one.rate:.2f} times the tokens a second, one run each",
         highlight=False,
     )
 
