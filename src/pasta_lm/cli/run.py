@@ -79,7 +79,7 @@ def run(
         str | None,
         option(
             "--engine",
-            metavar="URL[,URL...]",
+            metavar="URL[,URL]",
             help="Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
         ),
     ] = None,
