@@ -36,6 +36,7 @@ def test_what_a_sync_feeds_again_predicts_nothing() -> None:
     again = ["B 9 -", "<p 10 -", "u 11 -", ">2 12 -", "[ 13 -", "d 14 -", "] 15 -"]
     assert found == [*before, *second, *again, "| 16 C", "C 17 end"]
     assert len(example.main_owners) == 2
+    assert [example.positions[slot] for slot in example.fed_again] == [9, 10, 11, 12, 13, 14, 15]
 
 
 @given(documents)

@@ -18,6 +18,7 @@ from pasta_lm.evaluate.cost import (
     measure,
     read_references,
 )
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.train.collate import collate
@@ -41,16 +42,31 @@ def numbered(examples: Sequence[EncodedExample]) -> list[tuple[list[float], list
     return [(one, [value / 100 for value in one]) for one in ones]
 
 
-def system(name: str, read: object = numbered) -> ReadingSystem:
-    return ReadingSystem(name, MODEL.vocabulary, EOS, read, PREDICT)  # type: ignore[arg-type]
+STRUCTURES = [
+    pytest.param(PREDICT, Join.SHARED, id="predict"),
+    pytest.param(PositionStrategy.CONTINUE, Join.SHARED, id="continue"),
+    pytest.param(PositionStrategy.CONTINUE, Join.RECOMPUTE, id="recompute"),
+]
+
+
+def system(
+    name: str,
+    read: object = numbered,
+    positions: PositionStrategy = PREDICT,
+    join: Join = Join.SHARED,
+) -> ReadingSystem:
+    return ReadingSystem(name, MODEL.vocabulary, EOS, read, positions, join)  # type: ignore[arg-type]
 
 
 def count(text: str) -> int:
     return len(MODEL.vocabulary.encode_text(text))
 
 
-def test_every_token_of_the_text_is_counted_once_in_its_region() -> None:
-    (row,) = measure([FORKED], system("pasta"), [])
+@pytest.mark.parametrize(("positions", "join"), STRUCTURES)
+def test_every_token_of_the_text_is_counted_once_in_its_region(
+    positions: PositionStrategy, join: Join
+) -> None:
+    (row,) = measure([FORKED], system("pasta", numbered, positions, join), [])
     assert row["nats"] == {
         "first": 2,
         "rest": count(" eat fruit") + count(" sleep") - 2,
@@ -60,9 +76,10 @@ def test_every_token_of_the_text_is_counted_once_in_its_region() -> None:
     assert row["nats_given_text"]["first"] == pytest.approx(0.02)
 
 
-def test_tags_topics_and_the_end_are_counted_apart() -> None:
-    (row,) = measure([FORKED], system("pasta"), [])
-    example = encode_example(FORKED, MODEL.vocabulary, EOS, PREDICT)
+@pytest.mark.parametrize(("positions", "join"), STRUCTURES)
+def test_tags_topics_and_the_end_are_counted_apart(positions: PositionStrategy, join: Join) -> None:
+    (row,) = measure([FORKED], system("pasta", numbered, positions, join), [])
+    example = encode_example(FORKED, MODEL.vocabulary, EOS, positions, join=join)
     labels = sum(label != NO_LABEL for label in example.labels)
     # Of each promise two pieces, a topic and the block's end; the sync.
     assert row["num_tag_tokens"] == 2 * (2 + count("a") + 1) + 1

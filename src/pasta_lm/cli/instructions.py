@@ -216,7 +216,6 @@ def _reading_systems(
     """
     from pasta_lm.errors import ModelError
     from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
-    from pasta_lm.interpreter.join import Join
     from pasta_lm.strategies.model import NO_TAG_PIECES
     from pasta_lm.train.losses import token_nats
 
@@ -227,9 +226,8 @@ def _reading_systems(
         if name := names[key]:
             one = loaded[name]
             read, eos_id = partial(token_nats, one), min(one.eos_ids)
-            found.append(ReadingSystem(system, one.vocabulary, eos_id, read, one.positions))
-    if any(one.join is Join.RECOMPUTE for one in loaded.values()):
-        raise ModelError("the cost of not seeing is not defined for models with join 'recompute'")
+            structure = one.positions, one.join
+            found.append(ReadingSystem(system, one.vocabulary, eos_id, read, *structure))
     if not found[0].vocabulary.has_pieces:
         raise ModelError(f"{names['taught']}: {NO_TAG_PIECES}", hint="name a taught model: --model")
     return found

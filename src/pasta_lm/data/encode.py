@@ -54,6 +54,7 @@ class EncodedExample:
         num_prompt: Number of tokens of the prompt.
         main_owners: The owners of main's entries: with join ``recompute`` each sync adds one, whose
             first entries are the written form, fed again.
+        fed_again: Slots of the entries that syncs feed again with join ``recompute``.
         decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
     """
 
@@ -66,6 +67,7 @@ class EncodedExample:
     rows: tuple[tuple[int, ...], ...] | None
     num_prompt: int
     main_owners: tuple[int, ...] = ()
+    fed_again: array[int] = field(default_factory=lambda: array("i"))
     decisions: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
@@ -226,6 +228,7 @@ class _Writer:
         self._entries = Entries.of_prompt(prompt)
         self._main = self._thread(None, main_form)
         self._main_owners = [self._main.owner]
+        self._fed_again = array("i")
         self._placer = Placer(self._entries, strategy, self._main, join)
         self._labels = array("i", [NO_LABEL] * len(prompt))
         self._decisions = array("i")
@@ -259,6 +262,7 @@ class _Writer:
             ),
             num_prompt=self._num_prompt,
             main_owners=tuple(self._main_owners),
+            fed_again=self._fed_again,
             decisions=self._decisions,
         )
 
@@ -309,6 +313,7 @@ class _BlocksWriter(_Writer):
     def _sync(self, token: int, joined: Sequence[Thread]) -> None:
         """Feed a sync; what its join feeds again before it is predicted no second time."""
         self._last_of_main = self._placer.feed_sync(self._main, token, joined).slot
+        self._fed_again.extend(range(len(self._labels), self._last_of_main))
         self._labels.extend([NO_LABEL] * (len(self._entries) - len(self._labels)))
         if self._main.owner != self._main_owners[-1]:
             self._main_owners.append(self._main.owner)

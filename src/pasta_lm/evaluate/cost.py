@@ -26,6 +26,7 @@ from pasta_lm.engines.annotated import Record, read_ids, read_records
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.intervals import as_dict, ratio
+from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import Row
 from pasta_lm.language.lexer import LexemeKind
@@ -65,6 +66,8 @@ class ReadingSystem(NamedTuple):
     read: Reader
     positions: PositionStrategy = PositionStrategy.CONTINUE
     """Of main after a promise; for 'pasta' only."""
+    join: Join = Join.SHARED
+    """What main sees from a sync on; for 'pasta' only."""
 
 
 class Content(NamedTuple):
@@ -131,7 +134,9 @@ def measure(
 
 
 def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
-    return encode_example(record, system.vocabulary, system.eos_id, system.positions)
+    return encode_example(
+        record, system.vocabulary, system.eos_id, system.positions, join=system.join
+    )
 
 
 def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:
@@ -157,7 +162,9 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row
 
 
 def _owner(example: EncodedExample, place: int) -> int:
-    return MAIN_OWNER if example.rows is None else example.owners[place]
+    if example.rows is None or example.owners[place] in example.main_owners:
+        return MAIN_OWNER
+    return example.owners[place]
 
 
 def _content(
@@ -172,7 +179,10 @@ def _content(
     """
     last = {MAIN_OWNER: example.num_prompt - 1}
     in_main, is_topic, begun, num_bytes = MAIN, False, set[int](), 0
+    fed_again = set(example.fed_again)
     for place in range(example.num_prompt, len(example)):
+        if place in fed_again:
+            continue
         owner = _owner(example, place)
         label, last[owner] = last.get(owner), place
         lexeme = vocabulary.id_to_lexeme(example.token_ids[place])
