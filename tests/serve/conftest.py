@@ -1,4 +1,4 @@
-"""Servers for the tests: an ASGI client, and uvicorn on loopback in a thread."""
+"""Servers for the tests, an ASGI client, uvicorn on loopback in a thread, and a browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,6 +31,8 @@ SCRIPT = (
 )
 DOCUMENT = parse(SCRIPT, "annotator")
 TEXT = DOCUMENT.plain_text
+CHROMIUM = Path("/usr/bin/chromium")
+Open = Callable[..., Any]
 CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
 
 
@@ -49,8 +53,12 @@ async def client_of(app: FastAPI, **settings: Any) -> AsyncIterator[httpx.AsyncC
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine; a test that hangs fails."""
-    return asyncio.run(asyncio.wait_for(work, 300))
+    """Run a coroutine; a test that hangs fails.
+
+    It runs in a thread of its own: an open browser keeps an event loop in the test's.
+    """
+    with ThreadPoolExecutor(1) as one:
+        return one.submit(asyncio.run, asyncio.wait_for(work, 300)).result()
 
 
 def ask(method: str, path: str, *, app: FastAPI | None = None, **request: Any) -> httpx.Response:
@@ -124,3 +132,40 @@ def until() -> Callable[[Callable[[], bool]], None]:
         raise AssertionError("it never became true")
 
     return wait
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"no browser at {CHROMIUM}; `apt-get install chromium` installs it")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Return what opens a page from a file; the test fails if the page reports an error."""
+    faults: list[str] = []
+    contexts = []
+
+    def open_file(html: str, **settings: Any) -> Any:
+        file = tmp_path / "page.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text))
+        page.on("request", lambda sent: faults.append(sent.url) if "file:" not in sent.url else 0)
+        page.goto(file.as_uri())
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not faults

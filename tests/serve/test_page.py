@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.page import STATIC, joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import CHAT, TEXT, post, scripted, serving, streamed
+from tests.serve.conftest import CHAT, TEXT, Open, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
 
-CHROMIUM = Path("/usr/bin/chromium")
 MODULES = sorted(STATIC.glob("*.js"))
-Open = Callable[..., Any]
 
 
 def exported(*texts: str) -> str:
@@ -85,43 +82,6 @@ def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
 
 
 # --- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no browser at {CHROMIUM}; `apt-get install chromium` installs it")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Return what opens a page from a file; the test fails if the page reports an error."""
-    faults: list[str] = []
-    contexts = []
-
-    def open_file(html: str, **settings: Any) -> Any:
-        file = tmp_path / "page.html"
-        file.write_text(html, encoding="utf-8")
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text))
-        page.on("request", lambda sent: faults.append(sent.url) if "file:" not in sent.url else 0)
-        page.goto(file.as_uri())
-        return page
-
-    yield open_file
-    for context in contexts:
-        context.close()
-    assert not faults
 
 
 def shown(page: Any, root: str) -> str:
