@@ -13,7 +13,7 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.page import STATIC, joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import CHAT, TEXT, Open, post, scripted, serving, streamed
+from tests.serve.conftest import CHAT, SCRIPT, TEXT, Open, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
 
 MODULES = sorted(STATIC.glob("*.js"))
@@ -79,6 +79,7 @@ def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
     runs = [one["pasta"]["run"] for one in pieces if "run" in one.get("pasta", {})]
     assert [one["name"] for one in runs] == ["pasta"]
     assert [one["topic"] for one in runs[0]["threads"]] == [None, "walk", "sleep", "eat"]
+    assert runs[0]["annotated"] == SCRIPT
 
 
 # --- in a browser

@@ -145,7 +145,8 @@ class Reply:
         }
         if self.asked.options.trace:
             figures["trace"] = json.loads(trace.to_json())
-            figures["run"] = run_data(trace, trace.strategy or "run")  # what the page shows of it
+            name, annotated = trace.strategy or "run", answer.document.annotator_form()
+            figures["run"] = run_data(trace, name, annotated)  # what the page shows of it
         return figures
 
     # A stream

@@ -67,6 +67,7 @@ class RunData(TypedDict):
     threads: list[ThreadData]
     tokens: list[TokenData]  # in the order in which they were decoded
     syncs: list[dict[str, int | list[int]]]
+    annotated: str | None  # the answer in the annotator form, for its tags to be edited
 
 
 FACTS = (
@@ -86,12 +87,13 @@ FACTS = (
 )
 
 
-def run_data(trace: Trace, name: str) -> RunData:
+def run_data(trace: Trace, name: str, annotated: str | None = None) -> RunData:
     """Return what the page shows of a trace.
 
     Args:
         trace: The run.
         name: What to call it beside other runs.
+        annotated: The answer in the annotator form, if the page is to edit it.
     """
     reading = _Reading(trace)
     critical = reading.critical_path()
@@ -128,6 +130,7 @@ def run_data(trace: Trace, name: str) -> RunData:
             for sync in trace.syncs
             if sync.step is not None
         ],
+        "annotated": annotated,
     }
 
 

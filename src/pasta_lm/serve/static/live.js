@@ -43,24 +43,31 @@ export class AskForm {
   // Follow one answer; return its stored form, which the server sends at its end.
   async answer(runs, index) {
     const run = runs[index];
+    const messages = [{ role: "user", content: this.prompt.value }];
     const shown = runs.filter((one) => one === run || one.threads.length > 0);
     let [stage, whole] = [null, run];
-    for await (const facts of this.events(run.name)) {
+    for await (const facts of this.events(run.name, messages)) {
       take(run, facts);
       if (facts.run) whole = Run.stored(facts.run);
       stage ??= run.threads.length ? this.show(shown) : null;
       stage?.grow();
     }
+    whole.asked = { messages };
     return whole;
   }
 
-  async *events(strategy) {
-    const pasta = { strategy, stream: "events", trace: true };
-    const body = { messages: [{ role: "user", content: this.prompt.value }], stream: true, pasta };
+  // What every request to the server has; the editor of tags sends them, too.
+  headers() {
     const headers = { "Content-Type": "application/json" };
     if (this.key.value) headers.Authorization = `Bearer ${this.key.value}`;
+    return headers;
+  }
+
+  async *events(strategy, messages) {
+    const pasta = { strategy, stream: "events", trace: true };
+    const body = { messages, stream: true, pasta };
     const { signal } = this.stopping;
-    const reply = await fetch("v1/chat/completions", { method: "POST", headers, signal, body: JSON.stringify(body) });
+    const reply = await fetch("v1/chat/completions", { method: "POST", headers: this.headers(), signal, body: JSON.stringify(body) });
     if (!reply.ok) throw new Error((await reply.json()).error.message);
     for await (const data of lines(reply.body)) {
       const piece = JSON.parse(data);

@@ -14,6 +14,8 @@ export class Run {
     this.threads = [];
     this.tokens = [];
     this.syncs = [];
+    this.asked = null; // of a live run: {messages}, what the server was asked
+    this.annotated = null; // its answer in the annotator form, if the server told it
   }
 
   static stored(data) {
@@ -23,6 +25,7 @@ export class Run {
     data.threads.forEach((thread) => run.addThread(thread));
     data.tokens.forEach((token) => run.addToken(token));
     run.syncs = data.syncs;
+    run.annotated = data.annotated;
     return run;
   }
 
