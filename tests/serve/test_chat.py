@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
@@ -27,6 +27,16 @@ def test_a_plain_request_gets_the_whole_text_and_the_usage() -> None:
     assert body["object"] == "chat.completion"
     assert body["pasta"]["choices"][0]["parallelism"] > 1
     assert len(body["pasta"]["choices"][0]["threads"]) == 4
+
+
+def test_the_figures_are_those_of_the_trace_and_a_simulated_clock_gives_no_rate() -> None:
+    body = post(CHAT_PATH, {**CHAT, "pasta": {"trace": True}}).json()
+    (figures,) = body["pasta"]["choices"]
+    path = figures["critical_path_tokens"]
+    assert figures["theoretical_speedup"] == pytest.approx(len(words(TEXT)) / path, abs=1e-4)
+    assert figures["parallelism"] == pytest.approx(figures["trace"]["parallelism"], abs=1e-4)
+    assert figures["trace"]["kind"] == "simulated"
+    assert figures["tokens_per_s"] is None
 
 
 def test_a_completion_continues_a_text() -> None:

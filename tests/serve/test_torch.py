@@ -43,6 +43,7 @@ def test_the_answer_is_that_of_the_python_interface(seed: int, options: dict[str
     body = post(PATH, asked, app=app).json()
     texts = [choice["message"]["content"] for choice in body["choices"]]
     assert texts == [answer.program for answer in answers]
+    assert all(one["tokens_per_s"] > 0 for one in body["pasta"]["choices"])
     if strategy == "pasta":
         assert any(len(answer.trace.threads) > 1 for answer in answers)
     app = create_app(TorchBackend(model(), "tiny"))

@@ -221,7 +221,7 @@ def figures(trace: Trace, num_sequential: int) -> str:
     from pasta_lm.interpreter.speed import theoretical_speedup
     from pasta_lm.interpreter.trace import Kind
 
-    rate = f"{trace.num_content_tokens / trace.wall_s:.1f} tokens/s" if trace.wall_s else ""
+    rate = f"{trace.tokens_per_s:.1f} tokens/s" if trace.tokens_per_s else ""
     parts = [
         f"theoretical speedup {theoretical_speedup(num_sequential, trace.critical_path):.2f}",
         f"parallelism {trace.parallelism:.2f}",

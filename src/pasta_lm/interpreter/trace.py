@@ -121,6 +121,12 @@ class Trace:
         """Return content tokens / critical path."""
         return speed.parallelism(self.num_content_tokens, self.critical_path)
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Return content tokens per second of wall clock; None without a real clock."""
+        is_timed = self.kind is not Kind.SIMULATED and self.wall_s > 0
+        return self.num_content_tokens / self.wall_s if is_timed else None
+
     def usage(self) -> dict[str, int]:
         """Return token counts under the names that OpenAI's API gives them."""
         return {

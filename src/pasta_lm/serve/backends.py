@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.strategies import pasta, sequential
@@ -58,6 +58,9 @@ class Backend(Protocol):
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of an answer's plain text: its passes if decoded in order."""
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold.
@@ -112,6 +115,10 @@ class TorchBackend:
         if found := vocabulary.token_bytes(token_id):
             return found
         return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a plain text."""
+        return len(self._engine.loaded.vocabulary.encode_text(text))
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
@@ -212,6 +219,10 @@ class ScriptedBackend:
     def spell(self, token_id: int) -> bytes:
         """Return nothing: a script has no log-probabilities."""
         return b""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of words, the tokens of a script."""
+        return len(words(text))
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request; the prompt's words are counted and change nothing."""

@@ -30,7 +30,7 @@ _REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
 )
+from pasta_lm.interpreter.speed import theoretical_speedup
 from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
 from pasta_lm.serve.reading_order import ReadingOrder
@@ -48,6 +49,7 @@ class Reply:
     requests: Sequence[Request]  # one a prompt; the samples of each follow those before it
     model: str
     spell: Spell
+    count_tokens: Callable[[str], int]
     created: int = field(default_factory=lambda: int(time.time()))
     id: str = ""
     began_s: float = field(default_factory=time.monotonic)
@@ -135,12 +137,15 @@ class Reply:
         return shape(self.answers[sample], self.spell)
 
     def _figures(self, answer: Answer) -> Json:
-        trace = answer.trace
+        trace, rate = answer.trace, answer.trace.tokens_per_s
+        speedup = theoretical_speedup(self.count_tokens(answer.text), trace.critical_path)
         figures: Json = {
             "threads": [asdict(thread) for thread in trace.threads],
             "critical_path_tokens": trace.critical_path,
             "forward_passes": trace.forward_passes,
             "parallelism": round(trace.parallelism, 4),
+            "theoretical_speedup": round(speedup, 4),
+            "tokens_per_s": None if rate is None else round(rate, 2),
             "wall_s": round(trace.wall_s, 6),
         }
         if self.asked.options.trace:

@@ -50,7 +50,8 @@ class Service:
         check_model(asked.model, self.backend.name)
         requests = await self._prepare(asked, http)
         source = _Source(self.engine, requests)
-        reply = Reply(asked, requests, self.backend.name, self.backend.spell)
+        backend = self.backend
+        reply = Reply(asked, requests, backend.name, backend.spell, backend.count_tokens)
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         is_handed_on = False
