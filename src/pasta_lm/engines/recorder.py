@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
-from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace
+from pasta_lm.interpreter.trace import (
+    Role,
+    SyncRecord,
+    ThreadRecord,
+    TokenRecord,
+    Trace,
+    TraceNews,
+)
 from pasta_lm.language.tags import TOKENS_PER_UNIT
 
 
@@ -17,6 +26,8 @@ class Recorder:
     def __init__(self, trace: Trace, main: Thread) -> None:
         self.trace = trace
         self._pending: defaultdict[int, deque[TokenRecord]] = defaultdict(deque)
+        self._told: dict[str, int] = {}  # of each list of the trace: how many are known
+        self._unfed: list[tuple[int, TokenRecord]] = []  # of the tokens that are known
         self.thread_started(main)
 
     def thread_started(self, thread: Thread) -> None:
@@ -76,3 +87,29 @@ class Recorder:
                 self.trace.threads[thread.id].finish_reason = thread.finish_reason.value
         self.trace.finish_reason = reason
         self.trace.wall_s = t_s
+
+    def news(self) -> TraceNews | None:
+        """Return what the trace has more than at the last call, if there is anything."""
+        trace = self.trace
+        first = self._told.get("tokens", 0)
+        threads, tokens = self._new("threads"), self._new("tokens")
+        fed = [pair for pair in self._unfed if pair[1].fed_step is not None]
+        waiting = [*self._unfed, *enumerate(tokens, first)]
+        self._unfed = [pair for pair in waiting if pair[1].fed_step is None]
+        syncs, step_s = self._new("syncs"), self._new("step_s")
+        if not (threads or tokens or fed or step_s):
+            return None
+        return TraceNews(
+            kind=trace.kind,
+            prefill_s=trace.prefill_s,
+            step_s=tuple(step_s),
+            threads=tuple(replace(one) for one in threads),
+            tokens=tuple(replace(one) for one in tokens),
+            fed=tuple((index, replace(one)) for index, one in fed),
+            syncs=tuple(replace(one, joined=[*one.joined]) for one in syncs),
+        )
+
+    def _new(self, name: str) -> list[Any]:
+        records: list[Any] = getattr(self.trace, name)
+        first, self._told[name] = self._told.get(name, 0), len(records)
+        return records[first:]

@@ -17,7 +17,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Trace
+from pasta_lm.interpreter.trace import Trace, TraceNews
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
@@ -108,6 +108,7 @@ class Request:
     and one sample; the tokens are the same as without."""
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
+    traces: bool = False  # tell after each pass what the trace has more
 
     @property
     def max_entries(self) -> int:
@@ -174,6 +175,14 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
+class Traced:
+    """The trace has more than before this pass; only if the request asks for it."""
+
+    sample: int
+    news: TraceNews
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A response is complete."""
 
@@ -188,7 +197,7 @@ class Failed:
     error: Exception
 
 
-StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Finished
+StreamEvent = Deferred | ThreadStarted | TextDelta | ThreadEnded | Synced | Traced | Finished
 
 
 class TokenLogprobs(NamedTuple):

@@ -23,6 +23,7 @@ from pasta_lm.engines.request import (
     ThreadEnded,
     ThreadStarted,
     TokenLogprobs,
+    Traced,
 )
 from pasta_lm.engines.text_stream import StopWatch
 from pasta_lm.interpreter.commands import (
@@ -277,6 +278,7 @@ class Response:
     def _fork(self, child: Thread) -> None:
         assert child.parent is not None
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
+        self.recorder.thread_started(child)
         parent = self.live[child.parent.id]
         parent.promised = child
         if child.state is ThreadState.DEFERRED:
@@ -299,9 +301,10 @@ class Response:
         self.events.append(
             ThreadStarted(self.sample, child.id, child.parent.id, child.topic, promised)
         )
-        for token in prefix:
+        texts = [""] * (len(prefix) - 1) + ["" if start is None else start.text]
+        for token, text in zip(prefix, texts, strict=True):
             self.recorder.decoded(
-                child, token, "", Role.TAG, step=self._step, t_s=t_s, is_forced=True
+                child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True
             )
         if start is not None:
             self._emit(live, start.text)
@@ -333,6 +336,9 @@ class Response:
         self._carry_out(self.interpreter.abort(), t_s)
 
     def drain(self) -> list[StreamEvent]:
-        """Return the events since the last call."""
+        """Return the events since the last call; what is new in the trace comes first."""
         events, self.events = self.events, []
+        news = self.recorder.news() if self.request.traces else None
+        if news is not None:
+            events.insert(0, Traced(self.sample, news))
         return events

@@ -62,6 +62,10 @@ class WordIds:
         """Return the lexeme of a tag piece, or None for a word."""
         return self.pieces.lexeme(token_id)
 
+    def spell(self, token_id: int) -> str:
+        """Return the word or the tag piece that an id stands for."""
+        return PIECES[token_id] if token_id < len(PIECES) else self.feed(token_id)
+
     def text_stream(self) -> WordIds:
         """Return what turns ids into text: a word needs no context."""
         return self
@@ -155,6 +159,10 @@ class ScriptedEngine:
         """Return a request; the prompt's words are counted and change nothing."""
         ids = self._ids.encode(prompt or " ")
         return Request(prompt=ids, params=params or SamplingParams(), strategy="pasta")
+
+    def spell(self, token_id: int) -> str:
+        """Return the word or the tag piece that an id stands for."""
+        return self._ids.spell(token_id)
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:
         """Return the answer to a prompt, with its trace."""

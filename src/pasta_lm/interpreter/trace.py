@@ -47,7 +47,7 @@ class TokenRecord:
 
     thread: int
     token: int | None  # its id, where the engine has ids
-    text: str  # empty for tags, and while a character is incomplete
+    text: str  # empty for tags and incomplete characters; of a prefix: its part of the answer
     role: Role
     decoded_step: int  # the step whose logits it was chosen from; -1 is the prefill
     t_s: float  # when, in seconds since the request began
@@ -80,6 +80,19 @@ class SyncRecord:
     joined: list[int]
     step: int | None
     position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceNews:
+    """What a trace has more than at an earlier time; copies, which the response does not change."""
+
+    kind: Kind
+    prefill_s: float
+    step_s: tuple[float, ...]
+    threads: tuple[ThreadRecord, ...]
+    tokens: tuple[TokenRecord, ...]
+    fed: tuple[tuple[int, TokenRecord], ...]  # fed since: earlier tokens, by index in the trace
+    syncs: tuple[SyncRecord, ...]
 
 
 @dataclass(slots=True, kw_only=True)

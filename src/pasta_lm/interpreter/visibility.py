@@ -41,6 +41,10 @@ class Row:
         """Return the first slot of this owner that may not be seen (0: none may)."""
         return self.cutoffs.get(owner, 0)
 
+    def end(self, *, query_slot: int, owner: int) -> int:
+        """Return the first slot of this owner that a query fed under this row does not see."""
+        return min(query_slot + 1, self.cutoff(owner))
+
     def sees(self, *, query_slot: int, entry_slot: int, entry_owner: int) -> bool:
         """Return whether a query fed under this row sees an entry."""
-        return entry_slot <= query_slot and entry_slot < self.cutoff(entry_owner)
+        return entry_slot < self.end(query_slot=query_slot, owner=entry_owner)

@@ -14,13 +14,14 @@ from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
 from pasta_lm.serve.guard import Guard, error_response
+from pasta_lm.serve.page import page_of
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import ServeRecipe
@@ -96,7 +97,12 @@ def _routes(service: Service, number: str) -> APIRouter:
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
         about = {"object": "model", "created": began, "owned_by": "pasta-lm"}
-        return {"object": "list", "data": [{"id": service.backend.name, **about}]}
+        ours = {"version": number, **service.about()}
+        return {"object": "list", "data": [{"id": service.backend.name, **about, "pasta": ours}]}
+
+    @router.get("/v1/page", response_class=HTMLResponse)
+    async def page() -> str:
+        return page_of([])
 
     @router.get("/health")
     async def health() -> JSONResponse:

@@ -56,6 +56,14 @@ class Backend(Protocol):
     has_logprobs: bool
     """Whether answers have log-probabilities when their request asks for them."""
 
+    @property
+    def strategies(self) -> Sequence[str]:
+        """Return the strategies by which the model answers."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return what ``/v1/models`` tells about the model besides."""
+
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
 
@@ -108,6 +116,18 @@ class TorchBackend:
         self.name = name
         self._model = model
         self._engine = model.engine
+
+    @property
+    def strategies(self) -> Sequence[str]:
+        """Return the strategies by which the model answers."""
+        return self._model.strategies
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the position strategy of its training, its device and its dtype."""
+        loaded = self._engine.loaded
+        dtype = str(loaded.dtype).removeprefix("torch.")
+        return {"positions": loaded.positions, "device": loaded.device.type, "dtype": dtype}
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
@@ -206,6 +226,8 @@ class ScriptedBackend:
     """The scripted engine: every request gets the same written answer. For tests and documents."""
 
     has_logprobs = False
+    strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
+    facts: Mapping[str, str] = {"device": "none"}
 
     def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
         """Serve a script to at most ``capacity`` requests at a time."""
@@ -217,8 +239,8 @@ class ScriptedBackend:
         self._encodes = Lock()  # words are numbered as they are met
 
     def spell(self, token_id: int) -> bytes:
-        """Return nothing: a script has no log-probabilities."""
-        return b""
+        """Return the bytes of a word or a tag."""
+        return self._engine.spell(token_id).encode()
 
     def count_tokens(self, text: str) -> int:
         """Return the number of words, the tokens of a script."""

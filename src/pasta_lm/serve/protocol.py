@@ -114,6 +114,11 @@ class Asked(BaseModel):
         """Return whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def traces(self) -> bool:
+        """Return whether the stream tells the trace while it grows."""
+        return bool(self.stream) and self.options.stream == "events" and self.options.trace
+
     def largest_tokens(self) -> int | None:
         """Return how many tokens the client wants at most."""
         return self.max_tokens

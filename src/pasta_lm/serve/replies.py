@@ -19,12 +19,13 @@ from pasta_lm.engines.request import (
     TextDelta,
     ThreadEnded,
     ThreadStarted,
+    Traced,
 )
 from pasta_lm.interpreter.speed import theoretical_speedup
 from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
 from pasta_lm.serve.reading_order import ReadingOrder
-from pasta_lm.serve.run_data import run_data
+from pasta_lm.serve.run_data import LiveRun, run_data
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -56,6 +57,7 @@ class Reply:
     num_events: int = 0
     answers: dict[int, Answer] = field(default_factory=dict)
     orders: dict[int, ReadingOrder] = field(default_factory=dict)
+    live_runs: dict[int, LiveRun] = field(default_factory=dict)  # of samples that are traced
 
     def __post_init__(self) -> None:
         kind = "chatcmpl" if self.is_chat else "cmpl"
@@ -151,7 +153,7 @@ class Reply:
         if self.asked.options.trace:
             figures["trace"] = json.loads(trace.to_json())
             name, annotated = trace.strategy or "run", answer.document.annotator_form()
-            figures["run"] = run_data(trace, name, annotated)  # what the page shows of it
+            figures["run"] = run_data(trace, name, annotated, spell=self.spell)
         return figures
 
     # A stream
@@ -202,7 +204,15 @@ class Reply:
             }
             if isinstance(event, Finished):
                 facts |= self._figures(event.answer)
+            elif isinstance(event, Traced):
+                facts["run"] = self._live_run(sample).take(event.news)
             yield {**self._piece(sample, {"content": content}), "pasta": facts}
+
+    def _live_run(self, sample: int) -> LiveRun:
+        if sample not in self.live_runs:
+            request = self.requests[sample // self.request.params.n]
+            self.live_runs[sample] = LiveRun(len(request.prompt), self.spell)
+        return self.live_runs[sample]
 
     def _end(self, sample: int) -> Json:
         piece = self._piece(sample, {}, _reason(self.answers[sample]))
@@ -246,6 +256,8 @@ def _facts(event: StreamEvent) -> Json:
             facts |= {"kind": "ended", "finish_reason": reason.value}
         case Synced(joined=joined):
             facts |= {"kind": "synced", "joined": list(joined)}
+        case Traced():
+            facts |= {"kind": "traced"}
         case Finished():
             facts |= {"kind": "finished"}
     return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -40,6 +41,22 @@ class Service:
         self.metrics.watch(lambda: self.engine.load)
         self._recordings = Recordings(recipe.queue)
         self._logs_prompts = logs_prompts
+
+    def about(self) -> dict[str, Any]:
+        """Return what ``/v1/models`` tells about the model, and the limits of a request."""
+        limits = self.recipe.limits
+        return {
+            "strategies": list(self.backend.strategies),
+            "strategy": self.recipe.strategy,
+            "limits": {
+                "tokens": limits.tokens,
+                "default_tokens": limits.default_tokens,
+                "tokens_per_thread": limits.tokens_per_thread,
+                "threads": limits.threads,
+                "n": limits.n,
+            },
+            **self.backend.facts,
+        }
 
     async def respond(self, asked: ChatRequest | CompletionRequest, http: HttpRequest) -> Response:
         """Answer a request.
@@ -81,6 +98,8 @@ class Service:
             # A long prompt takes a while to encode; others must not wait for it.
             prepare = self.backend.prepare
             requests = [await asyncio.to_thread(prepare, prompt, params) for prompt in prompts]
+            if asked.traces:
+                requests = [replace(request, traces=True) for request in requests]
         except PastaError as error:
             raise from_error(error) from error
         if self._logs_prompts:

@@ -150,6 +150,16 @@ class Pasta:
             return True
         return self.has_tag_pieces and self.engine.loaded.trained_strategy == strategy
 
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Return the strategies by which it answers, those apart that would fall back or fail."""
+        lacks = {
+            sot.ROUTED: self.router is None,
+            speculation.DRAFT: self.guess is None,
+            **{name: not self.supports(name) for name in (pasta.NAME, apar.NAME)},
+        }
+        return tuple(name for name in STRATEGIES if not lacks.get(name, False))
+
     def request(
         self,
         prompt: Prompt,

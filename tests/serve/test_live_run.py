@@ -1,0 +1,143 @@
+"""What the page takes while a run is decoded is, put together, the run as it is stored."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.request import Finished, Traced
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.interpreter.trace import Trace
+from pasta_lm.language import parse
+from pasta_lm.language.tags import PROMISE_OPEN
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import TorchBackend
+from pasta_lm.serve.run_data import LiveRun, run_data
+from pasta_lm.serve.settings import Bounds, ServeRecipe
+from pasta_lm.strategies.model import STRATEGIES, Pasta
+from tests.models import loaded
+from tests.serve.conftest import CHAT, ask, post, scripted, streamed
+from tests.serve.runs import FLAT, NESTED, PARAMS, wide
+
+TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(12), "no block": "only main writes"}
+SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}
+
+
+def put_together(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run that the pieces make, as the page puts them together."""
+    run: dict[str, Any] = {"step_s": [], "threads": [], "tokens": [], "syncs": []}
+    for piece in deepcopy(pieces):
+        for key in ("step_s", "threads", "tokens", "syncs"):
+            run[key] += piece[key]
+        for number, step in piece["fed"]:
+            assert run["tokens"][number]["fed"] is None
+            run["tokens"][number]["fed"] = step
+        for row in piece["seen"]:
+            thread = run["threads"][row.pop("thread")]
+            thread["seen"] = [*(thread["seen"] or []), row]
+    return run
+
+
+def without_its_end(run: Any) -> dict[str, Any]:
+    """Return a stored run without what is known at its end only."""
+    run = deepcopy(run)
+    for token in run["tokens"]:
+        token["critical"] = False
+    for thread in run["threads"]:
+        thread["finish_reason"] = None  # the event ``ended`` has it
+    return dict(run)
+
+
+def decoded(text: str, speeds: dict[int, float], **params: Any) -> tuple[list[Any], Trace, Any]:
+    engine = ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds)
+    request = engine.request("a prompt here", replace(PARAMS, **params))
+    events = list(engine.stream(replace(request, traces=True)))
+    live = LiveRun(3, lambda number: engine.spell(number).encode())
+    pieces = [live.take(event.news) for event in events if isinstance(event, Traced)]
+    return pieces, events[-1].answer.trace, events[-1]
+
+
+@pytest.mark.parametrize("speeds", SPEEDS.values(), ids=SPEEDS.keys())
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("max_threads", [2, 64])
+def test_the_pieces_of_a_live_run_are_its_stored_form(
+    text: str, speeds: dict[int, float], max_threads: int
+) -> None:
+    pieces, trace, last = decoded(text, speeds, max_threads=max_threads)
+    assert isinstance(last, Finished)
+    live = put_together(pieces)
+    stored = without_its_end(run_data(trace, "run"))
+    assert live == {key: stored[key] for key in live}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_a_tag_is_spelled_in_the_pass_that_wrote_it(text: str) -> None:
+    pieces, trace, _ = decoded(text, {})
+    told = [token["text"] for piece in pieces for token in piece["tokens"]]
+    assert told == [token["text"] for token in run_data(trace, "run")["tokens"]]
+    for number, piece in enumerate(pieces):
+        assert {token["decoded"] for token in piece["tokens"]} <= {number - 1}
+
+
+def test_what_was_told_is_not_changed_by_what_comes() -> None:
+    engine = ScriptedEngine(parse(NESTED, "annotator", max_depth=2))
+    request = replace(engine.request("a prompt", PARAMS), traces=True)
+    kept = [
+        (event.news, deepcopy(event.news))
+        for event in engine.stream(request)
+        if isinstance(event, Traced)
+    ]
+    assert len(kept) > 5
+    assert all(told == as_it_was for told, as_it_was in kept)
+
+
+def traced(pieces: list[dict[str, Any]], kind: str, sample: int = 0) -> list[Any]:
+    """Return the runs, or parts of them, in the events of a kind."""
+    told = [one for one in pieces if one.get("pasta", {}).get("kind") == kind]
+    return [one["pasta"].get("run") for one in told if one["choices"][0]["index"] == sample]
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_a_stream_of_events_tells_the_trace_only_if_it_was_asked_for(trace: bool) -> None:
+    asked = {"strategy": "pasta", "stream": "events", "trace": trace}
+    pieces = streamed(post("/v1/chat/completions", {**CHAT, "stream": True, "pasta": asked}))
+    assert bool(traced(pieces, "traced")) == trace
+    (whole,) = traced(pieces, "finished")
+    if trace:
+        live, stored = put_together(traced(pieces, "traced")), without_its_end(whole)
+        assert live == {key: stored[key] for key in live}
+
+
+@pytest.mark.parametrize("strategy", ["pasta", "sequential", "sot"])
+def test_the_samples_of_a_model_are_told_as_they_are_stored(strategy: str) -> None:
+    engine = TorchEngine(loaded("llama"), pool_tokens=4096, captures=False)
+    app = create_app(TorchBackend(Pasta(engine), "tiny"))
+    asked = {"strategy": strategy, "stream": "events", "trace": True, "max_threads": 3}
+    params = {"max_tokens": 80, "temperature": 1.0, "seed": 5, "n": 2, "stream": True}
+    pieces = streamed(post("/v1/chat/completions", {**CHAT, **params, "pasta": asked}, app=app))
+    for sample in range(2):
+        live = put_together(traced(pieces, "traced", sample))
+        stored = without_its_end(traced(pieces, "finished", sample)[0])
+        assert live == {key: stored[key] for key in live}
+    if strategy == "pasta":
+        assert any(token["text"] == PROMISE_OPEN for token in live["tokens"])
+
+
+def test_the_models_strategies_and_the_limits_of_a_request_are_listed() -> None:
+    recipe = ServeRecipe(limits=Bounds(tokens=77))
+    about = ask("GET", "/v1/models", app=create_app(scripted(), recipe)).json()["data"][0]["pasta"]
+    assert about["strategies"] == ["pasta", "sequential"]
+    assert about["limits"]["tokens"] == 77
+
+
+def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fail() -> None:
+    model = Pasta(TorchEngine(loaded("llama"), pool_tokens=256, captures=False))
+    app = create_app(TorchBackend(model, "tiny"))
+    about = ask("GET", "/v1/models", app=app).json()["data"][0]["pasta"]
+    assert about["strategies"] == ["pasta", "sequential", "sot", "prompt-lookup"]
+    assert set(about["strategies"]) < set(STRATEGIES)
+    assert about["device"] == "cpu"
