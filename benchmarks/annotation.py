@@ -24,9 +24,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parents[1])]
 
-from machine import describe_machine  # noqa: E402
-
 from pasta_lm.annotate.run import annotate  # noqa: E402
+from pasta_lm.engines.torch.timing import describe_machine  # noqa: E402
 from pasta_lm.testing.scripted_server import Faults, ScriptedServer  # noqa: E402
 from pasta_lm.testing.scripted_teacher import teacher_by_rule  # noqa: E402
 from tests.annotate.runs import recipe  # noqa: E402

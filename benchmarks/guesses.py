@@ -15,12 +15,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from machine import describe_machine
 
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.drafting import DraftModel
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
+from pasta_lm.engines.torch.timing import describe_machine
 from pasta_lm.evaluate.intervals import as_dict, geometric_mean
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta

@@ -20,11 +20,11 @@ from statistics import mean, median
 
 import torch
 import torch.nn.functional as F
-from machine import describe_machine
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.engines.torch.loading import DTYPES
+from pasta_lm.engines.torch.timing import describe_machine
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text

@@ -17,50 +17,17 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from machine import describe_machine
 
-from pasta_lm.engines.encoded_document import EncodedDocument
-from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import DTYPES
 from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.engines.torch.timing import describe_machine, num_entries, step_s
 from pasta_lm.interpreter import Entries, Interpreter, Limits, Placer, PositionStrategy
 from pasta_lm.interpreter.interpreter import Resume
 from pasta_lm.language.lexer import Lexeme, LexemeKind
-from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 
 PROMPT = list(range(5, 105))
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-NUM_STEADY = 24
-"""Passes in which all threads of a measurement are alive."""
-
-
-def wide_answer(engine: TorchEngine, num_threads: int) -> EncodedDocument:
-    """Return an answer whose main thread forks and ends, so that only blocks are decoded."""
-    vocabulary = engine.loaded.vocabulary
-    opening, closing = vocabulary.piece_id(PROMISE_OPEN), vocabulary.piece_id(closing_piece(6))
-    length = 3 * num_threads + NUM_STEADY + 8
-    block = tuple(10 + index % 200 for index in range(length))
-    return EncodedDocument(main=(opening, 20, closing) * num_threads, blocks=(block,) * num_threads)
-
-
-def decode(engine: TorchEngine, forced: EncodedDocument, *, forks: bool) -> Answer:
-    """Decode one answer alone."""
-    params = SamplingParams(max_tokens=8000)
-    request = Request(prompt=PROMPT, params=params, forced=forced, forks=forks)
-    return engine.generate([request])[0][0]
-
-
-def step_ms(engine: TorchEngine, num_threads: int) -> float:
-    """Return the median time of a pass of T threads, in milliseconds."""
-    if num_threads == 1:
-        line = EncodedDocument(main=tuple(10 + i % 200 for i in range(NUM_STEADY + 40)), blocks=())
-        ends, first = decode(engine, line, forks=False).trace.step_s, 8
-    else:
-        ends = decode(engine, wide_answer(engine, num_threads), forks=True).trace.step_s
-        first = 3 * num_threads + 4
-    steady = ends[first : first + NUM_STEADY]
-    return 1e3 * median(after - before for before, after in zip(steady, steady[1:], strict=False))
 
 
 def bookkeeping_us(num_rounds: int = 300) -> dict[str, float]:
@@ -129,11 +96,13 @@ def main() -> None:
         read_architecture(args.shape), tokenizer, name=args.shape.stem,
         dtype=DTYPES[args.dtype], device=args.device,
     )  # fmt: skip
-    engine = TorchEngine(loaded)
-    step_ms(engine, 2)  # the first passes allocate
     widths = [int(width) for width in args.widths.split(",")]
-    rounds = [{width: step_ms(engine, width) for width in widths} for _ in range(args.rounds)]
-    curve = {width: median(r[width] for r in rounds) for width in widths}
+    engine = TorchEngine(loaded, pool_tokens=num_entries(max(widths), len(PROMPT)))
+    step_s(engine, 2, len(PROMPT))  # the first passes allocate
+    rounds = [
+        {width: step_s(engine, width, len(PROMPT)) for width in widths} for _ in range(args.rounds)
+    ]
+    curve = {width: 1e3 * median(one[width] for one in rounds) for width in widths}
     result = {
         "kind": "replayed",
         "weights": "random-weights",

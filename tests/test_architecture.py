@@ -42,6 +42,7 @@ DOORS = {
     "evaluate/ifeval.py": "lm_eval nltk langdetect",
     "evaluate/figures.py": "matplotlib",
     "evaluate/judgements.py": "huggingface_hub",
+    "evaluate/llama_cpp.py": "llama_cpp",
     "serve/": "fastapi uvicorn starlette pydantic prometheus_client",
     "cli/": "typer rich",
 }

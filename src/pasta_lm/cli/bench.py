@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pasta_lm.cli.bench_engine import engine
 from pasta_lm.cli.flags import option
 from pasta_lm.cli.tables import number, print_table
 
@@ -41,6 +42,9 @@ KINDS = ("mean", "median", "p99")
 @app.callback()
 def bench() -> None:
     """Measure speed."""
+
+
+app.command()(engine)
 
 
 @app.command()

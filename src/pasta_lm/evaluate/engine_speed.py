@@ -1,0 +1,185 @@
+"""The benchmark ``pasta bench engine``: the time of a pass over its rows, and peers beside it.
+
+Rounds go through all numbers of rows and all peers in turn, so that a slow moment of the machine
+hits every figure alike; figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pasta_lm.engines.annotated import read_annotated
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.evaluate import llama_cpp
+from pasta_lm.interpreter.trace import Kind
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.torch.loading import LoadedModel
+
+GENERATE, LLAMA_CPP = "generate", "llama.cpp"
+PEERS = (GENERATE, LLAMA_CPP)
+NUM_GENERATED = 48  # tokens of a sequential answer
+NUM_ROUNDS = 3
+MAX_ROWS = 64
+
+Figures = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineBenchmark:
+    """What is measured."""
+
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    contexts: tuple[int, ...] = (128,)  # tokens of the prompt
+    peers: tuple[str, ...] = PEERS
+    num_cpu_threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be measured, as a ``UsageError``."""
+        if not self.rows or not all(1 <= count <= MAX_ROWS for count in self.rows):
+            raise UsageError(f"--rows must be numbers from 1 to {MAX_ROWS}, such as 1,2,4")
+        if not self.contexts or min(self.contexts) < 1:
+            raise UsageError("--context must be numbers of tokens, such as 128,1024")
+        if unknown := set(self.peers) - set(PEERS):
+            raise UsageError(
+                f"unknown peer {min(unknown)!r}", hint=f"any of {', '.join(PEERS)}, or none"
+            )
+
+
+def measure_engine(
+    loaded: LoadedModel,
+    settings: EngineBenchmark,
+    gguf: Callable[[], Path | None],
+    progress: Progress | None = None,
+) -> Figures:
+    """Time passes of an engine, sequential decoding, and the peers.
+
+    Args:
+        loaded: The model; rows are added for tag pieces that it lacks.
+        settings: What is measured.
+        gguf: Writes the same weights for llama.cpp, or returns None; called if it is installed.
+        progress: Called with the number of done and of all rounds.
+
+    Returns:
+        The object that ``pasta bench engine --json`` prints: times in milliseconds.
+
+    Raises:
+        UsageError: the model's context is shorter than a measurement.
+    """
+    from pasta_lm.engines.torch import timing
+    from pasta_lm.engines.torch.loading import with_pieces
+
+    if not loaded.vocabulary.has_pieces:
+        loaded = with_pieces(loaded)
+    _check_context(loaded, settings)
+    times = _rounds(loaded, settings, progress)
+    first = settings.contexts[0]
+    one_row = median(times.sequential) / NUM_GENERATED
+    return {
+        "kind": Kind.REPLAYED.value,
+        "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
+        "model": loaded.name,
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "device": str(loaded.device),
+        "machine": timing.describe_machine(),
+        "context": first,
+        "step_ms": _milliseconds(times.steps[first]),
+        "contexts": {str(context): _milliseconds(table) for context, table in times.steps.items()},
+        "sequential_tokens_per_s": round(1 / one_row, 2),
+        "weight_bytes": timing.read_bytes(loaded),
+        "reading_ms": round(1e3 * median(times.reading), 3),
+        "bandwidth_share": round(median(times.reading) / one_row, 4),
+        "peers": {
+            GENERATE: _generated(times.generate),
+            LLAMA_CPP: _llama_cpp(settings, gguf, timing.tokens(loaded.vocabulary, first)),
+        },
+    }
+
+
+def measure_replay(
+    loaded: LoadedModel, answers: Path, limit: int | None, progress: Progress | None = None
+) -> Figures:
+    """Replay annotated answers: the object that ``pasta replay --json`` prints.
+
+    Raises:
+        InputError: no answer of the file can be read.
+    """
+    from pasta_lm.strategies.replay import replay
+
+    records, problems = read_annotated(answers, limit)
+    if not records:
+        reason = f": line {problems[0].line}: {problems[0].reason}" if problems else ""
+        raise InputError(f"{answers} has no annotated answer that can be read{reason}")
+    return replay(records, loaded, positions=loaded.positions, progress=progress).to_dict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds, one of each round."""
+
+    steps: dict[int, dict[int, list[float]]]
+    """By context and by rows."""
+    sequential: list[float] = field(default_factory=list)
+    generate: list[float] = field(default_factory=list)
+    reading: list[float] = field(default_factory=list)
+
+
+def _rounds(loaded: LoadedModel, settings: EngineBenchmark, progress: Progress | None) -> _Times:
+    from pasta_lm.engines.torch import timing
+    from pasta_lm.engines.torch.engine import TorchEngine
+
+    first, most = settings.contexts[0], max(settings.rows)
+    sizes = [timing.num_entries(most, context) for context in settings.contexts]
+    engine = TorchEngine(loaded, pool_tokens=max(sizes) + NUM_GENERATED)
+    num_bytes = timing.read_bytes(loaded)
+    timing.step_s(engine, 2, first)  # first passes allocate and compile
+    times = _Times({one: {count: [] for count in settings.rows} for one in settings.contexts})
+    for done in range(1, NUM_ROUNDS + 1):
+        for context, table in times.steps.items():
+            for count, found in table.items():
+                found.append(timing.step_s(engine, count, context))
+        times.sequential.append(timing.sequential_s(engine, first, NUM_GENERATED))
+        if GENERATE in settings.peers:
+            times.generate.append(timing.generate_s(loaded, first, NUM_GENERATED))
+        times.reading.append(timing.reading_s(num_bytes, loaded.device))
+        if progress is not None:
+            progress(done, NUM_ROUNDS)
+    return times
+
+
+def _check_context(loaded: LoadedModel, settings: EngineBenchmark) -> None:
+    from pasta_lm.engines.torch.timing import num_entries
+
+    needed = max(num_entries(1, context) for context in settings.contexts) + 3 * max(settings.rows)
+    last = loaded.max_position
+    if last is not None and needed > last:
+        raise UsageError(
+            f"{loaded.name} has positions up to {last}, and the measurement needs {needed}",
+            hint="lower --context or --rows",
+        )
+
+
+def _milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    return {str(count): round(1e3 * median(found), 3) for count, found in seconds.items()}
+
+
+def _generated(seconds: Sequence[float]) -> Figures | None:
+    return {"tokens_per_s": round(NUM_GENERATED / median(seconds), 2)} if seconds else None
+
+
+def _llama_cpp(
+    settings: EngineBenchmark, gguf: Callable[[], Path | None], prompt: Sequence[int]
+) -> Figures | None:
+    """Return llama.cpp's times; None if it is not asked for, not installed, or has no model."""
+    if LLAMA_CPP not in settings.peers or not llama_cpp.is_installed():
+        return None
+    file = gguf()
+    if file is None:
+        return None
+    found = llama_cpp.step_s(file, settings.rows, prompt, settings.num_cpu_threads)
+    return {"step_ms": _milliseconds({count: [one] for count, one in found.items()})}
