@@ -17,7 +17,7 @@ from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.remote.dialects import DIALECTS
-from pasta_lm.testing.stock_server import StockFaults, StockTestServer
+from pasta_lm.testing.stock_server import Draw, StockFaults, StockTestServer
 from tests.data.examples import BARE, EOS
 from tests.plain_sequences import plain_sequences
 from tests.programs import Program, random_program
@@ -113,12 +113,12 @@ def test_an_illegal_token_is_asked_for_again_with_it_barred() -> None:
     closing = BARE.piece_id(ASYNC_CLOSE)
     num_tried = 0
 
-    def next_token(ids: Sequence[int], barred: Set[int]) -> int:
+    def next_token(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
         nonlocal num_tried
         if ids[-1] == BARE.piece_id(ASYNC_OPEN) and closing not in barred:
             num_tried += 1
             return closing  # a block must not be empty
-        return legal(ids, barred)
+        return legal(ids, barred, draw)
 
     with StockTestServer(next_token, EOS) as server:
         ((answer,),) = engine(server).generate([asked()])
@@ -128,7 +128,7 @@ def test_an_illegal_token_is_asked_for_again_with_it_barred() -> None:
 
 def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> None:
     closing = BARE.piece_id(ASYNC_CLOSE)
-    with StockTestServer(lambda ids, _: EOS if ids[-1] == closing else closing, EOS) as server:
+    with StockTestServer(lambda ids, *_: EOS if ids[-1] == closing else closing, EOS) as server:
         ((answer,),) = engine(server).generate([asked()])
         assert len(server.prompts) <= MAX_ASKED_AGAIN + 2
     assert answer.trace.num_illegal == 1
@@ -164,7 +164,7 @@ def test_what_a_stock_server_cannot_do_is_refused_before_it_is_asked(
 def test_inexact_answers_must_be_allowed() -> None:
     with serving() as server:
         servers = connect(f"{server.url}/v1/")
-        allowing = CompletionsEngine(servers, MODEL, allow_inexact=True)
+        allowing = CompletionsEngine(servers, MODEL, allow_inexact=True, checks=False)
         ((answer,),) = allowing.generate([Request(prompt=PROMPT)])
     assert answer.document == DOCUMENT
     assert (answer.trace.positions, answer.trace.join) == ("continue", "recompute")
@@ -211,7 +211,7 @@ def test_a_refusal_is_not_repeated(status: int, error: type[Exception]) -> None:
 def test_a_server_that_is_not_there_ends_in_an_error() -> None:
     with serving() as server:
         gone = server.url
-    asking = CompletionsEngine(connect(gone), MODEL)
+    asking = CompletionsEngine(connect(gone), MODEL, checks=False)
     with pytest.raises(RemoteError, match="no answer after 4 requests"):
         asking.generate([asked()])
 

@@ -11,32 +11,37 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.request import Answer, Finished, Request, StreamEvent
+from pasta_lm.engines.in_flight import Begun, Put, RequestsInFlight, first_error
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.streamed_response import StreamedResponse
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import MissingExtraError, RequestError, UsageError
+from pasta_lm.errors import (
+    BrokenAnswerError,
+    MissingExtraError,
+    RemoteError,
+    RequestError,
+    UsageError,
+)
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.parser import Form
-from pasta_lm.remote.background import first_error, yielded_beside
 from pasta_lm.remote.dialects import server_urls
 
 if TYPE_CHECKING:
+    from pasta_lm.remote.cluster import Cluster
     from pasta_lm.remote.streaming import Connection, StockServer
 
-MAX_RESPONSES = 64
-"""Responses that are decoded at once; others wait here, not in the servers."""
-
-_Put = Callable[[tuple[int, StreamEvent]], None]
+SERVERS = "servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,9 @@ class ServedModel:
     positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
     join: Join = Join.RECOMPUTE
     trained_strategy: str = "pasta"
+    kind: Kind = Kind.GENERATED
+    device: str = SERVERS
+    dtype: str = SERVERS  # what they chose when they started
 
     def join_with(self, positions: PositionStrategy) -> Join:
         """Return the join that it was trained with, as far as it goes with positions."""
@@ -65,6 +73,7 @@ class CompletionsEngine:
         loaded: ServedModel,
         *,
         allow_inexact: bool = False,
+        checks: bool = True,
     ) -> None:
         """Keep the servers; nothing is sent.
 
@@ -72,7 +81,8 @@ class CompletionsEngine:
             servers: At least one.
             loaded: The model that they hold.
             allow_inexact: Decode requests with other positions, or with another join, as if they
-                had those that a server can compute.
+                had those that a server can compute; also on a model that was not taught.
+            checks: Whether a server must show that it holds the model before it is used.
 
         Raises:
             UsageError: there is no server.
@@ -82,17 +92,47 @@ class CompletionsEngine:
         self.servers = tuple(servers)
         self.loaded = loaded
         self._allow_inexact = allow_inexact
+        self._checks = checks
+
+    @property
+    def max_position(self) -> int | None:
+        """Return the last position that the model and the servers, as far as they said, allow."""
+        last = [one.context - 1 for one in self.servers if one.context is not None]
+        last += [] if self.loaded.max_position is None else [self.loaded.max_position]
+        return min(last, default=None)
+
+    def in_flight(self) -> RequestsInFlight[Cluster]:
+        """Connect to the servers and return what submits requests; see ``check_request``.
+
+        Raises:
+            RemoteError: no server answers.
+            EndpointError: a server refuses every request, or does not say of which kind it is.
+            ModelError: a server holds another model.
+        """
+        return RequestsInFlight(self._opened, self._decode)
+
+    def check(self) -> None:
+        """Ask the servers who they are, and check them; errors as those of ``in_flight``."""
+        self.in_flight().close()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order; errors as ``stream``'s.
 
         An error of one request ends all.
         """
-        found: list[dict[int, Answer]] = [{} for _ in requests]
-        for number, event in self._decode(requests):
-            if isinstance(event, Finished):
-                found[number][event.sample] = event.answer
-        return [[samples[one] for one in sorted(samples)] for samples in found]
+        checked = [self.check_request(request) for request in requests]
+        if not checked:
+            return []
+        found: dict[int, dict[int, Answer]] = {}
+        with self.in_flight() as flight:
+            found.update((flight.submit(request), {}) for request in checked)
+            while flight.has_work:
+                for number, event in flight.step():
+                    if isinstance(event, Failed):
+                        raise event.error
+                    if isinstance(event, Finished):
+                        found[number][event.sample] = event.answer
+        return [[samples[one] for one in sorted(samples)] for samples in found.values()]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it.
@@ -101,48 +141,54 @@ class CompletionsEngine:
             RequestError: a server cannot carry it out exactly, or refuses it.
             RemoteError: no server answers; a ``BrokenAnswerError`` if it failed inside the answer.
             EndpointError: a server refuses every request.
+            ModelError: a server holds another model.
         """
-        for _, event in self._decode([request]):
-            yield event
+        checked = self.check_request(request)
+        with self.in_flight() as flight:
+            flight.submit(checked)
+            while flight.has_work:
+                for _, event in flight.step():
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
 
-    def _decode(self, requests: Sequence[Request]) -> Iterator[tuple[int, StreamEvent]]:
-        checked = [self._checked(request) for request in requests]
+    # In the event loop
 
-        async def decode_all(put: _Put) -> None:
-            gate = asyncio.Semaphore(MAX_RESPONSES)
-            async with AsyncExitStack() as stack:
-                opened = [stack.enter_async_context(server.connected()) for server in self.servers]
-                connections = [await one for one in opened]
-                try:
-                    async with asyncio.TaskGroup() as group:
-                        for number, request in enumerate(checked):
-                            for sample in range(request.params.n):
-                                streamed = number, request, sample, connections, put
-                                group.create_task(self._decode_one(gate, *streamed))
-                except ExceptionGroup as errors:
-                    raise first_error(errors) from None
+    def _opened(self) -> AbstractAsyncContextManager[Cluster]:
+        from pasta_lm.engines.server_check import check_server
+        from pasta_lm.remote.cluster import cluster_of
 
-        return yielded_beside(decode_all)
+        async def check(connection: Connection) -> None:
+            if self._checks:
+                await check_server(connection, self.loaded, checks_tags=not self._allow_inexact)
+
+        return cluster_of(self.servers, check)
+
+    async def _decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sample in range(request.params.n):
+                    group.create_task(self._decode_one(cluster, request, sample, put, begun))
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
 
     async def _decode_one(
-        self,
-        gate: asyncio.Semaphore,
-        number: int,
-        request: Request,
-        sample: int,
-        connections: Sequence[Connection],
-        put: _Put,
+        self, cluster: Cluster, request: Request, sample: int, put: Put, begun: Begun
     ) -> None:
-        async with gate:
-            connection = min(connections, key=lambda one: one.server.num_responses)
-            connection.server.num_responses += 1
-            try:
-                await self._streamed(number, request, sample, connection, put).run()
-            finally:
-                connection.server.num_responses -= 1
+        """Decode a sample; if its server is lost before the first token, on another one."""
+        for num_begun in count(1):
+            async with cluster.reserved() as connection:
+                streamed = self._streamed(request, sample, connection, put)
+                begun(streamed.response)
+                try:
+                    return await streamed.run()
+                except RemoteError as exc:
+                    cluster.lose(connection)
+                    if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
+                        raise
 
     def _streamed(
-        self, number: int, request: Request, sample: int, connection: Connection, put: _Put
+        self, request: Request, sample: int, connection: Connection, put: Put
     ) -> StreamedResponse:
         trace = Trace(
             kind=Kind.GENERATED,
@@ -158,7 +204,7 @@ class CompletionsEngine:
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
             self.loaded.vocabulary,
-            limits=request.limits(self.loaded.max_position),
+            limits=request.limits(self.max_position),
             trace=trace,
             eos_ids=self.loaded.eos_ids,
         )
@@ -167,16 +213,18 @@ class CompletionsEngine:
             connection,
             self.loaded.vocabulary,
             self.loaded.eos_ids,
-            put=lambda event: put((number, event)),
+            put=put,
         )
 
-    def _checked(self, request: Request) -> Request:
+    # What can be asked
+
+    def check_request(self, request: Request) -> Request:
         """Return a request as servers carry it out; refuse what they cannot.
 
         Raises:
             RequestError: see ``stream``.
         """
-        last = self.loaded.max_position
+        last = self.max_position
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:

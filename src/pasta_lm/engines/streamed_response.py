@@ -57,7 +57,7 @@ class StreamedResponse:
         eos_ids: Collection[int],
         put: Callable[[StreamEvent], None],
     ) -> None:
-        self._response = response
+        self.response = response
         self._server = server
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(eos_ids)
@@ -76,7 +76,7 @@ class StreamedResponse:
             RemoteError: it failed before.
             RequestError: it refuses a thread's request.
         """
-        response = self._response
+        response = self.response
         try:
             self._open_streams()
             while not response.is_finished:
@@ -98,9 +98,9 @@ class StreamedResponse:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _error(self, error: Exception) -> Exception:
-        if not isinstance(error, RemoteError) or not self._response.trace.tokens:
+        if not isinstance(error, RemoteError) or not self.response.trace.tokens:
             return error
-        text = self._response.interpreter.document().plain_text
+        text = self.response.interpreter.document().plain_text
         found = BrokenAnswerError(error.message, text, hint=error.hint)
         found.__cause__ = error
         return found
@@ -109,7 +109,7 @@ class StreamedResponse:
 
     def _take(self, stream: _Stream, piece: Piece) -> None:
         """Let a thread take the tokens of a piece, as far as it decodes them."""
-        response, live = self._response, stream.live
+        response, live = self.response, stream.live
         t_s = time.perf_counter() - self._began_s
         response.begin_pass()
         response.trace.prefill_s = response.trace.prefill_s or t_s
@@ -153,7 +153,7 @@ class StreamedResponse:
         """Place the token that a thread decoded last, behind those that it needs to be fed."""
         if live.next_token is None:
             return
-        threads, thread = self._response.live, live.thread
+        threads, thread = self.response.live, live.thread
         needed = [joined.id for joined in live.joined or ()]
         if thread.row is None and thread.fork_point is None:
             assert thread.parent is not None
@@ -161,18 +161,18 @@ class StreamedResponse:
         for number in needed:
             if number in threads:
                 self._feed(threads[number])
-        self._response.feed(live)
+        self.response.feed(live)
 
     # Illegal tokens
 
     def _must_ask_again(self, stream: _Stream, token: int) -> bool:
-        response, live = self._response, stream.live
+        response, live = self.response, stream.live
         if not response.request.params.mask or len(stream.refused) >= MAX_ASKED_AGAIN:
             return False
         return response.interpreter.forced(live.thread) is None and not self._is_legal(live, token)
 
     def _is_legal(self, live: LiveThread, token: int) -> bool:
-        legal, vocabulary = self._response.legal(live), self._vocabulary
+        legal, vocabulary = self.response.legal(live), self._vocabulary
         if token in self._eos_ids:
             return legal.end_of_text
         lexeme = vocabulary.id_to_lexeme(token)
@@ -196,21 +196,21 @@ class StreamedResponse:
 
     def _open_streams(self) -> None:
         """Open a completion for every thread that decodes and has none."""
-        for live in list(self._response.live.values()):
+        for live in list(self.response.live.values()):
             if live.decodes and live.thread.id not in self._streams:
                 self._feed(live)
                 self._open(live, barred=self._never_legal(live.thread))
 
     def _never_legal(self, thread: Thread) -> set[int]:
         """Return the ids that are illegal in a thread from its first token to its last."""
-        request = self._response.request
+        request = self.response.request
         if not request.params.mask:
             return set()
         if not request.forks:
             return set(self._piece_ids)
         never = {LexemeKind.ASYNC_OPEN}
         never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)
-        if len(thread.path) >= self._response.interpreter.limits.max_depth:
+        if len(thread.path) >= self.response.interpreter.limits.max_depth:
             never |= {LexemeKind.PROMISE_OPEN, LexemeKind.PROMISE_CLOSE}
         found = self._pieces_of(never)
         return found if thread.is_main else found | self._eos_ids
@@ -227,7 +227,7 @@ class StreamedResponse:
         refused: tuple[int, ...] = (),
         max_tokens: int | None = None,
     ) -> None:
-        response, thread, params = self._response, live.thread, self._response.request.params
+        response, thread, params = self.response, live.thread, self.response.request.params
         prompt, limits = self._context(thread), response.interpreter.limits
         room = limits.max_tokens - response.interpreter.num_tokens
         if limits.max_tokens_per_thread is not None and not thread.is_main:
@@ -254,7 +254,7 @@ class StreamedResponse:
     def _context(self, thread: Thread) -> list[int]:
         """Return the tokens that a thread sees, which are a plain causal text."""
         assert thread.row is not None
-        entries = enumerate(self._response.placer.entries.items)
+        entries = enumerate(self.response.placer.entries.items)
         seen = sorted(
             (entry.position, entry.token)
             for slot, entry in entries

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta_lm.errors import RemoteError, UsageError
 
@@ -52,6 +52,13 @@ class Dialect:
     """From the model's name and a request to the JSON body."""
     piece: Callable[[Mapping[str, Any], int], Piece]
     """From a streamed JSON object, and the number of ids received before it, to a piece."""
+    known_by: tuple[str, str]
+    """A page that this kind of server has, and a key of its JSON."""
+    tokenize_path: str
+    tokenize_body: Callable[[str, str], dict[str, Any]]
+    """From the model's name and a text, whose tags are tags, to the JSON body."""
+    tokens: Callable[[Mapping[str, Any]], Sequence[int]]
+    """From the reply to the ids of the text, with or without a begin-of-text."""
 
 
 def _vllm_body(model: str, request: CompletionRequest) -> dict[str, Any]:
@@ -134,13 +141,58 @@ def _llama_cpp_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
     return Piece((), "length" if data.get("stop_type") == "limit" else "stop")
 
 
+def _vllm_text(model: str, text: str) -> dict[str, Any]:
+    return {"model": model, "prompt": text, "add_special_tokens": False}
+
+
+def _sglang_text(_model: str, text: str) -> dict[str, Any]:
+    # Not all versions have a page that encodes, but all name the ids of log-probabilities.
+    about = {"return_logprob": True, "logprob_start_len": 0}
+    return {"text": text, "sampling_params": {"max_new_tokens": 1}, **about}
+
+
+def _llama_cpp_text(_model: str, text: str) -> dict[str, Any]:
+    return {"content": text, "add_special": False, "parse_special": True}
+
+
+def _sglang_tokens(data: Mapping[str, Any]) -> Sequence[int]:
+    return [token for _, token, *_ in data["meta_info"]["input_token_logprobs"]]
+
+
 VLLM, SGLANG, LLAMA_CPP = "vllm", "sglang", "llama.cpp"
 DIALECTS = {
     one.name: one
     for one in (
-        Dialect(VLLM, "/v1/completions", _vllm_body, _vllm_piece),
-        Dialect(SGLANG, "/generate", _sglang_body, _sglang_piece),
-        Dialect(LLAMA_CPP, "/completion", _llama_cpp_body, _llama_cpp_piece),
+        Dialect(
+            VLLM,
+            "/v1/completions",
+            _vllm_body,
+            _vllm_piece,
+            known_by=("/version", "version"),
+            tokenize_path="/tokenize",
+            tokenize_body=_vllm_text,
+            tokens=lambda data: data["tokens"],
+        ),
+        Dialect(
+            SGLANG,
+            "/generate",
+            _sglang_body,
+            _sglang_piece,
+            known_by=("/get_model_info", "model_path"),
+            tokenize_path="/generate",
+            tokenize_body=_sglang_text,
+            tokens=_sglang_tokens,
+        ),
+        Dialect(
+            LLAMA_CPP,
+            "/completion",
+            _llama_cpp_body,
+            _llama_cpp_piece,
+            known_by=("/props", "default_generation_settings"),
+            tokenize_path="/tokenize",
+            tokenize_body=_llama_cpp_text,
+            tokens=lambda data: data["tokens"],
+        ),
     )
 }
 _OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # as ``/v1/models`` says it
@@ -153,15 +205,27 @@ def dialect_of(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def read_models(data: Mapping[str, Any]) -> tuple[str, Dialect | None]:
-    """Return the first model of a reply to ``/v1/models``, and the dialect of its server.
+class ServedName(NamedTuple):
+    """What ``/v1/models`` says of a server's first model."""
+
+    model: str
+    dialect: Dialect | None
+    context: int | None  # tokens of prompt and answer
+    owner: str
+
+
+def read_models(data: Mapping[str, Any]) -> ServedName:
+    """Return what a reply to ``/v1/models`` says of its first model.
 
     Raises:
         RemoteError: the reply names no model.
     """
     try:
         first = data["data"][0]
-        return str(first["id"]), DIALECTS.get(_OWNERS.get(first.get("owned_by", ""), ""))
+        owner, context = str(first.get("owned_by") or ""), first.get("max_model_len")
+        dialect = DIALECTS.get(_OWNERS.get(owner, ""))
+        context = context if isinstance(context, int) else None
+        return ServedName(str(first["id"]), dialect, context, owner)
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise RemoteError("the reply to /v1/models names no model") from exc
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
@@ -16,10 +17,22 @@ from typing import Any
 import httpx2 as httpx
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
-from pasta_lm.remote.dialects import CompletionRequest, Dialect, Piece, dialect_of, read_models
-from pasta_lm.remote.pace import ADVICE, Fate, RetryPolicy, fate, retry_after
+from pasta_lm.remote.dialects import (
+    DIALECTS,
+    CompletionRequest,
+    Dialect,
+    Piece,
+    dialect_of,
+    read_models,
+)
+from pasta_lm.remote.pace import ADVICE, Fate, Pace, RetryPolicy, fate, retry_after
 
 POLICY = RetryPolicy(max_requests=4, first_delay_s=0.25, max_retry_after_s=60.0)
+CONNECT_S = 5.0
+MAX_IN_FLIGHT = 1024
+"""Completions of one server; it is lowered while the server answers 429."""
+BUSY_S = 300.0
+"""Longest time that a completion waits for a server that answers 429."""
 _DATA, _DONE = "data:", "[DONE]"
 
 
@@ -34,6 +47,7 @@ class StockServer:
         api_key: str | None = None,
         timeout_s: float = 60.0,
         policy: RetryPolicy = POLICY,
+        busy_s: float = BUSY_S,
     ) -> None:
         """Keep the settings; nothing is sent.
 
@@ -43,6 +57,7 @@ class StockServer:
             api_key: Sent as a bearer token.
             timeout_s: Seconds until the first token, and between two of them.
             policy: Number of requests and delays, until the first token.
+            busy_s: Seconds that a completion waits for a server that has too much to do.
 
         Raises:
             UsageError: there is no such dialect.
@@ -50,36 +65,37 @@ class StockServer:
         self.url = url
         self.num_responses = 0
         """Responses that it decodes now."""
+        self.is_up = False
+        """Whether it takes responses: it was asked who it is, and has not been lost since."""
         self.dialect = None if dialect is None else dialect_of(dialect)
         self.model: str | None = None
+        self.context: int | None = None
+        """Tokens of prompt and answer that it takes, if it says so."""
         self.policy = policy
+        self.busy_s = busy_s
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._timeout_s = timeout_s
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """Open a connection for the running event loop; ask the server for its model once.
-
-        Raises:
-            RemoteError: it cannot be reached, or its answer is unusable.
-            EndpointError: it refuses every request, or does not say of which kind it is.
-        """
+        """Open a connection for the running event loop; nothing is sent."""
         async with httpx.AsyncClient(
             headers=self._headers,
-            timeout=httpx.Timeout(self._timeout_s, pool=None),
+            timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
+            verify=self.url.startswith("https"),  # reading certificates takes a while
         ) as client:
-            connection = Connection(self, client)
-            if self.model is None:
-                await connection.introduce()
-            yield connection
+            yield Connection(self, client)
 
 
 class _TemporaryFailure(Exception):
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, reason: str, retry_after_s: float | None = None, *, is_too_fast: bool = False
+    ) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+        self.is_too_fast = is_too_fast
 
 
 class Connection:
@@ -89,46 +105,96 @@ class Connection:
         self.server = server
         self._client = client
         self._random = Random()
+        self._pace = Pace(MAX_IN_FLIGHT, MAX_IN_FLIGHT)
 
-    async def introduce(self) -> None:
-        """Ask which model the server has and, unless it is known, of which kind it is."""
+    async def introduce(self, *, max_requests: int | None = None) -> None:
+        """Ask which model the server has and, unless it is known, of which kind it is.
+
+        Raises:
+            RemoteError: it cannot be reached, or its answer is unusable.
+            EndpointError: it refuses every request, or does not say of which kind it is.
+        """
+        server = self.server
+        found = read_models(await self.ask("/v1/models", max_requests=max_requests))
+        server.model, server.context = found.model, found.context
+        server.dialect = server.dialect or found.dialect or await self._asked_dialect()
+        if server.dialect is None:
+            raise EndpointError(
+                f"{server.url} does not say of which kind it is, but {found.owner or 'nothing'!r}",
+                hint="name its dialect: --dialect vllm, sglang or llama.cpp",
+            )
+
+    async def _asked_dialect(self) -> Dialect | None:
+        """Return the first dialect whose own page the server has."""
+        for dialect in DIALECTS.values():
+            path, key = dialect.known_by
+            try:
+                if key in await self.ask(path, max_requests=1):
+                    return dialect
+            except (RemoteError, RequestError, EndpointError):
+                continue
+        return None
+
+    async def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        max_requests: int | None = None,
+    ) -> Any:
+        """Return the JSON of a reply that is not streamed; errors as those of ``stream``.
+
+        Args:
+            path: Behind the server's address.
+            body: It is posted; None: the path is read.
+            max_requests: Replaces the policy's number.
+        """
+        method, url = "GET" if body is None else "POST", f"{self.server.url}{path}"
         for num_sent in count(1):
             try:
-                answer = await self._client.get(f"{self.server.url}/v1/models")
+                answer = await self._client.request(method, url, json=body)
                 _check(answer, self.server.url)
-                data = answer.json()
-                break
+                return answer.json()
             except (httpx.HTTPError, ValueError, _TemporaryFailure) as exc:
-                await self._wait(exc, num_sent)
-        self.server.model, dialect = read_models(data)
-        self.server.dialect = self.server.dialect or dialect
-        if self.server.dialect is None:
-            raise EndpointError(
-                f"{self.server.url} does not say of which kind it is",
-                hint="name its dialect: vllm, sglang or llama.cpp",
-            )
+                await self._wait(exc, num_sent, max_requests)
+        raise AssertionError("the last attempt raises")
 
     async def stream(self, request: CompletionRequest) -> AsyncIterator[Piece]:
         """Yield the pieces of a completion, the last one with a finish reason.
 
-        429, 5xx, time-outs and broken connections are retried until the first piece came.
+        5xx, time-outs and broken connections are retried until the first piece came. A 429 counts
+        as no failure: the completions of this server wait, fewer are sent at once, and it is
+        given up after ``busy_s``.
 
         Raises:
             RequestError: the server refuses this request; others may succeed.
             EndpointError: it refuses every request.
             RemoteError: no answer after all retries, or the stream broke.
         """
-        for num_sent in count(1):
+        num_failed = num_refused = 0
+        give_up_s = time.monotonic() + self.server.busy_s
+        while True:
             has_begun = False
             try:
-                async for piece in self._stream_once(request):
-                    has_begun = has_begun or bool(piece.token_ids)
-                    yield piece
+                async with self._pace.slot() as era:
+                    async for piece in self._stream_once(request):
+                        has_begun = has_begun or bool(piece.token_ids)
+                        yield piece
+                self._pace.grow(era)
                 return
             except (httpx.HTTPError, httpx.StreamError, _TemporaryFailure) as exc:
                 if has_begun:
                     raise RemoteError(f"{self.server.url} broke off: {_reason(exc)}") from exc
-                await self._wait(exc, num_sent)
+                if isinstance(exc, _TemporaryFailure) and exc.is_too_fast:
+                    num_refused += 1
+                    delay_s = self._delay_s(exc, num_refused)
+                    if time.monotonic() + delay_s < give_up_s:
+                        self._pace.shrink(era)
+                        await self._pace.pause(delay_s)
+                        continue
+                    num_failed = self.server.policy.max_requests
+                num_failed += 1
+                await self._wait(exc, num_failed)
 
     async def _stream_once(self, request: CompletionRequest) -> AsyncIterator[Piece]:
         dialect, model = self.server.dialect, self.server.model
@@ -149,16 +215,20 @@ class Connection:
                     return
         raise _TemporaryFailure("the stream ended without a finish reason")
 
-    async def _wait(self, error: Exception, num_sent: int) -> None:
+    async def _wait(self, error: Exception, num_sent: int, most: int | None = None) -> None:
         """Wait before the next attempt; raise a ``RemoteError`` if there is none left."""
         policy = self.server.policy
-        asked_s = getattr(error, "retry_after_s", None) or 0.0
-        if num_sent >= policy.max_requests or asked_s > policy.max_retry_after_s:
+        delay_s = self._delay_s(error, num_sent)
+        if num_sent >= (most or policy.max_requests) or delay_s > policy.max_retry_after_s:
             times = f"{num_sent} request{'s' if num_sent > 1 else ''}"
             raise RemoteError(
                 f"{self.server.url}: no answer after {times}, the last: {_reason(error)}"
             ) from error
-        await asyncio.sleep(asked_s + policy.delay_s(num_sent, self._random))
+        await asyncio.sleep(delay_s)
+
+    def _delay_s(self, error: Exception, num_failed: int) -> float:
+        asked_s = getattr(error, "retry_after_s", None) or 0.0
+        return float(asked_s) + self.server.policy.delay_s(num_failed, self._random)
 
 
 def _read(dialect: Dialect, text: str, num_received: int, url: str) -> Piece:
@@ -185,7 +255,7 @@ def _check(answer: httpx.Response, url: str) -> None:
     if outcome is Fate.REFUSE:
         raise RequestError(f"{url} refuses the request: {reason}")
     headers = {name.lower(): value for name, value in answer.headers.items()}
-    raise _TemporaryFailure(reason, retry_after(headers))
+    raise _TemporaryFailure(reason, retry_after(headers), is_too_fast=outcome is Fate.SLOW_DOWN)
 
 
 def _reason(error: Exception) -> str:

@@ -1,22 +1,41 @@
 """A stock server for tests: plain causal completions of token ids, streamed; it knows no tags.
 
 It speaks the dialects of vLLM, SGLang and llama.cpp as far as ``remote.dialects`` uses them. What
-decodes is a function from ids, and those that are barred, to the next id.
+decodes is a function from ids, those that are barred, and how to sample, to the next id.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-NextToken = Callable[[Sequence[int], Set[int]], int]
-"""From all ids so far, and the ids that may not be chosen, to the next one."""
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How a token is sampled."""
+
+    temperature: float
+    top_p: float
+    top_k: int | None
+    seed: int  # of the completion
+    index: int  # of the token in it
+
+
+NextToken = Callable[[Sequence[int], Set[int], Draw], int]
+"""From all ids so far, the ids that may not be chosen, and the sampling to the next id."""
+Tokenize = Callable[[str], Sequence[int]]
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}
+ABOUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "vllm": ("/version", {"version": "0.0"}),
+    "sglang": ("/get_model_info", {"model_path": "stock"}),
+    "llama.cpp": ("/props", {"default_generation_settings": {}}),
+}
+"""The page by which a kind of server is known, and its JSON."""
 PATHS = {"/v1/completions": "vllm", "/generate": "sglang", "/completion": "llama.cpp"}
 
 
@@ -27,6 +46,9 @@ class StockFaults:
     num_refused: int = 0
     """The first completions get ``status``."""
     status: int = 429
+    retry_after_s: float | None = None
+    most_at_once: int | None = None
+    """Completions; one more gets ``status``."""
     dies_after: int | None = None
     """Tokens of all completions together after which every connection breaks off."""
     hangs_after: int | None = None
@@ -44,6 +66,10 @@ class _Asked:
     barred: frozenset[int]
     stop_ids: frozenset[int]
     ignore_eos: bool
+    temperature: float
+    top_p: float
+    top_k: int | None
+    seed: int
 
 
 class StockTestServer(ThreadingHTTPServer):
@@ -52,6 +78,7 @@ class StockTestServer(ThreadingHTTPServer):
     Attributes:
         prompts: The ids of every completion that was begun, in order.
         num_open: Completions that are being streamed.
+        num_refused: Completions that got an error.
     """
 
     daemon_threads = True
@@ -61,20 +88,37 @@ class StockTestServer(ThreadingHTTPServer):
     def __init__(
         self,
         next_token: NextToken,
-        eos_id: int,
+        eos_id: int | Collection[int],
         *,
         dialect: str = "vllm",
         faults: StockFaults | None = None,
+        tokenize: Tokenize | None = None,
+        context: int | None = None,
+        has_owner: bool = True,
+        port: int = 0,
     ) -> None:
-        """Bind a free port of this machine."""
+        """Bind a port of this machine.
+
+        Args:
+            next_token: What decodes.
+            eos_id: The id, or the ids, that end a completion.
+            dialect: Of its requests and replies.
+            faults: None: it never fails.
+            tokenize: From a text, whose tags are tags, to ids; None: it does not tell.
+            context: Tokens of prompt and answer, as it says them.
+            has_owner: Whether it says in ``/v1/models`` of which kind it is.
+            port: 0: a free one.
+        """
         self.prompts: list[Sequence[int]] = []
-        self.num_open = 0
-        self._next_token, self._eos_id = next_token, eos_id
+        self.num_open = self.num_refused = 0
+        self._next_token = next_token
+        self._eos_ids = frozenset([eos_id] if isinstance(eos_id, int) else eos_id)
         self._dialect, self._faults = dialect, faults or StockFaults()
+        self._tokenize, self._context, self._has_owner = tokenize, context, has_owner
         self._num_sent = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def url(self) -> str:
@@ -99,12 +143,15 @@ class StockTestServer(ThreadingHTTPServer):
         asked = _READ[dialect](body)
         with self._lock:
             self.prompts.append(asked.prompt)
+            most = self._faults.most_at_once
             is_refused = len(self.prompts) <= self._faults.num_refused
-            self.num_open += 1
+            is_refused |= most is not None and self.num_open >= most
+            self.num_open += not is_refused
+            self.num_refused += is_refused
+        if is_refused:
+            _refuse(handler, self._faults)
+            return
         try:
-            if is_refused:
-                _send(handler, self._faults.status, {"error": {"message": "the script says so"}})
-                return
             handler.send_response(200)
             handler.send_header("Content-Type", "text/event-stream")
             handler.end_headers()
@@ -119,13 +166,14 @@ class StockTestServer(ThreadingHTTPServer):
         ids: list[int] = []
         while len(ids) < asked.max_tokens:
             self._closing.wait(self._faults.pause_s)
-            barred = asked.barred | ({self._eos_id} if asked.ignore_eos else set())
-            token = self._next_token([*asked.prompt, *ids], barred)
+            barred = asked.barred | (self._eos_ids if asked.ignore_eos else frozenset())
+            how = asked.temperature, asked.top_p, asked.top_k, asked.seed
+            token = self._next_token([*asked.prompt, *ids], barred, Draw(*how, len(ids)))
             if not self._may_send():
                 return
             ids.append(token)
-            if token == self._eos_id or token in asked.stop_ids:
-                yield write(ids, "stop", None if token == self._eos_id else token)
+            if token in self._eos_ids or token in asked.stop_ids:
+                yield write(ids, "stop", None if token in self._eos_ids else token)
                 return
             yield write(ids, None, None)
         yield write(ids, "length", None)
@@ -140,9 +188,25 @@ class StockTestServer(ThreadingHTTPServer):
         is_dead = faults.dies_after is not None and num_sent > faults.dies_after
         return not is_dead and not self._closing.is_set()
 
-    def models(self) -> dict[str, Any]:
-        """Return the reply to ``/v1/models``."""
-        return {"data": [{"id": "stock", "owned_by": OWNERS[self._dialect]}]}
+    def page(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Return the status and the JSON of a page that is not a completion."""
+        if path == "/v1/models":
+            owner = {"owned_by": OWNERS[self._dialect]} if self._has_owner else {}
+            return 200, {"data": [{"id": "stock", "max_model_len": self._context, **owner}]}
+        own_path, found = ABOUT[self._dialect]
+        return (200, found) if path == own_path else (404, {})
+
+    def tokens(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the reply to a request for the ids of a text; None if it is another request."""
+        keys = {"vllm": "prompt", "sglang": "text", "llama.cpp": "content"}
+        text = body.get(keys[self._dialect])
+        pages = {"vllm": "/tokenize", "sglang": "/generate", "llama.cpp": "/tokenize"}
+        if self._tokenize is None or path != pages[self._dialect] or not isinstance(text, str):
+            return None
+        ids = self._tokenize(text)
+        if self._dialect != "sglang":
+            return {"tokens": ids}
+        return {"meta_info": {"input_token_logprobs": [[-1.0, token, None] for token in ids]}}
 
 
 _Write = Callable[[list[int], str | None, int | None], dict[str, Any]]
@@ -150,18 +214,32 @@ _Write = Callable[[list[int], str | None, int | None], dict[str, Any]]
 
 def _read_vllm(body: Mapping[str, Any]) -> _Asked:
     barred = frozenset(int(token) for token, bias in body["logit_bias"].items() if bias <= -100)
-    stops = frozenset(body["stop_token_ids"])
-    return _Asked(body["prompt"], body["max_tokens"], barred, stops, body["ignore_eos"])
+    return _Asked(
+        body["prompt"],
+        body["max_tokens"],
+        barred,
+        frozenset(body["stop_token_ids"]),
+        body["ignore_eos"],
+        body["temperature"],
+        body["top_p"],
+        body.get("top_k"),
+        body["seed"],
+    )
 
 
 def _read_sglang(body: Mapping[str, Any]) -> _Asked:
     about = body["sampling_params"]
-    return _read_vllm({**about, "prompt": body["input_ids"], "max_tokens": about["max_new_tokens"]})
+    seed, top_k = about["sampling_seed"], about["top_k"]
+    named = {"seed": seed, "top_k": None if top_k < 0 else top_k}
+    named |= {"prompt": body["input_ids"], "max_tokens": about["max_new_tokens"]}
+    return _read_vllm({**about, **named})
 
 
 def _read_llama_cpp(body: Mapping[str, Any]) -> _Asked:
     barred = frozenset(token for token, is_allowed in body["logit_bias"] if is_allowed is False)
-    return _Asked(body["prompt"], body["n_predict"], barred, frozenset(), body["ignore_eos"])
+    named = {"max_tokens": body["n_predict"], "top_k": body["top_k"] or None}
+    named |= {"stop_token_ids": [], "logit_bias": {token: -100 for token in barred}}
+    return _read_vllm({**body, **named})
 
 
 def _write_vllm(ids: list[int], reason: str | None, stop: int | None) -> dict[str, Any]:
@@ -192,22 +270,39 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, StockTestServer)
         with suppress(OSError):  # the client is gone
-            _send(self, 200, self.server.models())
+            _send(self, *self.server.page(self.path))
 
     def do_POST(self) -> None:
         assert isinstance(self.server, StockTestServer)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with suppress(OSError):
-            self.server.answer(self, body)
+            if (found := self.server.tokens(self.path, body)) is not None:
+                _send(self, 200, found)
+            elif self.path not in PATHS or body.get("text") is not None:
+                _send(self, 404, {})
+            else:
+                self.server.answer(self, body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing."""
 
 
-def _send(handler: BaseHTTPRequestHandler, status: int, data: Mapping[str, Any]) -> None:
+def _refuse(handler: BaseHTTPRequestHandler, faults: StockFaults) -> None:
+    after = {} if faults.retry_after_s is None else {"Retry-After": str(faults.retry_after_s)}
+    _send(handler, faults.status, {"error": {"message": "the script says so"}}, after)
+
+
+def _send(
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    data: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+) -> None:
     text = json.dumps(data).encode()
     handler.send_response(status)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", str(len(text)))
+    for name, value in (headers or {}).items():
+        handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(text)
