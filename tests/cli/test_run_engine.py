@@ -63,6 +63,7 @@ def test_what_is_not_exact_must_be_allowed(
         (("--engine", "http://127.0.0.1:1"), "--engine needs --model"),
         (("--engine", "http://127.0.0.1:1", "--model", "m", "--device", "cpu"), "cannot be used"),
         (("--allow-inexact",), "--allow-inexact is for --engine"),
+        (("--dialect", "vllm"), "--dialect is for --engine"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(

@@ -97,6 +97,26 @@ Positions = Annotated[
         "trained.",
     ),
 ]
+Engine = Annotated[
+    str | None,
+    option(
+        "--engine",
+        metavar="URL[,URL]",
+        help="Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
+    ),
+]
+Dialect = Annotated[
+    str | None,
+    option(
+        "--dialect",
+        metavar="NAME",
+        help="With --engine: vllm, sglang or llama.cpp. Default: the servers are asked.",
+    ),
+]
+AllowInexact = Annotated[
+    bool,
+    option("--allow-inexact", help="With --engine: also a model that was trained otherwise."),
+]
 CostLimit = Annotated[
     float | None,
     option(
@@ -130,3 +150,35 @@ def require_draft(draft: str | None, strategies: Iterable[str]) -> None:
 
     if (draft is not None) is not (DRAFT in strategies):
         raise UsageError(f"--draft and the strategy {DRAFT} go together", hint="give both, or none")
+
+
+def require_engine(engine: str | None, dialect: str | None, *, allow_inexact: bool) -> None:
+    """Refuse the companions of ``--engine`` without it.
+
+    Raises:
+        UsageError: one was given.
+    """
+    for flag, is_given in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
+        if engine is None and is_given:
+            raise UsageError(f"{flag} is for --engine", hint="leave it out")
+
+
+def require_served(model: str | None, **local: object) -> str:
+    """Return the model that servers hold; refuse flags that are the servers' own.
+
+    Args:
+        model: What ``--model`` names.
+        local: Values of flags of the local engine, by their names.
+
+    Raises:
+        UsageError: there is no model, or such a flag.
+    """
+    if model is None:
+        raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
+    given = [f"--{name}" for name, value in local.items() if value]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} cannot be used with --engine",
+            hint="the servers decide this when they start",
+        )
+    return model

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import (
+    AllowInexact,
     Device,
+    Dialect,
     Draft,
     Dtype,
+    Engine,
     Json,
     MaxThreads,
     Model,
     Positions,
     option,
     require_draft,
+    require_engine,
     require_one_of,
+    require_served,
 )
 from pasta_lm.cli.tables import print_json
 
@@ -75,18 +80,9 @@ def run(
     seed: Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.")] = 0,
     n: Annotated[int, option("--n", metavar="N", help="Number of answers.")] = 1,
     positions: Positions = None,
-    engine: Annotated[
-        str | None,
-        option(
-            "--engine",
-            metavar="URL[,URL]",
-            help="Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
-        ),
-    ] = None,
-    allow_inexact: Annotated[
-        bool,
-        option("--allow-inexact", help="With --engine: also a model that was trained otherwise."),
-    ] = False,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     dtype: Dtype = None,
     device: Device = None,
     json: Json = False,
@@ -106,8 +102,7 @@ def run(
     from pasta_lm.errors import UsageError
     from pasta_lm.strategies.model import BUILTIN, POSITIONS, STRATEGIES, Pasta
 
-    if allow_inexact and engine is None:
-        raise UsageError("--allow-inexact is for --engine", hint="leave it out")
+    require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
     require_draft(draft, [strategy])
     require_one_of("--positions", positions, POSITIONS)
@@ -129,32 +124,16 @@ def run(
                 model or BUILTIN, dtype=dtype, device=device, draft=draft
             )
         else:
-            source = _served(model, draft, dtype, device)
-            loaded = Pasta.from_servers(engine, source, allow_inexact=allow_inexact)
+            source = require_served(model, draft=draft, dtype=dtype, device=device)
+            loaded = Pasta.from_servers(
+                engine, source, dialect=dialect, allow_inexact=allow_inexact
+            )
     if model in (None, BUILTIN):
         typer.echo(f"pasta: {INTRODUCTION}", err=True)
     answers = _answer(loaded, text, params, strategy, positions, is_shown=not json)
     _print(answers, as_json=json)
     if trace is not None:
         write_text(trace, answers[0].trace.to_json())
-
-
-def _served(model: str | None, draft: str | None, dtype: str | None, device: str | None) -> str:
-    """Return the model that servers hold; refuse flags that are the servers' own.
-
-    Raises:
-        UsageError: there is no model, or such a flag.
-    """
-    from pasta_lm.errors import UsageError
-
-    if model is None:
-        raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
-    if draft or dtype or device:
-        raise UsageError(
-            "--draft, --dtype and --device cannot be used with --engine",
-            hint="the servers decide them when they start",
-        )
-    return model
 
 
 @contextmanager

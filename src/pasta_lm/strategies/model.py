@@ -46,7 +46,12 @@ class Pasta:
     """A model that answers prompts with any strategy."""
 
     def __init__(
-        self, engine: TorchEngine, *, router: sot.Router | None = None, guess: Guess | None = None
+        self,
+        engine: TorchEngine,
+        *,
+        router: sot.Router | None = None,
+        guess: Guess | None = None,
+        is_served: bool = False,
     ) -> None:
         """Use a loaded model.
 
@@ -54,8 +59,10 @@ class Pasta:
             engine: The engine of the model.
             router: Decides which prompts get a skeleton under strategy 'sot-router'.
             guess: The draft model of strategy 'draft-model'.
+            is_served: Whether stock servers decode: no forced tokens, no weights, no cache here.
         """
         self.engine = engine
+        self.is_served = is_served
         self.router = router
         self.guess = guess
         self._printed_notes: set[str] = set()
@@ -117,16 +124,22 @@ class Pasta:
     ) -> Pasta:
         """Use a model that stock servers hold (vLLM, SGLang, llama.cpp's); no weights are read.
 
+        The servers are asked whether they hold it. Of several, one that answers is enough.
+
         Args:
             addresses: Their URLs, separated by commas.
             source: The model's folder or hub id, for its tokenizer and its training.
             dialect: 'vllm', 'sglang' or 'llama.cpp'; None: the servers are asked.
-            allow_inexact: Decode a model that was trained for other positions, or another join.
+            allow_inexact: Decode a model that was trained for other positions, or another join,
+                and one that does not end a promise.
 
         Raises:
             MissingExtraError: httpx2 or transformers is not installed.
             ModelNotFoundError: the source has no configuration and tokenizer.
             UsageError: no address, or an unknown dialect.
+            EndpointError: a server refuses all requests, or does not say of which kind it is.
+            RemoteError: no server answers.
+            ModelError: a server has another tokenizer or other tags, or was not taught.
         """
         try:
             from pasta_lm.engines.completions import CompletionsEngine, connect
@@ -137,7 +150,9 @@ class Pasta:
             raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         servers = connect(addresses, dialect=dialect)
         engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
-        return cls(engine)  # type: ignore[arg-type]  # it has no pool; not every verb can take it
+        engine.check()
+        router = read_router(Path(source))
+        return cls(engine, router=router, is_served=True)  # type: ignore[arg-type]  # no pool
 
     @property
     def has_tag_pieces(self) -> bool:
