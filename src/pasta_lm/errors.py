@@ -116,3 +116,9 @@ class BrokenAnswerError(RemoteError):
 def cause(error: Exception) -> str:
     """Return the cause of a failed read or write without system codes and without the path."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which stopped the others."""
+    first = errors.exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

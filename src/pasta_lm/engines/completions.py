@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.in_flight import Begun, Put, RequestsInFlight, first_error
+from pasta_lm.engines.in_flight import Begun, Put, RequestsInFlight
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.streamed_response import StreamedResponse
@@ -29,6 +29,7 @@ from pasta_lm.errors import (
     RemoteError,
     RequestError,
     UsageError,
+    first_error,
 )
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.join import Join

@@ -178,9 +178,3 @@ class RequestsInFlight(Generic[C]):
             await self._decode(self._cluster, request, put, begin)
         except Exception as exc:  # raised, or told, where the events are read
             self._items.put((number, Failed(exc)))
-
-
-def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, which stopped the others."""
-    first = errors.exceptions[0]
-    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

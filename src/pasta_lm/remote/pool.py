@@ -10,8 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from pasta_lm.errors import EndpointError, RemoteError, RequestError
-from pasta_lm.remote.background import first_error
+from pasta_lm.errors import EndpointError, RemoteError, RequestError, first_error
 from pasta_lm.remote.budget import Budget, Tokens
 from pasta_lm.remote.chat import ChatReply, ChatRequest
 from pasta_lm.remote.client import ChatClient
