@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm.cli.bench_engine import engine
+from pasta_lm.cli.bench_load import load
 from pasta_lm.cli.flags import option
 from pasta_lm.cli.tables import number, print_table
 
@@ -45,6 +46,7 @@ def bench() -> None:
 
 
 app.command()(engine)
+app.command()(load)
 
 
 @app.command()

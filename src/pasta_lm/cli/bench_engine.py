@@ -56,8 +56,8 @@ def engine(
     from pasta_lm.strategies.model import BUILTIN, resolve
 
     settings = EngineBenchmark(
-        rows=_numbers("--rows", rows),
-        contexts=_numbers("--context", context),
+        rows=numbers("--rows", rows),
+        contexts=numbers("--context", context),
         peers=tuple(peers.split(",")) if peers != NOTHING else (),
         num_cpu_threads=threads,
     )
@@ -83,7 +83,8 @@ def engine(
         _print(found)
 
 
-def _numbers(flag: str, given: str) -> tuple[int, ...]:
+def numbers(flag: str, given: str) -> tuple[int, ...]:
+    """Read a list of numbers from a flag; anything else is a ``UsageError``."""
     try:
         return tuple(int(part) for part in given.split(","))
     except ValueError:
