@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pasta_lm.cli.evaluate import Set
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import Device, Dtype, Model, option, require_one_of
+from pasta_lm.cli.flags import (
+    AllowInexact,
+    Device,
+    Dialect,
+    Dtype,
+    Engine,
+    Model,
+    option,
+    require_engine,
+    require_one_of,
+    require_served,
+)
+
+if TYPE_CHECKING:
+    from pasta_lm.serve.backends import Backend
+    from pasta_lm.serve.settings import ServeRecipe
 
 
 def serve(
@@ -45,9 +60,14 @@ def serve(
     ] = False,
     dtype: Dtype = None,
     device: Device = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     changes: Set = None,
 ) -> None:
     """Serve a model to OpenAI clients.
+
+    With --engine, servers that hold the model decode, and this one has the API, page and limits.
 
     SIGTERM or Ctrl-C refuses new requests and finishes the running ones; a second signal ends at
     once. The log is JSON lines on standard error.
@@ -56,21 +76,22 @@ def serve(
     from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import create_app
-    from pasta_lm.serve.backends import TorchBackend
     from pasta_lm.serve.server import log_as_json, make_server
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
-    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
+    from pasta_lm.strategies.model import STRATEGIES
 
+    require_engine(engine, dialect, allow_inexact=allow_inexact)
     key = _read_key(api_key)
     check_exposure(host, key, allows_everyone=allow_unauthenticated)
     named = [] if strategy is None else [f"strategy={strategy}"]
     found = read_recipe(recipe, ServeRecipe, [*(changes or []), *named])
     require_one_of("--strategy", found.strategy, STRATEGIES)
     silence_libraries()
-    loaded = Pasta.from_pretrained(
-        model or BUILTIN, dtype=dtype, device=device, pool_tokens=found.pool_tokens
-    )
-    backend = TorchBackend(loaded, str(model or BUILTIN))
+    if engine is None:
+        backend = _local(model, dtype, device, found)
+    else:
+        source = require_served(model, dtype=dtype, device=device)
+        backend = _served(source, engine, dialect, allow_inexact=allow_inexact)
     app = create_app(
         backend,
         found,
@@ -84,6 +105,26 @@ def serve(
     server.run()
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
+
+
+def _local(
+    model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe
+) -> Backend:
+    """Load a model into the local engine."""
+    from pasta_lm.serve.backends import TorchBackend
+    from pasta_lm.strategies.model import BUILTIN, Pasta
+
+    loaded = Pasta.from_pretrained(
+        model or BUILTIN, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens
+    )
+    return TorchBackend(loaded, str(model or BUILTIN))
+
+
+def _served(source: str, engine: str, dialect: str | None, *, allow_inexact: bool) -> Backend:
+    """Connect to the servers that hold a model, and check them."""
+    from pasta_lm.serve.served import served_backend
+
+    return served_backend(engine, source, dialect=dialect, allow_inexact=allow_inexact)
 
 
 def _read_key(given: str | None) -> str | None:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pasta_lm.remote.streaming import Connection, StockServer
 
 SERVERS = "servers"
+MAX_RESPONSES = 64
+"""Responses of each server that are decoded at once unless said otherwise; others wait here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class CompletionsEngine:
         *,
         allow_inexact: bool = False,
         checks: bool = True,
+        max_responses: int | None = None,
     ) -> None:
         """Keep the servers; nothing is sent.
 
@@ -84,6 +87,8 @@ class CompletionsEngine:
             allow_inexact: Decode requests with other positions, or with another join, as if they
                 had those that a server can compute; also on a model that was not taught.
             checks: Whether a server must show that it holds the model before it is used.
+            max_responses: Responses that are decoded at once, on all servers together; others
+                wait here, not in the servers. None: 64 for each server.
 
         Raises:
             UsageError: there is no server.
@@ -92,6 +97,7 @@ class CompletionsEngine:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
         self.servers = tuple(servers)
         self.loaded = loaded
+        self.max_responses = max_responses or MAX_RESPONSES * len(self.servers)
         self._allow_inexact = allow_inexact
         self._checks = checks
 
@@ -163,7 +169,7 @@ class CompletionsEngine:
             if self._checks:
                 await check_server(connection, self.loaded, checks_tags=not self._allow_inexact)
 
-        return cluster_of(self.servers, check)
+        return cluster_of(self.servers, check, self.max_responses)
 
     async def _decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
         try:

@@ -13,8 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pasta_lm.errors import PastaError, RemoteError
 from pasta_lm.remote.streaming import Connection, StockServer
 
-MAX_RESPONSES = 64
-"""Responses of each server that are decoded at once; others wait here, not there."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 
@@ -25,10 +23,10 @@ Check = Callable[[Connection], Awaitable[None]]
 class Cluster:
     """Connections to all servers; belongs to one event loop."""
 
-    def __init__(self, connections: Sequence[Connection], check: Check) -> None:
+    def __init__(self, connections: Sequence[Connection], check: Check, max_responses: int) -> None:
         self._connections = connections
         self._check = check
-        self._gate = asyncio.Semaphore(MAX_RESPONSES * len(connections))
+        self._gate = asyncio.Semaphore(max_responses)
         self._watches: dict[Connection, asyncio.Task[None]] = {}
 
     async def meet(self) -> None:
@@ -105,11 +103,19 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster_of(servers: Sequence[StockServer], check: Check) -> AsyncIterator[Cluster]:
-    """Connect to servers for the running event loop; errors as those of ``Cluster.meet``."""
+async def cluster_of(
+    servers: Sequence[StockServer], check: Check, max_responses: int
+) -> AsyncIterator[Cluster]:
+    """Connect to servers for the running event loop; errors as those of ``Cluster.meet``.
+
+    Args:
+        servers: At least one.
+        check: What a server must pass.
+        max_responses: Responses on all servers together; others wait here.
+    """
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(one.connected()) for one in servers]
-        cluster = Cluster(opened, check)
+        cluster = Cluster(opened, check, max_responses)
         try:
             await cluster.meet()
             yield cluster

@@ -5,7 +5,7 @@ All calls but ``prepare`` come from the engine's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Lock
@@ -19,6 +19,8 @@ from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import STRATEGIES
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.response import Response
+    from pasta_lm.engines.vocabulary import Vocabulary
     from pasta_lm.strategies.model import Pasta
 
 Messages = Sequence[Mapping[str, str]]
@@ -107,6 +109,47 @@ class Backend(Protocol):
         """Return the used share of the cache, from 0 to 1."""
 
 
+def requested(model: Pasta, prompt: Prompt, params: SamplingParams) -> Request:
+    """Return a model's request for a prompt.
+
+    Raises:
+        RequestError: the prompt is empty, or its ids are those of tags.
+        UsageError: an unknown strategy.
+    """
+    ids = prompt.content if isinstance(prompt.content, TokenIds) else None
+    request = model.request(
+        "ids" if isinstance(prompt.content, TokenIds) else prompt.content,
+        params,
+        strategy=prompt.strategy,
+        positions=prompt.positions,
+        continues=isinstance(prompt.content, str | TokenIds),
+    )
+    if ids is None:
+        return request
+    for piece, token in model.engine.loaded.vocabulary.piece_ids.items():
+        if token in ids:
+            raise RequestError(
+                f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
+                hint="encode the prompt without the tags, or send it as a text",
+            )
+    return replace(request, prompt=ids)
+
+
+def spelling(vocabulary: Vocabulary, token_id: int) -> bytes:
+    """Return a token's bytes; for tags and special tokens, those of their spelling."""
+    if found := vocabulary.token_bytes(token_id):
+        return found
+    return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
+
+
+def threads_of(responses: Iterable[Response]) -> Threads:
+    """Return the threads of a request's samples by what they do."""
+    states = [one.state for response in responses for one in response.interpreter.threads]
+    num_alive = sum(state is not ThreadState.ENDED for state in states)
+    num_running = sum(state is ThreadState.RUNNING for state in states)
+    return Threads(num_running, num_alive - num_running)
+
+
 class TorchBackend:
     """The local engine."""
 
@@ -131,10 +174,7 @@ class TorchBackend:
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
-        vocabulary = self._engine.loaded.vocabulary
-        if found := vocabulary.token_bytes(token_id):
-            return found
-        return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
+        return spelling(self._engine.loaded.vocabulary, token_id)
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a plain text."""
@@ -144,17 +184,7 @@ class TorchBackend:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
         from pasta_lm.engines.torch.active_request import check_request
 
-        ids = prompt.content if isinstance(prompt.content, TokenIds) else None
-        request = self._model.request(
-            "ids" if isinstance(prompt.content, TokenIds) else prompt.content,
-            params,
-            strategy=prompt.strategy,
-            positions=prompt.positions,
-            continues=isinstance(prompt.content, str | TokenIds),
-        )
-        if ids is not None:
-            self._refuse_tags(ids)
-            request = replace(request, prompt=ids)
+        request = requested(self._model, prompt, params)
         check_request(request, self._engine.loaded)
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
@@ -167,14 +197,6 @@ class TorchBackend:
             )
         tokens = min(max_tokens, room)
         return replace(request, params=replace(request.params, max_tokens=tokens))
-
-    def _refuse_tags(self, ids: TokenIds) -> None:
-        for piece, token in self._engine.loaded.vocabulary.piece_ids.items():
-            if token in ids:
-                raise RequestError(
-                    f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
-                    hint="encode the prompt without the tags, or send it as a text",
-                )
 
     @property
     def has_work(self) -> bool:
@@ -203,17 +225,8 @@ class TorchBackend:
 
     def threads(self) -> Mapping[int, Threads]:
         """Return the threads of each unfinished request."""
-        counts = {}
-        for number, active in self._engine.active.items():
-            states = [
-                thread.state
-                for response in active.responses
-                for thread in response.interpreter.threads
-            ]
-            num_alive = sum(state is not ThreadState.ENDED for state in states)
-            num_running = sum(state is ThreadState.RUNNING for state in states)
-            counts[number] = Threads(num_running, num_alive - num_running)
-        return counts
+        active = self._engine.active.items()
+        return {number: threads_of(one.responses) for number, one in active}
 
     @property
     def cache_usage(self) -> float:

@@ -284,7 +284,8 @@ class EngineLoop:
             if isinstance(event, Failed):
                 log.error("a response failed in a step", exc_info=event.error)
                 if number in self._running:
-                    self._fail(self._running[number], internal())
+                    told = event.error if isinstance(event.error, ApiError) else internal()
+                    self._fail(self._running[number], told)
             else:
                 batches[number].append(event)
         items: list[tuple[ResponseStream, Item]] = []

@@ -1,0 +1,171 @@
+"""The server in front of stock servers: their answers, its limits, and servers that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.completions import CompletionsEngine, ServedModel
+from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.language.document import Document, parse
+from pasta_lm.remote.streaming import StockServer
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.served import ServedBackend
+from pasta_lm.strategies.model import Pasta
+from pasta_lm.testing.stock_server import StockFaults, StockTestServer
+from tests.serve.conftest import client_of, post, run, streamed, text_of
+from tests.stock import QUICK, playing
+from tests.taught import taught
+
+VOCABULARY = taught("byte_level")
+EOS = 1
+PATH = "/v1/chat/completions"
+
+
+def asked(number: int, **changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"question {number}"}], **changes}
+
+
+def document(number: int) -> Document:
+    return parse(
+        f'{number}:<promise topic="one" tokens="1"/><async> first {number}</async> and '
+        f'<promise topic="two" tokens="1"/><async> second {number}</async><sync/> done {number}.'
+    )
+
+
+def written(number: int) -> tuple[list[int], EncodedDocument]:
+    prompt = VOCABULARY.encode_prompt(asked(number)["messages"])
+    return prompt, VOCABULARY.encode_document(document(number))
+
+
+def stock(faults: StockFaults | None = None, port: int = 0) -> StockTestServer:
+    next_token = playing(VOCABULARY, EOS, *map(written, range(8)))
+    return StockTestServer(next_token, EOS, faults=faults, port=port)
+
+
+def backend_at(*servers: StockTestServer) -> ServedBackend:
+    found = [StockServer(one.url, timeout_s=5, policy=QUICK) for one in servers]
+    engine = CompletionsEngine(found, ServedModel(VOCABULARY, frozenset({EOS})))
+    model = Pasta(engine, is_served=True)  # type: ignore[arg-type]
+    return ServedBackend(model, engine, "cluster")
+
+
+@contextmanager
+def served(*faults: StockFaults) -> Iterator[tuple[ServedBackend, list[StockTestServer]]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(stock(one)) for one in faults or (StockFaults(),)]
+        backend = backend_at(*servers)
+        stack.callback(backend.close)
+        yield backend, servers
+
+
+def test_an_answer_is_that_of_the_servers_in_reading_order() -> None:
+    with served() as (backend, _):
+        app = create_app(backend)
+        whole = post(PATH, asked(1, pasta={"tags": "keep"}), app=app).json()
+        assert whole["choices"][0]["message"]["content"] == document(1).program
+        assert whole["model"] == "cluster"
+    with served() as (backend, _):
+        reply = post(
+            PATH, asked(1, stream=True, pasta={"stream": "events"}), app=create_app(backend)
+        )
+        pieces = streamed(reply)
+    assert text_of(pieces) == document(1).plain_text
+    events = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
+    assert {event["thread"] for event in events} == {0, 1, 2}
+    kinds = [event["kind"] for event in events]
+    assert kinds.count("started") == kinds.count("ended") == 3
+
+
+def test_many_responses_are_spread_over_the_servers_and_nothing_is_mixed() -> None:
+    async def together(backend: ServedBackend) -> list[str]:
+        async with client_of(create_app(backend)) as client:
+            bodies = [asked(number % 8, n=1 + number % 2) for number in range(24)]
+            replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
+            return [
+                choice["message"]["content"]
+                for reply in replies
+                for choice in reply.json()["choices"]
+            ]
+
+    with served(StockFaults(), StockFaults(pause_s=0.005)) as (backend, servers):
+        texts = run(together(backend))
+        assert all(server.prompts for server in servers)
+        assert not backend.has_work
+        assert not backend.threads()
+    expected = [
+        document(number % 8).plain_text for number in range(24) for _ in range(1 + number % 2)
+    ]
+    assert texts == expected
+
+
+def test_a_client_that_leaves_takes_all_its_completions_with_it(
+    until: Callable[[Callable[[], bool]], None],
+) -> None:
+    async def leave(backend: ServedBackend, server: StockTestServer) -> None:
+        async with client_of(create_app(backend)) as client:
+            asking = asyncio.ensure_future(client.post(PATH, json=asked(1)))
+            while server.num_open < 2:  # main and a block
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            while backend.has_work:
+                await asyncio.sleep(0.01)
+            # Another one is answered as ever.
+            other = await client.post(PATH, json=asked(2))
+            assert other.json()["choices"][0]["message"]["content"] == document(2).plain_text
+
+    with served(StockFaults(pause_s=0.05)) as (backend, (server,)):
+        run(leave(backend, server))
+        until(lambda: server.num_open == 0)
+
+
+def test_a_server_that_is_killed_ends_its_responses_and_is_used_again_when_it_is_back() -> None:
+    async def kill(backend: ServedBackend, server: StockTestServer) -> None:
+        async with client_of(create_app(backend)) as client:
+            asking = asyncio.ensure_future(client.post(PATH, json=asked(1, stream=True)))
+            while server.num_open < 2:
+                await asyncio.sleep(0.01)
+            server.__exit__()
+            pieces = streamed(await asking)
+            error = pieces[-1]["error"]
+            assert (error["type"], error["code"]) == ("unavailable", "backend_lost")
+            assert "127.0.0.1" not in error["message"]
+            shown = text_of([one for one in pieces if "choices" in one])
+            assert document(1).plain_text.startswith(shown)
+            refused = await client.post(PATH, json=asked(2))
+            assert refused.status_code == 503
+            assert "Retry-After" in refused.headers
+            assert (await client.get("/health")).json() == {"status": "ok"}
+            with stock(port=server.server_port):
+                found = await client.post(PATH, json=asked(2))
+            assert found.json()["choices"][0]["message"]["content"] == document(2).plain_text
+
+    with served(StockFaults(pause_s=0.05)) as (backend, (server,)):
+        run(kill(backend, server))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"repetition_penalty": 1.2},
+        {"logprobs": True},
+        {"pasta": {"positions": "predict"}},
+        {"pasta": {"positions": "rotate"}},
+    ],
+)
+def test_what_servers_cannot_compute_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with served() as (backend, (server,)):
+        num_asked = len(server.prompts)
+        reply = post(PATH, asked(1, **wrong), app=create_app(backend))
+        assert reply.status_code == 400, reply.text
+        assert len(server.prompts) == num_asked
+
+
+def test_the_model_tells_that_servers_decode() -> None:
+    with served() as (backend, _):
+        facts = dict(backend.facts)
+    assert facts["device"] == facts["dtype"] == "servers"
