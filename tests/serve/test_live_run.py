@@ -96,9 +96,10 @@ def test_what_was_told_is_not_changed_by_what_comes() -> None:
 
 
 def traced(pieces: list[dict[str, Any]], kind: str, sample: int = 0) -> list[Any]:
-    """Return the runs, or parts of them, in the events of a kind."""
+    """Return the runs, or their news, in the events of a kind."""
     told = [one for one in pieces if one.get("pasta", {}).get("kind") == kind]
-    return [one["pasta"].get("run") for one in told if one["choices"][0]["index"] == sample]
+    key = {"traced": "news", "finished": "run"}[kind]
+    return [one["pasta"].get(key) for one in told if one["choices"][0]["index"] == sample]
 
 
 @pytest.mark.parametrize("trace", [True, False])

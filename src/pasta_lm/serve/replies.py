@@ -205,7 +205,7 @@ class Reply:
             if isinstance(event, Finished):
                 facts |= self._figures(event.answer)
             elif isinstance(event, Traced):
-                facts["run"] = self._live_run(sample).take(event.news)
+                facts["news"] = self._live_run(sample).take(event.news)
             yield {**self._piece(sample, {"content": content}), "pasta": facts}
 
     def _live_run(self, sample: int) -> LiveRun:

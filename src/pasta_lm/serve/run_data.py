@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, TypedDict
 
 from pasta_lm.interpreter.trace import (
+    Role,
     SyncRecord,
     ThreadRecord,
     TokenRecord,
@@ -25,7 +26,7 @@ class TokenData(TypedDict):
 
     thread: int
     text: str
-    role: str
+    role: str  # content, topic or tag; "given": what a prefix, which is fed, gives the answer
     decoded: int  # the pass that wrote it; -1 is the prefill
     fed: int | None  # the pass that fed it
     critical: bool  # whether it is on the critical path
@@ -198,7 +199,7 @@ def _token(reading: RunReading, token: TokenRecord) -> TokenData:
     return {
         "thread": token.thread,
         "text": reading.spelling.get(id(token), token.text),
-        "role": token.role.value,
+        "role": "given" if token.role is Role.TAG and token.text else token.role.value,
         "decoded": token.decoded_step,
         "fed": token.fed_step,
         "critical": False,

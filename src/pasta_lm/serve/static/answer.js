@@ -1,6 +1,11 @@
 // The answer of a run as text, in the order of reading: plain, or with its tags.
+//
+// Each thread has a box. A promise's block stands in its parent's box, between two parts of the
+// parent's text; so a live run only ever adds at the end of boxes.
 
 import { chip, element, look, visible } from "./elements.js";
+
+const LONG = 2000; // characters of a token that is set in pieces: a browser breaks no endless line
 
 export class AnswerView {
   constructor(stage, root, { withTags, label }) {
@@ -15,7 +20,8 @@ export class AnswerView {
     root.addEventListener("pointerover", (event) => this.stage.hover(this.threadAt(event.target)));
     root.addEventListener("pointerleave", () => this.stage.hover(null));
     root.addEventListener("keydown", (event) => this.press(event));
-    stage.on("run grow", () => this.build());
+    stage.on("run", () => this.build());
+    stage.on("grow", () => this.extend());
     stage.on("time", () => this.showTime());
     stage.on("hover pick", () => this.showFocus());
     stage.on("pick", () => this.showPick());
@@ -23,60 +29,95 @@ export class AnswerView {
   }
 
   build() {
+    this.run = this.stage.run;
+    this.source = this.run.tokens;
+    this.boxes = new Map(); // by thread: {node, part}
     this.parts = [];
-    this.tokens = []; // in the order of reading
     this.spans = new Map(); // by token
-    for (const { thread, tokens, isStart } of this.stage.run.parts()) {
-      const shown = tokens.filter((one) => this.withTags || one.role === "content");
-      if (shown.length === 0 && !(isStart && thread)) continue;
-      this.parts.push({ thread, node: this.part(thread, shown, isStart) });
-    }
-    this.root.replaceChildren(...this.parts.map((one) => one.node));
-    const byTime = this.tokens.toSorted((one, other) => one.decoded - other.decoded);
-    this.byTime = byTime.map((token) => [token.decoded, this.spans.get(token)]);
-    this.numShown = 0;
+    this.byTime = [];
+    this.numBuilt = this.numShown = 0;
     this.tips = [];
-    this.showTime();
-    this.showFocus();
-    this.showPick();
+    this.root.replaceChildren();
+    if (this.run.threads.length) this.boxOf(0);
+    this.extend();
   }
 
-  part(thread, tokens, isStart) {
-    const { hue, mark } = look(thread);
-    const part = element("bdi", { class: `part ${hue} line-${mark}`, "data-thread": thread });
-    if (isStart && thread && !this.withTags) part.append(chip(this.stage.run.threads[thread]));
-    for (const token of tokens) {
+  // Add the tokens that have come.
+  extend() {
+    const { tokens } = this.run;
+    if (tokens !== this.source) return this.build(); // the stored form has other tokens
+    for (; this.numBuilt < tokens.length; this.numBuilt++) this.add(tokens[this.numBuilt]);
+    this.showTime();
+    this.showFocus();
+    if (this.stage.picked) this.showPick();
+    return undefined;
+  }
+
+  shows({ role }) {
+    return this.withTags || role === "content" || role === "given";
+  }
+
+  // The box of a thread; a new one stands at the end of its parent's.
+  boxOf(thread) {
+    if (this.boxes.has(thread)) return this.boxes.get(thread);
+    const box = { thread, node: element("span", { class: "unborn" }), part: null };
+    const parent = thread ? this.boxOf(this.run.threads[thread].parent) : null;
+    (parent?.node ?? this.root).append(box.node);
+    if (parent) parent.part = null;
+    this.boxes.set(thread, box);
+    if (thread && !this.withTags) this.partOf(box).append(chip(this.run.threads[thread]));
+    return box;
+  }
+
+  partOf(box) {
+    if (box.part) return box.part;
+    const { hue, mark } = look(box.thread);
+    const node = element("bdi", { class: `part ${hue} line-${mark}`, "data-thread": box.thread });
+    box.part = node;
+    box.node.append(node);
+    this.parts.push({ thread: box.thread, node });
+    return node;
+  }
+
+  add(token) {
+    const box = this.boxOf(token.thread);
+    if (this.shows(token)) {
       const span = element("span", { class: `token ${token.role} off`, "data-number": token.number });
-      span.textContent = visible(token.text);
+      const text = visible(token.text);
+      if (text.length <= LONG) span.textContent = text;
+      else span.append(...pieces(text));
       this.spans.set(token, span);
-      this.tokens.push(token);
-      part.append(span);
+      this.byTime.push([token.decoded, span]);
+      this.partOf(box).append(span);
     }
-    return part;
+    if (token.forks !== null) this.boxOf(token.forks);
   }
 
   showTime() {
-    const { stage, byTime } = this;
-    const pass = stage.passOf(stage.run);
+    const { stage, run, byTime } = this;
+    const pass = stage.passOf(run);
     while (this.numShown < byTime.length && byTime[this.numShown][0] + 1 <= pass) {
       byTime[this.numShown++][1].classList.remove("off");
     }
     while (this.numShown > 0 && byTime[this.numShown - 1][0] + 1 > pass) {
       byTime[--this.numShown][1].classList.add("off");
     }
-    const tips = pass >= stage.run.passes ? [] : stage.run.threads.map((thread) => this.tip(thread, pass));
+    const isOver = run.isOver && pass >= run.passes;
+    const tips = isOver ? [] : run.threads.map((thread) => this.tip(thread, pass));
     this.tips.forEach((span) => span?.classList.remove("tip"));
     tips.forEach((span) => span?.classList.add("tip"));
     this.tips = tips;
-    for (const { thread, node } of this.parts) {
-      node.classList.toggle("unborn", (stage.run.threads[thread].tokens[0]?.decoded ?? Infinity) + 1 > pass);
+    for (const { thread, node } of this.boxes.values()) {
+      node.classList.toggle("unborn", (run.threads[thread].tokens[0]?.decoded ?? Infinity) + 1 > pass);
     }
   }
 
   // The token at which a thread writes now: the last one, if another follows.
   tip(thread, pass) {
-    const token = this.stage.run.written(thread.id, Math.floor(pass));
-    return token && token.index + 1 < thread.tokens.length ? this.spans.get(token) : undefined;
+    const token = this.run.written(thread.id, Math.floor(pass));
+    const isLast = token && token.index + 1 === thread.tokens.length;
+    const goesOn = token && (!isLast || (!this.run.isOver && thread.finish_reason === null));
+    return goesOn ? this.spans.get(token) : undefined;
   }
 
   showFocus() {
@@ -89,7 +130,7 @@ export class AnswerView {
     const token = this.stage.picked?.token ?? null;
     this.root.classList.toggle("inspected", token !== null);
     for (const [other, span] of this.spans) {
-      const isSeen = token !== null && other.index < this.stage.run.numSeen(token, other.thread);
+      const isSeen = token !== null && other.index < this.run.numSeen(token, other.thread);
       span.classList.toggle("seen", isSeen);
       span.classList.toggle("picked", other === token);
     }
@@ -105,7 +146,7 @@ export class AnswerView {
   click(event) {
     const span = event.target.closest?.(".token");
     if (!span) return this.stage.pick(this.threadAt(event.target));
-    const token = this.stage.run.tokens[Number(span.dataset.number)];
+    const token = this.run.tokens[Number(span.dataset.number)];
     if (!getSelection().isCollapsed) return undefined; // text is being copied
     return this.stage.pick(token.thread, token);
   }
@@ -114,6 +155,22 @@ export class AnswerView {
     const count = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!count) return;
     event.preventDefault();
-    this.stage.move(this.tokens.filter((one) => !this.spans.get(one).classList.contains("off")), count);
+    const spans = [...this.root.querySelectorAll(".token:not(.off)")];
+    this.stage.move(spans.map((span) => this.run.tokens[Number(span.dataset.number)]), count);
   }
+}
+
+// A text in pieces that are laid out one by one, and only where they are looked at.
+function pieces(text) {
+  const found = [];
+  for (let [at, end] = [0, 0]; at < text.length; at = end) {
+    end = at + LONG;
+    if (isLow(text.charCodeAt(end))) end += 1; // a pair of surrogates stays together
+    found.push(element("span", { class: "piece" }, text.slice(at, end)));
+  }
+  return found;
+}
+
+function isLow(unit) {
+  return unit >= 0xdc00 && unit <= 0xdfff;
 }

@@ -53,6 +53,12 @@ export function chip(thread) {
   return element("span", { class: `chip ${hue} mark-${mark}`, "aria-hidden": "true" }, number);
 }
 
+// A figure with its name; an empty place if there is none, so that figures of runs stand in columns.
+export function figure(value, name) {
+  if (value === null || value === undefined) return element("span", { class: "figure" });
+  return element("span", { class: "figure" }, element("strong", {}, String(value)), ` ${name}`);
+}
+
 export function plural(count, noun) {
   return `${count} ${noun}${count === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 }

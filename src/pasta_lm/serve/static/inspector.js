@@ -2,6 +2,7 @@
 
 import { called, chip, element, nameOf, plural, visible } from "./elements.js";
 
+const MAX_NAMED = 8; // threads that a sentence names
 const HINT = "Pick a word, a tag or a bar: the page shows what its thread could see when it wrote it.";
 
 export class InspectorView {
@@ -33,7 +34,7 @@ export class InspectorView {
   }
 
   ofToken(run, thread, token) {
-    const kind = { content: "token", topic: "topic token", tag: "tag" }[token.role];
+    const kind = { content: "token", given: "token of the request", topic: "topic token", tag: "tag" }[token.role];
     const pass = token.decoded < 0 ? "the prefill" : `pass ${token.decoded}`;
     const critical = token.critical ? ", on the critical path" : "";
     const place = `${kind} ${token.index + 1} of ${thread.tokens.length} of ${called(thread)}, written in ${pass}${critical}.`;
@@ -44,17 +45,26 @@ export class InspectorView {
   sight(run, thread, token) {
     const row = run.seenBy(token);
     if (!row) return ["The trace does not tell what it could see."];
-    const seen = [plural(row.prompt, "token") + " of the prompt"];
-    const hidden = [];
+    const own = [plural(row.prompt, "token") + " of the prompt"];
+    const [seen, hidden] = [[], []];
     for (const other of run.threads) {
       const count = run.numSeen(token, other.id);
-      const name = other.id === thread.id ? "its own" : called(other);
+      const name = called(other);
       const written = other.tokens.filter((one) => one.decoded < token.decoded).length;
-      if (count) seen.push(other.id === thread.id ? `the ${count} before it of its own` : `${count} of ${name}`);
-      if (other.id !== thread.id && written > count) hidden.push(`${written - count} of ${name}`);
+      if (count && other.id === thread.id) own.push(`the ${count} before it of its own`);
+      else if (count) seen.push([count, name]);
+      if (other.id !== thread.id && written > count) hidden.push([written - count, name]);
     }
-    const sentence = [element("strong", {}, "Its thread could see "), `${seen.join(", ")}.`];
-    if (hidden.length) sentence.push(element("strong", {}, " Written by then, but hidden from it: "), `${hidden.join(", ")}.`);
+    const sentence = [element("strong", {}, "Its thread could see "), `${[...own, ...listed(seen)].join(", ")}.`];
+    if (hidden.length) sentence.push(element("strong", {}, " Written by then, but hidden from it: "), `${listed(hidden).join(", ")}.`);
     return sentence;
   }
+}
+
+// Counts of threads as words; of many threads the last ones in one sum.
+function listed(counts) {
+  const [named, rest] = counts.length > MAX_NAMED ? [counts.slice(0, MAX_NAMED - 1), counts.slice(MAX_NAMED - 1)] : [counts, []];
+  const words = named.map(([count, name]) => `${count} of ${name}`);
+  if (rest.length) words.push(`${rest.reduce((sum, [count]) => sum + count, 0)} of ${rest.length} more threads`);
+  return words;
 }

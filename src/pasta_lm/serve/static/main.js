@@ -1,4 +1,4 @@
-// The page: reads the runs that stand in it and puts the views together.
+// The page: reads the runs that stand in it, or asks the server, and puts the views together.
 
 import { AnswerView } from "./answer.js";
 import { InspectorView } from "./inspector.js";
@@ -23,15 +23,19 @@ function emptied(id) {
   return fresh;
 }
 
+// Put the views of runs on the page; more runs may be added to the stage that is returned.
 function showRuns(runs) {
   if (current) current.isClosed = true;
   const stage = new Stage(runs);
   current = stage;
-  byId("main").hidden = false;
-  new FactsView(stage, byId("title"), byId("facts"));
+  byId("main").hidden = byId("keys").hidden = false;
+  if (stored) new FactsView(stage, byId("title"), byId("facts"));
   new Player(stage, emptied("player"));
   emptied("timeline");
-  runs.forEach((run) => new TimelineView(stage, run, byId("timeline")));
+  const timelines = runs.map((run) => new TimelineView(stage, run, byId("timeline")));
+  stage.on("runs", () => {
+    runs.slice(timelines.length).forEach((run) => timelines.push(new TimelineView(stage, run, byId("timeline"))));
+  });
   new InspectorView(stage, emptied("inspector"));
   new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
   new AnswerView(stage, emptied("written"), { withTags: true, label: "Written form" });
@@ -52,6 +56,6 @@ const stored = byId("runs");
 if (stored) {
   showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
 } else {
-  byId("main").hidden = true;
-  new AskForm(byId("ask"), showRuns);
+  byId("main").hidden = byId("keys").hidden = true;
+  new AskForm(byId("ask"), byId("facts"), showRuns);
 }

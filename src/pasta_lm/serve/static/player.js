@@ -21,6 +21,7 @@ export class Player {
     this.clock.addEventListener("change", () => stage.setClock(this.clock.value));
     document.addEventListener("keydown", (event) => this.press(event));
     stage.on("time clock run", () => this.show());
+    stage.on("clock", () => { this.clock.value = stage.clock; });
     this.show();
   }
 

@@ -1,4 +1,4 @@
-// One run: its threads, tokens and clock. A stored run comes whole; a live one token by token.
+// One run: its threads, tokens and clock. A stored run comes whole; a live one pass by pass.
 //
 // Pass s occupies [s, s + 1] on the clock of passes; what it wrote is there from s + 1 on. The
 // prefill is pass -1. What a token could see and what is critical is stored, never computed here.
@@ -14,19 +14,41 @@ export class Run {
     this.threads = [];
     this.tokens = [];
     this.syncs = [];
+    this.isComplete = false;
+    this.isOver = false; // complete, or given up
+    this.data = null; // the stored form
     this.asked = null; // of a live run: {messages}, what the server was asked
     this.annotated = null; // its answer in the annotator form, if the server told it
   }
 
   static stored(data) {
-    const run = new Run(data.name, data.facts);
-    run.prefill_s = data.prefill_s;
-    run.step_s = data.step_s;
-    data.threads.forEach((thread) => run.addThread(thread));
-    data.tokens.forEach((token) => run.addToken(token));
-    run.syncs = data.syncs;
-    run.annotated = data.annotated;
+    const run = new Run(data.name);
+    run.complete(data);
     return run;
+  }
+
+  // Take what one pass of a live run has added.
+  take({ kind, prefill_s, step_s, threads, tokens, fed, syncs, seen }) {
+    this.facts.kind = kind;
+    this.prefill_s = prefill_s;
+    this.step_s.push(...step_s);
+    threads.forEach((thread) => this.addThread(thread));
+    tokens.forEach((token) => this.addToken(token));
+    for (const [number, pass] of fed) this.tokens[number].fed = pass;
+    this.syncs.push(...syncs);
+    for (const { thread, ...row } of seen) (this.threads[thread].seen ??= []).push(row);
+  }
+
+  // Take the stored form. What is there already stays, so that what is picked stays picked.
+  complete(data) {
+    const isSame = ({ thread, text }, index) => data.tokens[index]?.thread === thread && data.tokens[index].text === text;
+    if (!this.tokens.every(isSame)) [this.threads, this.tokens] = [[], []];
+    const { facts, prefill_s, step_s, syncs, annotated = null } = data;
+    Object.assign(this, { facts, prefill_s, step_s, syncs, annotated, data, isComplete: true, isOver: true });
+    data.threads.slice(this.threads.length).forEach((thread) => this.addThread(thread));
+    data.tokens.slice(this.tokens.length).forEach((token) => this.addToken(token));
+    data.threads.forEach(({ finish_reason, seen }, id) => Object.assign(this.threads[id], { finish_reason, seen }));
+    data.tokens.forEach(({ decoded, fed, critical }, number) => Object.assign(this.tokens[number], { decoded, fed, critical }));
   }
 
   addThread({ id, parent = null, topic = null, promised = null, finish_reason = null, seen = null }) {
@@ -99,25 +121,5 @@ export class Run {
       else found.push([fed, fed + 1]);
     }
     return found;
-  }
-
-  // The tokens as they are read, in parts of one thread: a block stands behind its promise.
-  parts() {
-    const parts = [];
-    const add = (thread) => {
-      let part = { thread, tokens: [], isStart: true };
-      parts.push(part);
-      for (const token of this.threads[thread].tokens) {
-        part.tokens.push(token);
-        if (token.forks === null) continue;
-        add(token.forks);
-        part = { thread, tokens: [], isStart: false };
-        parts.push(part);
-      }
-      const forked = new Set(this.threads[thread].tokens.map((token) => token.forks));
-      this.threads[thread].children.filter((child) => !forked.has(child)).forEach(add);
-    };
-    if (this.threads.length) add(0);
-    return parts;
   }
 }

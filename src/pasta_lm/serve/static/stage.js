@@ -5,9 +5,9 @@ export class Stage extends EventTarget {
     super();
     this.runs = runs;
     this.run = runs.at(-1);
-    const isTimed = runs.every((run) => run.facts.kind !== "simulated");
-    this.clock = runs.length > 1 && isTimed ? "seconds" : "passes";
+    this.clock = this.isTimed && runs.length > 1 ? "seconds" : "passes";
     this.now = this.end;
+    this.follows = true; // the time shown is the end, also while the end moves on
     this.isGrowing = false;
     this.isClosed = false; // other views stand on the page by now
     this.hovered = null; // a thread's number
@@ -20,6 +20,23 @@ export class Stage extends EventTarget {
 
   tell(name) {
     this.dispatchEvent(new Event(name));
+  }
+
+  get isTimed() {
+    return this.runs.every((run) => run.facts.kind !== "simulated");
+  }
+
+  // The run that the others are compared with.
+  get reference() {
+    return this.runs.find((run) => run.facts.strategy === "sequential") ?? this.runs[0];
+  }
+
+  // How many times as fast as the reference a run was; null if that is not known yet.
+  speedup(run) {
+    const { reference } = this;
+    if (run === reference || !run.isComplete || !reference.isComplete) return null;
+    const length = (one) => (this.isTimed ? one.facts.wall_s : one.passes);
+    return length(reference) / length(run);
   }
 
   endOf(run) {
@@ -41,16 +58,26 @@ export class Stage extends EventTarget {
 
   goTo(now) {
     this.now = Math.max(0, Math.min(this.end, now));
+    this.follows = this.now >= this.end;
     this.tell("time");
   }
 
-  // More of a live run has come: show all of it.
+  // One more run has begun.
+  add(run) {
+    this.runs.push(run);
+    this.tell("runs");
+    if (this.isTimed && this.clock === "passes") this.setClock("seconds");
+    this.grow();
+  }
+
+  // More of a live run has come: show all of it, unless the reader has gone back.
   grow() {
     if (this.isGrowing) return;
     this.isGrowing = true;
     requestAnimationFrame(() => {
       this.isGrowing = false;
-      this.now = this.end;
+      if (this.isClosed) return;
+      if (this.follows) this.now = this.end;
       this.tell("grow");
       this.tell("time");
     });
@@ -63,10 +90,10 @@ export class Stage extends EventTarget {
 
   setClock(clock) {
     const pass = this.passOf(this.run);
-    const isOver = this.now >= this.end;
+    const { follows } = this;
     this.clock = clock;
     this.tell("clock");
-    this.goTo(isOver ? this.end : this.place(this.run, pass));
+    this.goTo(follows ? this.end : this.place(this.run, pass));
   }
 
   hover(thread) {

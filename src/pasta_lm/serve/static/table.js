@@ -1,18 +1,19 @@
 // The figures of a run in a line, and the run as a table: the picture in words.
 
-import { called, element, nameOf, plural, visible } from "./elements.js";
+import { called, element, figure, nameOf, plural, visible } from "./elements.js";
 
 export class FactsView {
   constructor(stage, title, root) {
     this.stage = stage;
     this.title = title;
     this.root = root;
-    stage.on("run", () => this.show());
+    stage.on("run grow", () => this.show());
     this.show();
   }
 
   show() {
-    const { facts, threads } = this.stage.run;
+    const { run, runs } = this.stage;
+    const { facts, threads } = run;
     this.title.textContent = visible([facts.strategy ?? "run", facts.model].filter(Boolean).join(" · "));
     document.title = `${this.title.textContent} · pasta-lm`;
     const figures = [
@@ -23,8 +24,8 @@ export class FactsView {
       ["time", facts.kind === "simulated" ? "simulated" : facts.wall_s && `${facts.wall_s.toFixed(2)} s`],
     ].filter(([, value]) => value !== undefined);
     if (facts.kind !== "generated" && facts.kind !== "simulated") figures.push(["kind", facts.kind]);
-    this.root.replaceChildren(...figures.map(([name, value]) =>
-      element("span", { class: "figure" }, element("b", {}, String(value)), ` ${name}`)));
+    // Several runs have their figures above their timelines.
+    this.root.replaceChildren(...(runs.length > 1 ? [] : figures.map(([name, value]) => figure(value, name))));
   }
 }
 
@@ -34,12 +35,14 @@ export class TableView {
   constructor(stage, root) {
     this.stage = stage;
     this.root = root;
-    stage.on("run", () => this.show());
+    stage.on("run grow", () => this.show());
+    root.ontoggle = () => this.show();
     this.show();
   }
 
   show() {
     const { run } = this.stage;
+    if (!this.root.open) return;
     const heads = HEADINGS.map((name) => element("th", { scope: "col" }, name));
     const table = element("table", {},
       element("thead", {}, element("tr", {}, ...heads)),

@@ -1,11 +1,12 @@
 // The timeline of one run: a bar for each thread over the passes, its forks, syncs and waits.
 
-import { chip, drawn, element, look, nameOf, plural } from "./elements.js";
+import { chip, drawn, element, figure, look, nameOf, plural } from "./elements.js";
 
 const TICKS = 8;
 const FEW = 12;
 const MANY = 28;
 const MAX_GHOST = 2.2; // rows keep their width: a longer ghost bar ends at the edge
+const ROOM = 1.3; // a live run gets room in steps of this factor, so that its bars seldom shrink
 
 export class TimelineView {
   constructor(stage, run, root) {
@@ -13,14 +14,13 @@ export class TimelineView {
     this.run = run;
     this.labels = element("ol", { class: "labels" });
     this.picture = drawn("svg", { class: "picture", role: "img" });
-    this.heading = element("h2", { class: "run-name" });
     this.root = element("div", { class: "timeline" }, this.labels, this.picture);
-    root.append(...(stage.runs.length > 1 ? [this.nameButton()] : []), this.root);
+    root.append(this.heading(), this.root);
     this.buildLabels();
     this.picture.addEventListener("pointermove", (event) => this.point(event));
     this.picture.addEventListener("pointerleave", () => this.stage.hover(null));
     this.picture.addEventListener("click", (event) => this.click(event));
-    stage.on("clock", () => this.draw());
+    stage.on("clock runs", () => this.draw());
     stage.on("grow", () => this.grow());
     stage.on("time", () => this.showTime());
     stage.on("hover pick run", () => this.showFocus());
@@ -32,13 +32,36 @@ export class TimelineView {
     this.draw();
   }
 
-  nameButton() {
+  // The name of the run, which picks it, and its figures; one run alone has them in the header.
+  heading() {
     const button = element("button", { type: "button", class: "run-name" }, this.run.name);
+    const figures = element("p", { class: "run-figures" });
+    const heading = element("div", { class: "run-heading" }, button, figures);
     button.addEventListener("click", () => this.stage.show(this.run));
-    const show = () => button.setAttribute("aria-pressed", String(this.stage.run === this.run));
-    this.stage.on("run", show);
+    const show = () => {
+      heading.hidden = this.stage.runs.length === 1 && this.run.asked === null;
+      button.setAttribute("aria-pressed", String(this.stage.run === this.run));
+      figures.replaceChildren(...this.figures());
+    };
+    this.stage.on("run runs grow clock", show);
     show();
-    return button;
+    return heading;
+  }
+
+  figures() {
+    const { run, stage } = this;
+    if (!run.isComplete) return [run.isOver ? "stopped" : "is being decoded"];
+    const { facts } = run;
+    const speedup = stage.speedup(run);
+    const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
+    return [
+      [isTimed ? `${facts.wall_s.toFixed(2)} s` : "simulated", isTimed ? "" : "clock"],
+      [speedup && `${speedup.toFixed(2)}×`, `the speed of ${stage.reference.name}`],
+      [facts.parallelism.toFixed(2), "parallelism"],
+      [facts.critical_path, "critical path"],
+      [facts.num_content_tokens, "tokens"],
+      [isTimed ? (facts.num_content_tokens / facts.wall_s).toFixed(1) : null, "tokens/s"],
+    ].map(([value, name]) => figure(value, name));
   }
 
   get rowHeight() {
@@ -49,14 +72,20 @@ export class TimelineView {
 
   // The bar of the same answer written by one thread has no clock, only a number of tokens.
   get hasGhost() {
-    return this.stage.clock === "passes" && this.run.threads.length > 1;
+    return this.stage.clock === "passes" && this.run.threads.length > 1 && this.run.isComplete;
   }
 
   get domain() {
     const { runs, clock, end } = this.stage;
-    if (clock === "seconds") return end;
+    if (clock === "seconds") return this.room(end);
     const ghosts = runs.map((run) => (run.threads.length > 1 ? run.facts.num_content_tokens ?? 0 : 0));
-    return Math.max(end, Math.min(MAX_GHOST * end, Math.max(...ghosts)));
+    return Math.max(this.room(end), Math.min(MAX_GHOST * end, Math.max(...ghosts)));
+  }
+
+  // As much as is to be drawn; more while a run goes on.
+  room(end) {
+    if (this.stage.runs.every((run) => run.isOver)) return end;
+    return ROOM ** Math.ceil(Math.log(Math.max(end, 0.1) * 1.05) / Math.log(ROOM));
   }
 
   x(pass) {
@@ -114,7 +143,7 @@ export class TimelineView {
   describe() {
     const { facts, threads, syncs } = this.run;
     return `${plural(threads.length, "thread")} over ${plural(this.run.passes, "pass")}, `
-      + `${plural(syncs.length, "sync")}, critical path ${facts.critical_path}. The table below says the same in words.`;
+      + `${plural(syncs.length, "sync")}, critical path ${facts.critical_path ?? "not known yet"}. The table below says the same in words.`;
   }
 
   row(thread) {
@@ -129,6 +158,9 @@ export class TimelineView {
       row.append(this.box("bar", first, last, y, height));
       if (mark) row.append(this.box("mark", first, last, y, height, `url(#mark-${mark})`));
     });
+    const [, end] = stretches.at(-1) ?? [];
+    const waits = !this.run.isOver && thread.finish_reason === null && end < this.run.passes;
+    if (waits) row.append(this.box("waits", end, this.run.passes, y + height * 0.2, height * 0.6));
     return row;
   }
 
@@ -197,19 +229,18 @@ export class TimelineView {
   finish() {
     const x = this.x(this.run.passes);
     const line = drawn("line", { x1: x - 1, x2: x - 1, y1: 0, y2: this.rows });
+    if (!this.run.isComplete) return drawn("g", { class: "finish" });
     const isRight = x + 90 < this.width;
     if (!isRight) return drawn("g", { class: "finish" }, line);
     return drawn("g", { class: "finish" }, line, drawn("text", { x: x + 6, y: this.y(0) + 4 }, this.ending()));
   }
 
-  // How this run ends, against the first one where there are several.
+  // How this run ends, against the one that it is compared with.
   ending() {
-    const [first] = this.stage.runs;
-    if (first !== this.run) {
-      const ratio = this.stage.endOf(first) / this.stage.endOf(this.run);
-      return ratio >= 1 ? `${ratio.toFixed(2)}× sooner` : `${(1 / ratio).toFixed(2)}× later`;
-    }
-    return this.stage.clock === "seconds" ? `${this.stage.endOf(this.run).toFixed(2)} s` : plural(this.run.passes, "pass");
+    const { stage, run } = this;
+    const ratio = run === stage.reference || !stage.reference.isComplete ? null : stage.endOf(stage.reference) / stage.endOf(run);
+    if (ratio !== null) return ratio >= 1 ? `${ratio.toFixed(2)}× sooner` : `${(1 / ratio).toFixed(2)}× later`;
+    return stage.clock === "seconds" ? `${stage.endOf(run).toFixed(2)} s` : plural(run.passes, "pass");
   }
 
   showTime() {
@@ -217,7 +248,7 @@ export class TimelineView {
     const x = Math.min(this.x(this.run.passes), (this.stage.now / this.domain) * this.width);
     this.future.setAttribute("x", x);
     this.future.setAttribute("width", Math.max(0, this.x(this.run.passes) - x - 2));
-    const isOver = this.stage.now >= this.stage.endOf(this.run);
+    const isOver = this.run.isOver && this.stage.now >= this.stage.endOf(this.run);
     this.playhead.setAttribute("transform", `translate(${x} 0)`);
     this.playhead.classList.toggle("over", isOver);
   }
