@@ -134,6 +134,28 @@ def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatc
     assert (found == expected).float().mean() > 0.98  # a sum in float32 may fall on a tie
 
 
+@pytest.mark.skipif(not kernels.has_bfloat16(), reason="this CPU has no bfloat16 instructions")
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 40])
+def test_packed_bfloat16_weights_multiply_any_number_of_rows(
+    num_rows: int, has_bias: bool, has_residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
+    torch.manual_seed(num_rows)
+    weight, x = torch.randn(40, 64).bfloat16(), torch.randn(1, num_rows, 64).bfloat16()
+    bias = torch.randn(40).bfloat16() if has_bias else None
+    residual = torch.randn(1, num_rows, 40).bfloat16() if has_residual else None
+    expected = x.double() @ weight.double().t()
+    for added in (bias, residual):
+        expected = expected if added is None else expected + added.double()
+    linear = Linear([weight], [bias])
+    found = linear(x, residual)
+    assert linear._packed is not None
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, atol=0.13, rtol=2**-7)
+
+
 @pytest.mark.parametrize("has_weight", [False, True])
 def test_the_norm_is_the_root_mean_square_norm(has_weight: bool) -> None:
     torch.manual_seed(0)
