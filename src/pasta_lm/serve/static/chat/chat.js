@@ -1,0 +1,281 @@
+// The chat: questions go to the server, its answers onto the page; one answer at a time.
+
+import { element, plural, visible } from "../elements.js";
+import { EXAMPLES } from "../examples.js";
+import { Answering } from "./answering.js";
+import { Conversation, shown } from "./conversation.js";
+import { keep, kept } from "./keeping.js";
+import { Settings } from "./settings.js";
+import { Refused, answerPieces, servedModel } from "./stream.js";
+import { TurnView, button } from "./turn.js";
+import { watch } from "./watch.js";
+
+const NEAR_END = 120; // pixels: who reads the end of the page follows it
+const NUM_EXAMPLES = 4;
+const MAX_TOLD = 2000; // characters of an answer that a screen reader is told at once
+const SHOWN_MS = 2000;
+const NO_COPY = "The browser lets only pages of this machine or of https copy: mark the text instead.";
+const TOO_LONG = "This conversation is too long to be kept over a reload. Export it to keep it.";
+const SAME_ANSWER = "At temperature 0 the same strategy writes the same answer: see the settings.";
+
+class Chat {
+  constructor() {
+    this.log = byId("turns");
+    this.question = byId("question");
+    this.send = byId("send");
+    this.settings = new Settings(byId("settings"));
+    this.conversation = new Conversation();
+    this.views = [];
+    this.stopping = null; // while an answer is written: what stops it
+    byId("ask").addEventListener("submit", (event) => this.submit(event));
+    this.question.addEventListener("keydown", (event) => this.press(event));
+    byId("new").addEventListener("click", () => this.startAnew());
+    byId("as-markdown").addEventListener("click", () => this.download("md", this.conversation.toMarkdown()));
+    byId("as-json").addEventListener("click", () => this.download("json", JSON.stringify(this.conversation, null, 2)));
+    byId("examples").append(...EXAMPLES.slice(0, NUM_EXAMPLES).map((text) => button(text, () => this.takeExample(text))));
+    this.settings.root.addEventListener("change", () => this.keep());
+    this.settings.key.addEventListener("change", () => this.meetModel());
+    addEventListener("pagehide", () => this.leave());
+    this.restore();
+    this.meetModel();
+  }
+
+  restore() {
+    const found = kept();
+    if (found) {
+      this.conversation = found.conversation;
+      this.settings.restore(found.settings);
+    }
+    this.show();
+  }
+
+  async meetModel() {
+    try {
+      const { id, pasta } = await servedModel(this.settings.key.value);
+      byId("model").textContent = visible(id);
+      this.settings.offer(pasta.strategies, pasta.limits);
+      this.settings.summarise();
+    } catch (error) {
+      const isLocked = error.status === 401;
+      byId("model").textContent = isLocked ? "This server wants an API key: see the settings." : visible(error.message);
+    }
+  }
+
+  // The turns from one on, anew.
+  show(from = 0) {
+    const { turns } = this.conversation;
+    this.views.splice(from).forEach((view) => view.root.remove());
+    for (const turn of turns.slice(from)) {
+      const view = new TurnView(turn, this.views.length + 1, this.acts);
+      this.views.push(view);
+      this.log.append(view.root);
+    }
+    byId("empty").hidden = turns.length > 0;
+    for (const name of ["new", "as-markdown", "as-json"]) byId(name).disabled = turns.length === 0;
+    this.showWriting();
+  }
+
+  // While an answer is written, nothing may change the conversation.
+  showWriting() {
+    const isWriting = this.stopping !== null;
+    this.send.textContent = isWriting ? "Stop" : "Ask";
+    for (const one of document.querySelectorAll("[data-changes]")) {
+      one.disabled = isWriting || one.hasAttribute("data-end");
+    }
+  }
+
+  get acts() {
+    return {
+      again: (turn) => this.again(turn),
+      copy: (text, pressed) => this.copy(text, pressed),
+      edit: (turn, question) => this.vary(turn, question),
+      retry: (turn) => this.answer(turn),
+      show: (turn, index, name) => this.showVariant(turn, index, name),
+      watch,
+    };
+  }
+
+  press(event) {
+    if (event.key === "Escape" && this.stopping) this.stop();
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (!this.stopping) byId("ask").requestSubmit();
+  }
+
+  submit(event) {
+    event.preventDefault();
+    if (this.stopping) return this.stop();
+    const question = this.question.value.trim();
+    if (!question) return this.question.focus();
+    if (!this.settings.check()) return undefined;
+    this.question.value = "";
+    this.say("");
+    const turn = this.conversation.ask(question);
+    this.show(this.views.length);
+    return this.answer(turn);
+  }
+
+  takeExample(text) {
+    this.question.value = text;
+    this.question.focus();
+    byId("ask").requestSubmit();
+  }
+
+  again(turn) {
+    const { asked } = shown(turn).answer;
+    const isSame = asked.temperature === 0 && asked.strategy === this.settings.strategy.value;
+    if (isSame && Number(this.settings.temperature.value) === 0) this.say(SAME_ANSWER);
+    return this.vary(turn);
+  }
+
+  vary(turn, question) {
+    if (this.stopping || !this.settings.check()) return undefined;
+    this.conversation.vary(turn, question);
+    this.show(this.conversation.turns.indexOf(turn));
+    this.send.focus();
+    return this.answer(turn);
+  }
+
+  showVariant(turn, index, name) {
+    turn.shown = index;
+    const place = this.conversation.turns.indexOf(turn);
+    this.show(place);
+    this.views[place].focus(name);
+    this.keep();
+  }
+
+  async answer(turn) {
+    if (this.stopping) return;
+    const variant = shown(turn);
+    const view = this.views[this.conversation.turns.indexOf(turn)];
+    const answering = new Answering(this.settings.asked(variant.seed));
+    variant.answer = answering.answer;
+    this.answering = answering;
+    this.stopping = new AbortController();
+    this.showWriting();
+    const grow = this.inFrames(view.follow(answering.run));
+    this.toEnd();
+    const error = await this.follow(turn, answering, grow);
+    const isStopped = error?.name === "AbortError";
+    answering.end(isStopped ? "stopped" : "failed", error && !isStopped ? error.message : null);
+    this.stopping = this.answering = null;
+    const isFollowed = isAtEnd();
+    view.showAnswer();
+    this.showWriting();
+    if (isFollowed) this.toEnd();
+    this.tell(answering.answer);
+    if (error?.status === 401) this.settings.askForKey();
+    this.keep();
+  }
+
+  // Take the pieces of an answer; return the error that ended it, or null.
+  async follow(turn, answering, grow) {
+    const messages = this.conversation.messagesFor(turn, this.settings.system.value);
+    const [key, { signal }] = [this.settings.key.value, this.stopping];
+    try {
+      for await (const piece of answerPieces({ messages, asked: answering.asked, key, signal })) {
+        answering.take(piece);
+        grow();
+      }
+      return answering.answer.state === "finished" ? null : new Refused("The server sent no whole answer.");
+    } catch (error) {
+      return error;
+    }
+  }
+
+  // What does something at most once a frame, and keeps the end of the page in sight.
+  inFrames(act) {
+    let isDue = false;
+    return () => {
+      if (isDue) return;
+      isDue = true;
+      requestAnimationFrame(() => {
+        isDue = false;
+        if (!this.stopping) return;
+        const isFollowed = isAtEnd();
+        act();
+        if (isFollowed) this.toEnd();
+      });
+    };
+  }
+
+  toEnd() {
+    scrollTo({ top: document.documentElement.scrollHeight });
+  }
+
+  stop() {
+    this.stopping?.abort();
+  }
+
+  // The page goes away: what an answer has so far stays.
+  leave() {
+    this.answering?.end("stopped");
+    this.keep();
+  }
+
+  startAnew() {
+    this.stop();
+    this.conversation = new Conversation();
+    this.show();
+    this.keep();
+    this.question.focus();
+  }
+
+  keep() {
+    if (!keep(this.conversation, this.settings)) this.say(TOO_LONG);
+  }
+
+  async copy(text, pressed) {
+    const isCopied = await copied(text);
+    this.say(isCopied ? "" : NO_COPY);
+    pressed.textContent = isCopied ? "Copied" : "Not copied";
+    setTimeout(() => { pressed.textContent = "Copy"; }, SHOWN_MS);
+  }
+
+  download(ending, text) {
+    const address = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
+    element("a", { href: address, download: `conversation.${ending}` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+
+  // One sentence under the question, which a screen reader hears.
+  say(sentence) {
+    byId("said").textContent = sentence;
+  }
+
+  // A finished answer, for screen readers.
+  tell({ state, text }) {
+    if (state === "failed") return; // its place is an alert
+    const more = text.length > MAX_TOLD ? " …" : "";
+    const count = plural(text.split(/\s+/).filter(Boolean).length, "word");
+    byId("heard").textContent = `${state === "stopped" ? "Stopped" : "Answered"}, ${count}: ${visible(text.slice(0, MAX_TOLD))}${more}`;
+  }
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false; // only a page of this machine or of https may
+  }
+}
+
+function isAtEnd() {
+  return innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+function switchTheme() {
+  const { classList } = document.documentElement;
+  const wasDark = classList.contains("dark")
+    || (!classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
+  classList.toggle("dark", !wasDark);
+  classList.toggle("light", wasDark);
+}
+
+byId("theme").addEventListener("click", switchTheme);
+new Chat();

@@ -1,0 +1,89 @@
+// A conversation: its turns, the variants of each, and what is sent and exported of them.
+//
+// A turn has variants, {question, answer, next}: asking again or editing a question adds one. What
+// was said after a variant hangs on it (next), so that every earlier variant stays reachable.
+// Knows nothing of the page or the server.
+
+export class Conversation {
+  constructor(first = null) {
+    this.first = first;
+  }
+
+  // The turns that are shown, from the first to the last.
+  get turns() {
+    const turns = [];
+    for (let turn = this.first; turn; turn = shown(turn).next) turns.push(turn);
+    return turns;
+  }
+
+  // Every variant, shown or not.
+  *variants(turn = this.first) {
+    for (const variant of turn?.variants ?? []) {
+      yield variant;
+      yield* this.variants(variant.next);
+    }
+  }
+
+  ask(question) {
+    const turn = { variants: [], shown: 0 };
+    const last = this.turns.at(-1);
+    this.vary(turn, question);
+    if (last) shown(last).next = turn;
+    else this.first = turn;
+    return turn;
+  }
+
+  // Add a variant, which is shown from now on. Its number is its seed.
+  vary(turn, question = shown(turn).question) {
+    const seed = turn.variants.length;
+    turn.variants.push({ question, seed, answer: null, next: null });
+    turn.shown = seed;
+  }
+
+  // The messages that ask for the answer of a turn. Questions without an answer are left out.
+  messagesFor(asked, system = "") {
+    const messages = system.trim() ? [message("system", system)] : [];
+    for (const turn of this.turns) {
+      const { question, answer } = shown(turn);
+      if (turn === asked) return [...messages, message("user", question)];
+      if (answer?.text) messages.push(message("user", question), message("assistant", answer.text));
+    }
+    return messages;
+  }
+
+  toMarkdown() {
+    const parts = this.turns.flatMap((turn, index) => {
+      const { question, answer } = shown(turn);
+      const mark = answer?.state === "finished" ? "" : "\n\n(stopped)";
+      return [`## Question ${index + 1}`, question, `## Answer ${index + 1}`, `${answer?.text ?? ""}${mark}`];
+    });
+    return `${parts.join("\n\n")}\n`;
+  }
+
+  // The whole conversation without its runs: the messages as they stand, and every variant.
+  toJSON() {
+    const messages = this.turns.flatMap((turn) => {
+      const { question, answer } = shown(turn);
+      return [message("user", question), message("assistant", answer?.text ?? "")];
+    });
+    return { messages, turns: plain(this.first) };
+  }
+}
+
+export function shown(turn) {
+  return turn.variants[turn.shown];
+}
+
+function message(role, content) {
+  return { role, content };
+}
+
+// A tree of turns without runs and errors.
+function plain(turn) {
+  if (!turn) return null;
+  const variants = turn.variants.map(({ question, seed, answer, next }) => {
+    const { text = "", state = "stopped", model, asked, figures } = answer ?? {};
+    return { question, seed, answer: { text, state, model, asked, figures }, next: plain(next) };
+  });
+  return { shown: turn.shown, variants };
+}

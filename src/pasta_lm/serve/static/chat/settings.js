@@ -1,0 +1,78 @@
+// How the next question is asked: strategy, temperature, tokens, a system message, the key.
+
+import { element } from "../elements.js";
+
+const STRATEGIES = ["pasta", "sequential"]; // until the server tells those of its model
+const KEPT = ["strategy", "temperature", "tokens", "system"]; // never the key
+
+export class Settings {
+  constructor(root) {
+    this.strategy = element("select", {});
+    this.temperature = element("input", { type: "number", min: 0, max: 2, step: 0.05, value: 0, required: "" });
+    this.tokens = element("input", { type: "number", min: 1, step: 1, value: 1024, required: "" });
+    this.system = element("textarea", { rows: 2, placeholder: "None" });
+    this.key = element("input", { type: "password", autocomplete: "off", placeholder: "None" });
+    this.offer(STRATEGIES);
+    this.summary = element("summary", {});
+    this.fields = element("div", { class: "option-fields" },
+      label("Strategy", this.strategy),
+      label("Temperature", this.temperature),
+      label("Tokens at most", this.tokens),
+      label("API key", this.key),
+      label("System message", this.system));
+    this.root = element("details", { class: "options" }, this.summary, this.fields);
+    this.root.addEventListener("change", () => this.summarise());
+    root.append(this.root);
+    this.summarise();
+  }
+
+  // Offer these strategies; the chosen one stays.
+  offer(names, limits = {}) {
+    const chosen = this.strategy.value;
+    this.strategy.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    this.strategy.value = names.includes(chosen) ? chosen : names[0];
+    if (!limits.tokens) return;
+    this.tokens.max = limits.tokens;
+    if (Number(this.tokens.value) > limits.tokens) this.tokens.value = limits.tokens;
+  }
+
+  summarise() {
+    const { strategy, temperature, tokens } = this;
+    this.summary.textContent = `${strategy.value} · temperature ${temperature.value} · ${tokens.value} tokens`;
+  }
+
+  // Whether all values can be sent; if not, the browser points at the wrong one.
+  check() {
+    const wrong = [this.temperature, this.tokens].find((field) => !field.checkValidity());
+    if (!wrong) return true;
+    this.root.open = true;
+    return wrong.reportValidity();
+  }
+
+  askForKey() {
+    this.root.open = true;
+    this.key.focus();
+  }
+
+  asked(seed) {
+    const [temperature, tokens] = [Number(this.temperature.value), Number(this.tokens.value)];
+    return { strategy: this.strategy.value, temperature, max_tokens: tokens, seed };
+  }
+
+  toJSON() {
+    return Object.fromEntries(KEPT.map((name) => [name, this[name].value]));
+  }
+
+  restore(values = {}) {
+    for (const name of KEPT) {
+      if (typeof values[name] !== "string") continue;
+      if (name === "strategy") this.offer([...new Set([...STRATEGIES, values.strategy])]);
+      this[name].value = values[name];
+    }
+    this.summarise();
+  }
+}
+
+function label(name, field) {
+  return element("label", {}, name, field);
+}

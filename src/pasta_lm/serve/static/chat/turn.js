@@ -1,0 +1,127 @@
+// One turn on the page: the question, its answer live or finished, the line of figures, the buttons.
+
+import { element, visible } from "../elements.js";
+import { Run } from "../run.js";
+import { shown } from "./conversation.js";
+import { figures } from "./figures.js";
+import { LiveText } from "./live_text.js";
+import { markdown } from "./markdown.js";
+import { Strip } from "./strip.js";
+
+export class TurnView {
+  // ``acts`` has what the buttons do: again, copy, edit, retry, show, watch.
+  constructor(turn, number, acts) {
+    this.turn = turn;
+    this.acts = acts;
+    this.question = element("div", { class: "question" });
+    this.text = element("div", { class: "reply-text" });
+    this.side = element("div", { class: "reply-side" });
+    this.foot = element("div", { class: "reply-foot" });
+    this.heading = element("h2", { class: "for-readers", id: `turn-${number}`, tabindex: "-1" }, `Question ${number}`);
+    this.root = element("article", { class: "turn", "aria-labelledby": `turn-${number}` },
+      this.heading, this.question, element("div", { class: "reply" }, this.text, this.side, this.foot));
+    this.showQuestion();
+    this.showAnswer();
+  }
+
+  get variant() {
+    return shown(this.turn);
+  }
+
+  showQuestion() {
+    const edit = button("Edit", () => this.editQuestion(), { "data-changes": "" });
+    const said = element("p", { class: "said" }, visible(this.variant.question));
+    this.question.replaceChildren(said, edit);
+  }
+
+  editQuestion() {
+    const field = element("textarea", { rows: 3, "aria-label": "The question", required: "" });
+    field.value = this.variant.question;
+    const form = element("form", { class: "edit" }, field,
+      element("button", { type: "submit", "data-changes": "" }, "Ask again"),
+      button("Cancel", () => this.leaveEditing()));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (field.value.trim()) this.acts.edit(this.turn, field.value.trim());
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.leaveEditing();
+    });
+    this.question.replaceChildren(form);
+    field.focus();
+  }
+
+  leaveEditing() {
+    this.showQuestion();
+    this.question.querySelector("button").focus();
+  }
+
+  // Follow an answer while it is written; return what shows the rest of it.
+  follow(run) {
+    const live = new LiveText(run, element("div", { class: "live" }));
+    const strip = new Strip(run, { isLive: true });
+    this.text.replaceChildren(live.root);
+    this.side.replaceChildren(strip.root);
+    this.foot.replaceChildren(element("p", { class: "figures" }, "…"));
+    return () => {
+      live.grow();
+      strip.grow();
+    };
+  }
+
+  showAnswer() {
+    const { answer } = this.variant;
+    this.text.replaceChildren();
+    this.side.replaceChildren();
+    this.foot.replaceChildren();
+    if (!answer) return;
+    if (answer.text) this.text.append(element("div", { class: "markdown" }, markdown(answer.text)));
+    if (answer.state === "failed") this.text.append(this.failure(answer));
+    if (answer.state === "stopped") this.text.append(element("p", { class: "mark" }, "Stopped: the text ends here."));
+    if (answer.run) this.side.append(new Strip(Run.stored(answer.run), { isLive: false }).root);
+    if (answer.figures) this.foot.append(figures(answer));
+    this.foot.append(this.buttons(answer));
+  }
+
+  failure(answer) {
+    return element("div", { class: "failed", role: "alert" },
+      element("p", {}, visible(answer.error)),
+      button("Retry", () => this.acts.retry(this.turn), { "data-changes": "" }));
+  }
+
+  buttons(answer) {
+    const row = element("div", { class: "acts", role: "group", "aria-label": "This answer" });
+    if (this.turn.variants.length > 1) row.append(this.switcher());
+    if (answer.text) row.append(button("Copy", (event) => this.acts.copy(answer.text, event.target)));
+    if (answer.state !== "failed") row.append(button("Regenerate", () => this.acts.again(this.turn), { "data-changes": "" }));
+    if (answer.run) row.append(button("Watch", () => this.acts.watch(answer.run, this.variant.question)));
+    return row;
+  }
+
+  switcher() {
+    const { shown: index, variants } = this.turn;
+    const to = (other, name, sign) => {
+      const arrow = button(sign, () => this.acts.show(this.turn, other, name), { "aria-label": name, "data-changes": "" });
+      arrow.toggleAttribute("data-end", !variants[other]);
+      arrow.disabled = !variants[other];
+      return arrow;
+    };
+    return element("span", { class: "variants" },
+      to(index - 1, "Earlier variant", "‹"),
+      element("span", {}, `${index + 1} of ${variants.length}`),
+      to(index + 1, "Later variant", "›"));
+  }
+
+  // Give the focus to the button of this name, or else to the turn.
+  focus(name) {
+    const named = [...this.root.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === name);
+    if (named && !named.disabled) named.focus();
+    else this.heading.focus({ preventScroll: true });
+  }
+}
+
+export function button(name, act, attributes = {}) {
+  const node = element("button", { type: "button", ...attributes }, name);
+  node.addEventListener("click", act);
+  return node;
+}
