@@ -99,6 +99,8 @@ def serving(app: FastAPI) -> Iterator[tuple[Server, str]]:
     started = threading.Event()
 
     async def serve() -> None:
+        server.loop = asyncio.get_running_loop()  # type: ignore[attr-defined]
+
         async def notice() -> None:
             while not server.started:
                 await asyncio.sleep(0.01)

@@ -8,8 +8,10 @@ from typing import Any, Never
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from pasta_lm.serve.api_error import ApiError, bad_request
+from pasta_lm.serve.event_stream import CLIENT_GONE
 
 
 def parse_json(raw: bytes) -> Any:
@@ -80,7 +82,10 @@ class StrictRoute(APIRoute):
                 if kind != "application/json":
                     message = "the body must be JSON: send Content-Type: application/json"
                     raise bad_request(message, code="content_type")
-                await checked.json()
+                try:
+                    await checked.json()
+                except ClientDisconnect:
+                    return Response(status_code=CLIENT_GONE)
             return await handle(checked)
 
         return strict

@@ -17,72 +17,20 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Literal, Protocol
 
-from pasta_lm.engines.request import Failed, Finished, Request, StreamEvent
+from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import PastaError
 from pasta_lm.serve.api_error import ApiError, from_error, internal, unavailable
-from pasta_lm.serve.backends import Backend, Events
+from pasta_lm.serve.backends import Backend, Events, Prompt
+from pasta_lm.serve.response_stream import Batch, Item, ResponseStream
 from pasta_lm.serve.settings import Queue
+from pasta_lm.strategies import sequential
 
 log = logging.getLogger(__name__)
 
-MAX_FAILED_STEPS = 3  # without a good one between them; then the engine is given up
+MAX_FAILED_STEPS = 3  # without a good one between them; then the engine is tried by itself
+MAX_TRIAL_STEPS = 100  # of a request of one token
 IDLE_S = 0.25  # how often an idle thread looks at its clock
-
-Batch = list[StreamEvent]  # the events of one request in one step
-Item = Batch | ApiError | None  # None: it runs from now on
-
-
-class ResponseStream:
-    """The events of one request, a list a step; read by one reader in its event loop."""
-
-    def __init__(self, request: Request, queue: Queue) -> None:
-        self.request = request
-        self.arrived_s = time.monotonic()
-        self.started_s: float | None = None
-        self.last_text_s: float | None = None
-        self.number: int | None = None  # the engine's, while it runs there
-        self.num_unfinished = request.params.n
-        self.is_closed = False
-        self.loop = asyncio.get_running_loop()
-        self._queue = queue
-        self._items: asyncio.Queue[Item] = asyncio.Queue()
-
-    def put(self, item: Item) -> None:
-        """Take an item; called in the event loop."""
-        if self._items.qsize() > self._queue.unread_steps:
-            self._items = asyncio.Queue()
-            item = unavailable("the reader of this stream is too slow", "slow_reader")
-        self._items.put_nowait(item)
-
-    @property
-    def num_unread(self) -> int:
-        """Return how many steps wait for the reader."""
-        return self._items.qsize()
-
-    async def started(self) -> None:
-        """Wait until the request runs.
-
-        Raises:
-            ApiError: it was refused, waited too long, or the engine failed.
-        """
-        item = await self._items.get()
-        if isinstance(item, ApiError):
-            raise item
-
-    async def next(self) -> Batch:
-        """Return the events of the next step that had some.
-
-        Raises:
-            ApiError: the response failed, or nothing happened for too long.
-        """
-        try:
-            item = await asyncio.wait_for(self._items.get(), self._queue.stall_s)
-        except TimeoutError:
-            message = f"the engine did nothing for {self._queue.stall_s:g} s"
-            raise unavailable(message, "stall") from None
-        if isinstance(item, ApiError):
-            raise item
-        return item or []
+STOP_S = 5.0  # for the step that runs when the server ends
 
 
 class Observer(Protocol):
@@ -139,7 +87,12 @@ class EngineLoop:
         self._stops = True
         self._orders.put(None)
         if self._thread.is_alive():
-            self._thread.join(timeout=self._queue.stall_s)
+            self._thread.join(STOP_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the thread is there: after ``stop``, a step has not come back."""
+        return self._thread.is_alive()
 
     def drain(self) -> None:
         """Refuse new requests; end those that still run when the time for it is over."""
@@ -255,6 +208,10 @@ class EngineLoop:
             except PastaError as error:
                 self._fail(stream, from_error(error))
                 continue
+            except Exception:
+                log.exception("a request cannot begin")
+                self._fail(stream, internal())
+                continue
             self._waiting.popleft()
             self._leave_queue()
             stream.number, stream.started_s = number, time.monotonic()
@@ -271,12 +228,29 @@ class EngineLoop:
             for stream in list(self._running.values()):
                 self._fail(stream, internal())
             if self._num_failed_steps >= MAX_FAILED_STEPS:
-                raise
+                self._try_alone()
         else:
             self._num_failed_steps = 0
             self._pass_on(events)
         finally:
             self._step_began_s = None
+
+    def _try_alone(self) -> None:
+        """Decode a token of our own: requests that fail whatever runs must not end the engine.
+
+        Raises:
+            Exception: it is the engine that fails.
+        """
+        prompt = Prompt("a", strategy=sequential.NAME)
+        number = self.backend.submit(self.backend.prepare(prompt, SamplingParams(max_tokens=1)))
+        for _ in range(MAX_TRIAL_STEPS):
+            for at, event in self.backend.step():
+                if at == number and isinstance(event, Failed):
+                    raise event.error
+            if not self.backend.has_work:
+                break
+        self.backend.abort(number)
+        self._num_failed_steps = 0
 
     def _pass_on(self, events: Events) -> None:
         batches: defaultdict[int, Batch] = defaultdict(list)

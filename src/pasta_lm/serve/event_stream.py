@@ -18,6 +18,7 @@ from pasta_lm.serve.settings import Queue
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PING = b": ping\n\n"
+CLIENT_GONE = 499  # nobody reads it; it is for the log
 
 
 class ClientGone(Exception):
@@ -95,7 +96,9 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         async for body in self._bodies():
             message = {"type": "http.response.body", "body": body, "more_body": True}
-            await asyncio.wait_for(send(message), self._queue.send_s)
+            # Not ``wait_for``: before Python 3.12 it can lose a cancellation.
+            async with asyncio.timeout(self._queue.send_s):
+                await send(message)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _bodies(self) -> AsyncIterator[bytes]:

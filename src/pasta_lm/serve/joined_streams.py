@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pasta_lm.engines.request import Finished
 from pasta_lm.serve.api_error import ApiError
-from pasta_lm.serve.engine_loop import Batch, ResponseStream
+from pasta_lm.serve.response_stream import Batch, ResponseStream
 
 
 class JoinedStreams:

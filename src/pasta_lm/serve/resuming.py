@@ -19,6 +19,7 @@ from pasta_lm.serve.settings import Queue
 
 _EVENT = re.compile(r"(?:id: (\d+)\n)?.*?\n\n", re.DOTALL)
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
+_MAX_TURNS = 20  # of the event loop, for readers to take what has come
 
 
 class _Event(NamedTuple):
@@ -43,7 +44,7 @@ class Recording:
         self._max_bytes, self._num_bytes = max_bytes, 0
         self._close = close
         self._events: deque[_Event] = deque()
-        self._num_dropped = self._last_number = 0
+        self._num_dropped = self._last_number = self._num_idle = 0
         self._has_ended = False
         self._news = asyncio.Event()  # replaced whenever something comes
         self._task = asyncio.ensure_future(self._fill(texts))
@@ -79,7 +80,11 @@ class Recording:
             yield "".join(texts)
             if has_ended:
                 return
-            await news.wait()
+            self._num_idle += 1
+            try:
+                await news.wait()
+            finally:
+                self._num_idle -= 1
         yield sse(unavailable("the reader of this stream is too slow", "slow_reader").body) + DONE
 
     async def _fill(self, texts: AsyncIterator[str]) -> None:
@@ -88,10 +93,18 @@ class Recording:
                 for found in _EVENT.finditer(text):
                     self._keep(_Event(int(found[1]) if found[1] else None, found[0]))
                 self._tell()
+                await self._let_read()
         finally:
             self._has_ended = True
             self._tell()
             self._close()
+
+    async def _let_read(self) -> None:
+        """Let the readers have their turn: a burst of steps must not push events past them."""
+        for _ in range(_MAX_TURNS):
+            await asyncio.sleep(0)
+            if self._num_idle >= self.num_readers:
+                return
 
     def _keep(self, event: _Event) -> None:
         self._events.append(event)

@@ -15,18 +15,18 @@ from pasta_lm.engines.request import Request
 from pasta_lm.errors import PastaError
 from pasta_lm.serve.api_error import ApiError, bad_request, from_error, internal
 from pasta_lm.serve.backends import Backend
-from pasta_lm.serve.engine_loop import EngineLoop, ResponseStream
-from pasta_lm.serve.event_stream import ClientGone, EventStream, until_gone
+from pasta_lm.serve.engine_loop import EngineLoop
+from pasta_lm.serve.event_stream import CLIENT_GONE, ClientGone, EventStream, until_gone
 from pasta_lm.serve.guard import FACTS
 from pasta_lm.serve.joined_streams import JoinedStreams
 from pasta_lm.serve.metrics import Metrics
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.replies import DONE, Reply, sse
+from pasta_lm.serve.response_stream import ResponseStream
 from pasta_lm.serve.resuming import Recordings
 from pasta_lm.serve.settings import ServeRecipe
 
 log = logging.getLogger(__name__)
-CLIENT_GONE = 499  # nobody reads it; it is for the log
 NO_LOGPROBS = "this engine gives no log-probabilities"
 
 

@@ -1,0 +1,168 @@
+"""Many clients at once: answers that name their prompt, hasty clients, and what a server holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.engines.live_thread import LiveThread
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.language.document import Document
+from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
+from pasta_lm.serve.event_stream import EventStream
+from pasta_lm.serve.joined_streams import JoinedStreams
+from pasta_lm.serve.replies import Reply
+from pasta_lm.serve.response_stream import ResponseStream
+from pasta_lm.serve.resuming import Recording
+
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+HELD_BY_A_REQUEST = (
+    *(ResponseStream, Reply, EventStream, JoinedStreams, Recording, Response, LiveThread),
+)
+
+
+def script_of(name: str, num_blocks: int) -> Document:
+    """Return an answer of which every word names its prompt and its place."""
+    blocks = "".join(
+        f'<async topic="part {part}"> {name}/{part}/a {name}/{part}/b\u00e9\U0001f35d '
+        f"{name}/{part}/c</async>"
+        for part in range(num_blocks)
+    )
+    return parse(f"{name} begins:{blocks}<sync/> {name} ends.", "annotator")
+
+
+class ByPrompt(ScriptedBackend):
+    """A backend whose answer is made of the prompt's last word; it steps when it may."""
+
+    def __init__(self, num_blocks: int, *, pace_s: float = 0.0) -> None:
+        super().__init__(ScriptedEngine(script_of("x", 1)), capacity=1000)
+        self.num_blocks = num_blocks
+        self.pace_s = pace_s
+        self.may_step = threading.Event()
+        self._engines: dict[tuple[int, ...], ScriptedEngine] = {}
+
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+        request = super().prepare(prompt, params)
+        content = prompt.content
+        text = content if isinstance(content, str) else str(content[-1]["content"])  # type: ignore[index]
+        engine = ScriptedEngine(script_of(text.split()[-1], self.num_blocks))
+        self._engines.setdefault(tuple(request.prompt), engine)
+        return request
+
+    def submit(self, request: Request) -> int:
+        number = next(self._numbers)
+        self._running[number] = self._engines[tuple(request.prompt)].steps(request)
+        return number
+
+    def step(self) -> Events:
+        if not self.may_step.is_set():
+            time.sleep(0.002)
+            return []
+        time.sleep(self.pace_s)
+        return super().step()
+
+
+def chat(name: str, **changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"ask {name}"}], **changes}
+
+
+# A client that goes away
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When and how a client goes away: after so many bytes of either side, or some time."""
+
+    sends: float  # share of the request; 1 is all
+    reads: int
+    waits_s: float
+    resets: bool  # with a reset instead of an orderly end
+
+    @classmethod
+    def at_random(cls, rng: random.Random) -> Moment:
+        return cls(
+            sends=rng.choice([1.0, 1.0, 1.0, rng.random()]),
+            reads=rng.choice([0, 0, rng.randrange(1, 6000)]),
+            waits_s=rng.choice([0.0, rng.random() * 0.05, rng.random() * 0.3]),
+            resets=rng.random() < 0.5,
+        )
+
+
+async def go_away(url: str, path: str, body: Mapping[str, Any], moment: Moment) -> None:
+    """Send a request, or a part of one, read some of the reply, and hang up."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    whole = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    try:
+        writer.write(whole[: int(moment.sends * len(whole))])
+        await writer.drain()
+        with suppress(TimeoutError, asyncio.IncompleteReadError):
+            await asyncio.wait_for(reader.readexactly(moment.reads), 0.3)
+        await asyncio.sleep(moment.waits_s)
+    finally:
+        if moment.resets:
+            line = writer.get_extra_info("socket")
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def at_most(num: int, works: list[Callable[[], Awaitable[None]]]) -> None:
+    """Do all of it, at most so many at a time."""
+    room = asyncio.Semaphore(num)
+
+    async def one(work: Callable[[], Awaitable[None]]) -> None:
+        async with room:
+            await work()
+
+    await asyncio.gather(*map(one, works))
+
+
+# What a server holds
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds beside its memory."""
+
+    tasks: int
+    threads: int
+    files: int
+    objects: tuple[tuple[str, int], ...]  # of requests, by their class
+
+    @classmethod
+    def by(cls, server: Any) -> Held:
+        gc.collect()
+        found = Counter(
+            type(one).__name__ for one in gc.get_objects() if isinstance(one, HELD_BY_A_REQUEST)
+        )
+        return cls(
+            tasks=len(asyncio.all_tasks(server.loop)),
+            threads=threading.active_count(),
+            files=len(list(Path("/proc/self/fd").iterdir())),
+            objects=tuple(sorted(found.items())),
+        )
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds at the moment."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * 4096

@@ -1,0 +1,172 @@
+"""Many streams at once, clients that go away at any moment, and thousands of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.settings import Queue, ServeRecipe
+from tests.serve.conftest import CHAT, TEXT, run, scripted, serving, text_of
+from tests.serve.conftest import streamed as pieces_of
+from tests.serve.load import (
+    CHAT_PATH,
+    TEXT_PATH,
+    ByPrompt,
+    Held,
+    Moment,
+    at_most,
+    chat,
+    go_away,
+    resident_bytes,
+    script_of,
+)
+
+Until = Callable[[Callable[[], bool]], None]
+NUM_STREAMS, NUM_BLOCKS = 200, 7  # with main, eight threads
+EVENTS = {"stream": "events"}
+
+
+def client_of(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=None))
+
+
+def assert_is_own(reply: httpx.Response, name: str) -> None:
+    """Check that a stream is complete and that each of its threads is its own."""
+    pieces, script = pieces_of(reply), script_of(name, NUM_BLOCKS)
+    assert text_of(pieces) == script.plain_text
+    threads: defaultdict[int, str] = defaultdict(str)
+    facts = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
+    for one in facts:
+        threads[one["thread"]] += one["delta"]
+    if facts:
+        texts = [threads[number] for number in range(1, NUM_BLOCKS + 1)]
+        assert texts == ["".join(item.text for item in block.items) for block in script.blocks]
+    assert [one["finish_reason"] for one in pieces[-1]["choices"]] == ["stop"]
+
+
+def test_two_hundred_streams_of_eight_threads_are_complete_and_none_is_mixed(until: Until) -> None:
+    backend = ByPrompt(NUM_BLOCKS)
+    app = create_app(backend)
+    engine = app.state.service.engine
+
+    async def ask_all(url: str) -> None:
+        async with client_of(url) as client:
+
+            async def one(number: int) -> None:
+                options = {"pasta": EVENTS} if number % 2 else {}
+                body = chat(f"n{number}", stream=True, **options)
+                assert_is_own(await client.post(CHAT_PATH, json=body), f"n{number}")
+
+            asked = asyncio.gather(*(one(number) for number in range(NUM_STREAMS)))
+            while engine.load.num_running < NUM_STREAMS:
+                await asyncio.sleep(0.01)
+            backend.may_step.set()  # all of them run at once
+            await asked
+
+    with serving(app) as (server, url):
+        before = Held.by(server)
+        run(ask_all(url))
+        until(lambda: not engine.backend.has_work and engine.load.num_running == 0)
+        until(lambda: not server.server_state.tasks)
+        assert Held.by(server).objects == before.objects == ()
+
+
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    (CHAT_PATH, {"stream": True}),
+    (CHAT_PATH, {"stream": True, "n": 3}),
+    (CHAT_PATH, {"stream": True, "pasta": EVENTS}),
+    (CHAT_PATH, {"stream": True, "pasta": {**EVENTS, "resumable": True}}),
+    (CHAT_PATH, {}),
+    (TEXT_PATH, {"stream": True}),
+    (TEXT_PATH, {}),
+]
+
+
+def hasty(rng: random.Random, **changes: Any) -> tuple[str, dict[str, Any]]:
+    """Return a request of somebody who will not stay."""
+    path, body = rng.choice(BODIES)
+    name = f"hasty{rng.randrange(100)}"
+    prompt = {"prompt": [f"ask {name}", f"ask {name}b"]} if path == TEXT_PATH else chat(name)
+    return path, {**prompt, **body, **changes}
+
+
+def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
+    until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(19)
+    backend = ByPrompt(NUM_BLOCKS, pace_s=0.001)
+    backend.may_step.set()
+    app = create_app(backend, ServeRecipe(queue=Queue(resume_s=0.2)))
+    service = app.state.service
+
+    async def ask_all(url: str) -> int:
+        num_served, gone = 0, asyncio.Event()
+        async with client_of(url) as client:
+
+            async def stay(number: int) -> None:
+                nonlocal num_served
+                while not gone.is_set():
+                    name = f"stays{number}"
+                    reply = await client.post(CHAT_PATH, json=chat(name, stream=True))
+                    assert_is_own(reply, name)
+                    num_served += 1
+
+            staying = [asyncio.ensure_future(stay(number)) for number in range(4)]
+            going = [(*hasty(rng), Moment.at_random(rng)) for _ in range(300)]
+            await at_most(24, [lambda one=one: go_away(url, *one) for one in going])  # type: ignore[misc]
+            gone.set()
+            await asyncio.gather(*staying)
+        return num_served
+
+    with caplog.at_level(logging.WARNING), serving(app) as (server, url):
+        httpx.post(f"{url}{CHAT_PATH}", json=chat("first"))  # the threads that encode are there
+        before = Held.by(server)
+        assert run(ask_all(url)) >= 4
+        until(lambda: not (backend.has_work or service._recordings._recordings))
+        until(lambda: not (server.server_state.connections or server.server_state.tasks))
+        load = service.engine.load
+        assert (load.num_running, load.num_waiting, load.num_orphan_threads) == (0, 0, 0)
+        after = Held.by(server)
+        assert after.objects == before.objects == ()
+        assert after.tasks == before.tasks
+    errors = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not errors
+
+
+def test_after_two_thousand_requests_a_server_holds_what_it_held_before(until: Until) -> None:
+    num_each = 500
+    app = create_app(scripted())
+
+    async def ask_many(url: str, num: int) -> None:
+        async with client_of(url) as client:
+
+            async def some(worker: int) -> None:
+                for number in range(num // 10):
+                    body = {**CHAT, "max_tokens": 8, "stream": (number + worker) % 2 == 0}
+                    reply = await client.post(CHAT_PATH, json=body)
+                    assert reply.status_code == 200
+                    assert TEXT[:10] in reply.text or "Three" in reply.text
+
+            await asyncio.gather(*(some(worker) for worker in range(10)))
+
+    with serving(app) as (server, url):
+        held, objects, resident = [], [], []
+        for _ in range(2000 // num_each):
+            run(ask_many(url, num_each))
+            until(lambda: not (server.server_state.connections or server.server_state.tasks))
+            until(lambda: app.state.service.engine.load.num_running == 0)
+            held.append(Held.by(server))
+            objects.append(len(gc.get_objects()))
+            resident.append(resident_bytes())
+    assert len(set(held)) == 1, held
+    assert objects[-1] - objects[0] < num_each, objects  # less than an object each three requests
+    assert resident[-1] - resident[0] < 8 * 2**20, resident
