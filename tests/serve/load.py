@@ -84,6 +84,26 @@ def chat(name: str, **changes: Any) -> dict[str, Any]:
 # A client that goes away
 
 
+EVENTS = {"stream": "events"}
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    (CHAT_PATH, {"stream": True}),
+    (CHAT_PATH, {"stream": True, "n": 3}),
+    (CHAT_PATH, {"stream": True, "pasta": EVENTS}),
+    (CHAT_PATH, {"stream": True, "pasta": {**EVENTS, "resumable": True}}),
+    (CHAT_PATH, {}),
+    (TEXT_PATH, {"stream": True}),
+    (TEXT_PATH, {}),
+]
+
+
+def hasty(rng: random.Random, **changes: Any) -> tuple[str, dict[str, Any]]:
+    """Return a request of somebody who will not stay."""
+    path, body = rng.choice(BODIES)
+    name = f"hasty{rng.randrange(100)}"
+    prompt = {"prompt": [f"ask {name}", f"ask {name}b"]} if path == TEXT_PATH else chat(name)
+    return path, {**prompt, **body, **changes}
+
+
 @dataclass(frozen=True)
 class Moment:
     """When and how a client goes away: after so many bytes of either side, or some time."""

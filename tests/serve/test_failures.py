@@ -214,19 +214,90 @@ def test_a_response_that_takes_too_long_ends_with_an_error_and_done(
     run(wait())
 
 
-def test_a_silent_stream_is_pinged() -> None:
-    async def listen() -> str:
-        backend = Held()
-        app = create_app(backend, recipe(ping_s=0.02))
-        async with client_of(app) as client:
-            asked = asyncio.ensure_future(client.post(PATH, json=STREAM))
-            await asyncio.sleep(0.2)
-            backend.may_step.set()
-            return (await asked).text
+def test_a_step_that_hangs_is_told_to_who_runs_and_to_who_waits() -> None:
+    async def hang() -> None:
+        may_go_on = threading.Event()
 
-    text = run(listen())
-    assert text.count(": ping\n\n") >= 2
-    assert "data: [DONE]" in text
+        class Hanging(ScriptedBackend):
+            def step(self) -> Events:
+                may_go_on.wait(60)
+                return super().step()
+
+        app = create_app(
+            Hanging(ScriptedEngine(DOCUMENT), capacity=1), recipe(wait_s=0.2, stall_s=0.2)
+        )
+        engine = app.state.service.engine
+        async with client_of(app) as client:
+            runs = asyncio.ensure_future(client.post(PATH, json=STREAM))
+            await settle(lambda: engine.load.num_running == 1 or engine._running)
+            waits = asyncio.ensure_future(client.post(PATH, json=CHAT))
+            assert streamed(await runs)[-1]["error"]["code"] == "stall"
+            reply = await waits
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stall")
+            assert (await client.get("/health")).json() == {"status": "stalled"}
+            late = await client.post(PATH, json=CHAT)
+            assert (late.status_code, late.json()["error"]["code"]) == (503, "stalled")
+            may_go_on.set()
+            await settle(lambda: is_idle(app))
+            again = await client.post(PATH, json=CHAT)
+            assert again.json()["choices"][0]["message"]["content"] == TEXT
+
+    run(hang())
+
+
+def test_a_request_that_cannot_begin_ends_alone() -> None:
+    class Refusing(ScriptedBackend):
+        def submit(self, request: Request) -> int:
+            if request.params.seed == 13:
+                raise ValueError("a secret detail")
+            return super().submit(request)
+
+    async def begin() -> None:
+        app = create_app(Refusing(ScriptedEngine(DOCUMENT)))
+        async with client_of(app) as client:
+            bodies = [CHAT, {**CHAT, "seed": 13}, {**STREAM, "seed": 13}, STREAM]
+            replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
+            assert [reply.status_code for reply in replies] == [200, 500, 500, 200]
+            assert replies[1].json()["error"]["code"] == "engine_error"
+            assert "secret" not in replies[1].text
+            assert (await client.get("/health")).status_code == 200
+            await settle(lambda: is_idle(app))
+
+    run(begin())
+
+
+def test_a_silent_stream_is_pinged() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def listen() -> None:
+        may_go_on = asyncio.Event()
+
+        async def texts() -> Any:
+            yield "data: {}\n\n"
+            await may_go_on.wait()
+            yield "data: [DONE]\n\n"
+
+        stream = EventStream(
+            texts(), Queue(ping_s=0.01), close=lambda: None, slow=lambda _: sent.append(b"slow")
+        )
+        sending = asyncio.ensure_future(stream({"type": "http"}, never, send))
+        await settle(lambda: sent.count(b": ping\n\n") >= 2)
+        may_go_on.set()
+        await sending
+
+    run(listen())
+    assert [one for one in sent if one and b"ping" not in one] == [
+        b"data: {}\n\n",
+        b"data: [DONE]\n\n",
+    ]
+    assert Queue().ping_s == 15
 
 
 def test_a_reader_that_does_not_read_is_dropped() -> None:
@@ -249,7 +320,7 @@ def test_a_reader_that_does_not_read_is_dropped() -> None:
             texts(),
             Queue(send_s=0.05),
             close=lambda: closed.append("closed"),
-            slow=lambda: closed.append("slow"),
+            slow=lambda _: closed.append("slow"),
         )
         await stream({"type": "http"}, never, read_nothing)
 

@@ -8,7 +8,6 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
@@ -19,20 +18,20 @@ from tests.serve.conftest import CHAT, TEXT, run, scripted, serving, text_of
 from tests.serve.conftest import streamed as pieces_of
 from tests.serve.load import (
     CHAT_PATH,
-    TEXT_PATH,
+    EVENTS,
     ByPrompt,
     Held,
     Moment,
     at_most,
     chat,
     go_away,
+    hasty,
     resident_bytes,
     script_of,
 )
 
 Until = Callable[[Callable[[], bool]], None]
 NUM_STREAMS, NUM_BLOCKS = 200, 7  # with main, eight threads
-EVENTS = {"stream": "events"}
 
 
 def client_of(url: str) -> httpx.AsyncClient:
@@ -78,25 +77,6 @@ def test_two_hundred_streams_of_eight_threads_are_complete_and_none_is_mixed(unt
         until(lambda: not engine.backend.has_work and engine.load.num_running == 0)
         until(lambda: not server.server_state.tasks)
         assert Held.by(server).objects == before.objects == ()
-
-
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    (CHAT_PATH, {"stream": True}),
-    (CHAT_PATH, {"stream": True, "n": 3}),
-    (CHAT_PATH, {"stream": True, "pasta": EVENTS}),
-    (CHAT_PATH, {"stream": True, "pasta": {**EVENTS, "resumable": True}}),
-    (CHAT_PATH, {}),
-    (TEXT_PATH, {"stream": True}),
-    (TEXT_PATH, {}),
-]
-
-
-def hasty(rng: random.Random, **changes: Any) -> tuple[str, dict[str, Any]]:
-    """Return a request of somebody who will not stay."""
-    path, body = rng.choice(BODIES)
-    name = f"hasty{rng.randrange(100)}"
-    prompt = {"prompt": [f"ask {name}", f"ask {name}b"]} if path == TEXT_PATH else chat(name)
-    return path, {**prompt, **body, **changes}
 
 
 def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(

@@ -60,7 +60,7 @@ class EventStream(Response):
         queue: Queue,
         *,
         close: Callable[[], None],
-        slow: Callable[[], None],
+        slow: Callable[[Scope], None],
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send these texts.
@@ -69,7 +69,7 @@ class EventStream(Response):
             texts: Whole events; the stream ends when they do.
             queue: How often to ping, and how long to wait for a reader.
             close: Called at the end, whatever it is.
-            slow: Called when the reader was too slow.
+            slow: Called when the reader was too slow; it should cut the connection off.
             headers: More headers.
         """
         no_cache = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -87,7 +87,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", **start})
             await until_gone(receive, self._send_all(send))
         except TimeoutError:
-            self._slow()
+            self._slow(scope)
+            await asyncio.sleep(0)  # the connection learns that it is closed
         except (ClientGone, OSError):
             pass
         finally:

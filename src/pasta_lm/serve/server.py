@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Scope
 
 from pasta_lm.serve.guard import JsonLines
 
@@ -28,6 +29,13 @@ class Server(uvicorn.Server):
         self._drain()
         self.should_exit = True
 
+    def cut_off(self, scope: Scope) -> None:
+        """Close a request's connection; what waits to be sent would otherwise keep it open."""
+        for connection in list(self.server_state.connections):
+            peer = connection.transport.get_extra_info("peername")
+            if peer and tuple(peer[:2]) == tuple(scope.get("client") or ()):
+                connection.transport.abort()
+
 
 def make_server(app: FastAPI, *, host: str, port: int) -> Server:
     """Return a server that is ready to run."""
@@ -44,8 +52,11 @@ def make_server(app: FastAPI, *, host: str, port: int) -> Server:
         timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5,
         timeout_keep_alive=30,
         lifespan="on",
+        ws="none",  # there are no WebSockets; a request for one is answered as any other
     )
-    return Server(config, service.engine.drain)
+    server = Server(config, service.engine.drain)
+    service.cut_off = server.cut_off
+    return server
 
 
 def log_as_json() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import PastaError
@@ -39,6 +40,8 @@ class Service:
         self.metrics = Metrics(backend.name)
         self.engine = EngineLoop(backend, recipe.queue, self.metrics)
         self.metrics.watch(lambda: self.engine.load)
+        self.cut_off: Callable[[Scope], None] = lambda _: None
+        """Closes the connection of a request, whatever waits to be sent; the server sets it."""
         self._recordings = Recordings(recipe.queue)
         self._logs_prompts = logs_prompts
 
@@ -109,12 +112,12 @@ class Service:
 
     def _event_stream(self, reply: Reply, source: _Source, facts: dict[str, Any]) -> EventStream:
         def close() -> None:
-            facts.update(_figures(reply))
-            facts["is_complete"] = reply.is_complete
             if reply.asked.options.resumable:
                 self._recordings.leave(reply.id)
             else:
                 source.abort()
+            facts.update(_figures(reply))
+            facts["is_complete"] = reply.is_complete
 
         texts = _texts(reply, source.stream)
         if reply.asked.options.resumable:
@@ -132,8 +135,9 @@ class Service:
         return self._sent(texts, lambda: self._recordings.leave(response_id))
 
     def _sent(self, texts: AsyncIterator[str], close: Callable[[], None]) -> EventStream:
-        def slow() -> None:
+        def slow(scope: Scope) -> None:
             self.metrics.failed("slow_reader")
+            self.cut_off(scope)
 
         return EventStream(texts, self.recipe.queue, close=close, slow=slow)
 

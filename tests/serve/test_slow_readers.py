@@ -1,0 +1,63 @@
+"""A reader that does not read is dropped, with its connection, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import ScriptedBackend
+from pasta_lm.serve.settings import Queue, ServeRecipe
+from tests.serve.conftest import CHAT, serving
+
+Until = Callable[[Callable[[], bool]], None]
+BLOCK = f'<async topic="t"> {" ".join(["x" * 8000] * 80)}</async>'
+LONG = parse(BLOCK * 12, "annotator")  # more than all buffers between the two take
+
+
+def ask(url: str, **changes: Any) -> socket.socket:
+    """Send a request on a connection that takes little, and do not read."""
+    host, port = url.removeprefix("http://").split(":")
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.connect((host, int(port)))
+    body = json.dumps({**CHAT, "stream": True, **changes}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    line.sendall(head.encode() + body)
+    return line
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_who_does_not_read_is_dropped_and_its_connection_is_closed(
+    resumable: bool, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(
+        ScriptedBackend(ScriptedEngine(LONG)), ServeRecipe(queue=Queue(send_s=0.2, resume_s=0.1))
+    )
+    service = app.state.service
+    with caplog.at_level(logging.WARNING), serving(app) as (server, url):
+        options = {"stream": "events", "resumable": resumable}
+        with ask(url, n=8, pasta=options) as line:
+            dropped = 'limit_hits_total{limit="slow_reader",model_name="script"} 1.0'
+            until(lambda: dropped in service.metrics.text().decode())
+            until(lambda: not (server.server_state.connections or server.server_state.tasks))
+            until(lambda: not service.engine.backend.has_work)
+            until(lambda: service.engine.load.num_running == 0)
+            line.settimeout(30)
+            received = bytearray()
+            with suppress(ConnectionResetError):
+                while part := line.recv(65536):
+                    received += part
+            assert received.startswith(b"HTTP/1.1 200")
+            assert b"[DONE]" not in received
+            assert not received.endswith(b"\r\n0\r\n\r\n"), "it ended as if it were complete"
+    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]

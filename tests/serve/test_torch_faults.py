@@ -1,0 +1,300 @@
+"""Faults over the local engine: clients that go away at every stage, and two kinds of failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from pasta_lm.engines.request import Request
+from pasta_lm.engines.torch.active_request import ActiveRequest
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.thread import ThreadState
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import Events, TorchBackend
+from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
+from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
+from pasta_lm.strategies.model import Pasta
+from tests.models import loaded
+from tests.serve.conftest import client_of, run, serving, streamed, text_of
+from tests.serve.load import CHAT_PATH, Held, Moment, at_most, chat, go_away, hasty
+from tests.serve.test_failures import is_idle, settle
+
+Until = Callable[[Callable[[], bool]], None]
+SAMPLED = {"max_tokens": 40, "temperature": 1.0, "seed": 5}
+LONG = "hello " * 60
+
+
+def model(join: Join = Join.SHARED, **settings: Any) -> Pasta:
+    """Return a tiny random model that forks a lot."""
+    taught = loaded("llama")
+    if join is Join.RECOMPUTE:
+        taught = replace(taught, join=join, positions=PositionStrategy.CONTINUE)
+    return Pasta(TorchEngine(taught, **{"pool_tokens": 4096, "captures": False, **settings}))
+
+
+def assert_no_page_is_left(own: Pasta) -> None:
+    pool = own.engine.pool
+    assert not own.engine.has_work
+    assert pool.num_free_pages == pool.num_pages
+
+
+# A client goes away, and no step follows
+
+
+class Stepped(TorchBackend):
+    """The local engine, a step at a time."""
+
+    def __init__(self, own: Pasta) -> None:
+        super().__init__(own, "tiny")
+        self.own = own
+        self.may_step = threading.Semaphore(0)
+        self.num_steps = 0
+
+    def step(self) -> Events:
+        if not self.may_step.acquire(timeout=0.002):
+            return []
+        events = super().step()
+        self.num_steps += 1
+        return events
+
+    async def take_step(self) -> None:
+        """Let it take one step, and wait for its end."""
+        num_before = self.num_steps
+        self.may_step.release()
+        await settle(lambda: self.num_steps > num_before)
+
+    @property
+    def active(self) -> list[ActiveRequest]:
+        return list(self.own.engine.active.values())
+
+    def num_in(self, state: ThreadState) -> int:
+        """Return how many threads are in a state."""
+        responses = [response for one in self.active for response in one.responses]
+        threads = [thread for one in responses for thread in one.interpreter.threads]
+        return sum(thread.state is state for thread in threads)
+
+
+def is_prefilling(backend: Stepped) -> bool:
+    return any(0 < one.ticket.num_computed < len(one.entries) for one in backend.active)
+
+
+STAGES: dict[str, tuple[dict[str, Any], Callable[[Stepped], bool]]] = {
+    "before its first step": ({}, lambda _: True),
+    "in prefill": (chat(LONG), is_prefilling),
+    "while threads decode": ({}, lambda backend: backend.num_in(ThreadState.RUNNING) > 1),
+    "at a sync": ({}, lambda backend: backend.num_in(ThreadState.WAITING) > 0),
+    "with deferred threads": (
+        {"pasta": {"max_threads": 1}},
+        lambda backend: backend.num_in(ThreadState.DEFERRED) > 0,
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("changes", [{}, {"stream": True}, {"stream": True, "n": 3}], ids=str)
+def test_a_client_that_goes_away_frees_its_pages_without_another_step(
+    stage: str, changes: dict[str, Any]
+) -> None:
+    asked, has_come = STAGES[stage]
+    body = {**chat("hello"), **SAMPLED, "max_tokens": 200, **asked, **changes}
+
+    async def leave() -> None:
+        backend = Stepped(model(max_batch_tokens=16))
+        app = create_app(backend)
+        async with client_of(app) as client:
+            gone = asyncio.ensure_future(client.post(CHAT_PATH, json=body))
+            await settle(lambda: backend.active)
+            while not has_come(backend):
+                await backend.take_step()
+            num_steps = backend.num_steps
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            await settle(lambda: is_idle(app))
+            assert_no_page_is_left(backend.own)
+            assert backend.num_steps == num_steps
+
+    run(leave())
+
+
+def test_a_client_that_goes_away_in_the_queue_never_runs() -> None:
+    async def leave() -> None:
+        backend = Stepped(model(pool_tokens=256))
+        app = create_app(backend)
+        load = app.state.service.engine
+        async with client_of(app) as client:
+            body = {**chat("hello"), **SAMPLED, "max_tokens": 150}
+            first, queued = (asyncio.ensure_future(client.post(CHAT_PATH, json=body)) for _ in "ab")
+            await settle(lambda: load.load.num_running == load.load.num_waiting == 1)
+            queued.cancel()
+            await settle(lambda: load.load.num_waiting == 0)
+            assert len(backend.active) == 1
+            backend.may_step.release(1000)
+            assert (await first).status_code == 200
+            await settle(lambda: is_idle(app))
+            assert_no_page_is_left(backend.own)
+
+    run(leave())
+
+
+def test_three_hundred_clients_that_go_away_leave_no_page_and_change_no_text(
+    until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(7)
+    own = model(pool_tokens=8192)
+    limits = Bounds(tokens=48)
+    app = create_app(
+        TorchBackend(own, "tiny"), ServeRecipe(limits=limits, queue=Queue(resume_s=0.2))
+    )
+    service = app.state.service
+    bodies = [{**chat(f"stay {n}"), **SAMPLED, "seed": n, "stream": True} for n in range(4)]
+
+    async def ask_all(url: str) -> int:
+        num_served, are_gone = 0, asyncio.Event()
+        async with httpx.AsyncClient(base_url=url, timeout=None) as client:
+            alone = [text_of(streamed(await client.post(CHAT_PATH, json=one))) for one in bodies]
+            assert len(set(alone)) == len(bodies)
+
+            async def stay(body: dict[str, Any], expected: str) -> None:
+                nonlocal num_served
+                while not are_gone.is_set():
+                    pieces = streamed(await client.post(CHAT_PATH, json=body))
+                    assert text_of(pieces) == expected
+                    num_served += 1
+
+            staying = [asyncio.ensure_future(stay(*one)) for one in zip(bodies, alone, strict=True)]
+            going = [(*hasty(rng, **SAMPLED), Moment.at_random(rng)) for _ in range(300)]
+            await at_most(24, [lambda one=one: go_away(url, *one) for one in going])  # type: ignore[misc]
+            are_gone.set()
+            await asyncio.gather(*staying)
+        return num_served
+
+    with caplog.at_level(logging.WARNING), serving(app) as (server, url):
+        httpx.post(f"{url}{CHAT_PATH}", json={**chat("first"), **SAMPLED}, timeout=60)
+        before = Held.by(server)
+        assert run(ask_all(url)) >= len(bodies)
+        until(lambda: not (own.engine.has_work or service._recordings._recordings))
+        until(lambda: not (server.server_state.connections or server.server_state.tasks))
+        assert_no_page_is_left(own)
+        assert service.engine.load.num_orphan_threads == 0
+        after = Held.by(server)
+        assert (after.objects, after.tasks) == (before.objects, before.tasks)
+    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+# Failures
+
+
+class BrokenModelError(Exception):
+    """What the tests throw inside the engine."""
+
+
+BAD = {**chat("poison"), **SAMPLED}
+
+
+class Poisoned(TorchBackend):
+    """The local engine, which fails at one place for one prompt."""
+
+    def __init__(self, own: Pasta, place: str) -> None:
+        super().__init__(own, "tiny")
+        self.own, self.place = own, place
+        self.poison = own.request(BAD["messages"]).prompt
+        self.run = own.engine._runner.run
+        own.engine._runner.run = self.checked  # type: ignore[method-assign]
+
+    def submit(self, request: Request) -> int:
+        number = super().submit(request)
+        if list(request.prompt) == list(self.poison) and self.place != "forward":
+            response = self.own.engine.active[number].responses[-1]
+            name = {"planning": "feed", "interpreting": "take"}[self.place]
+            setattr(response, name, self.fail)
+        return number
+
+    def checked(self, batch: Any) -> Any:
+        if self.place == "forward" and any(one.run in self.poisoned_runs() for one in batch.slices):
+            self.fail()
+        return self.run(batch)
+
+    def poisoned_runs(self) -> list[Any]:
+        active = self.own.engine.active.values()
+        prompts = [one for one in active if list(one.request.prompt) == list(self.poison)]
+        return [one.ticket.run for one in prompts]
+
+    def fail(self, *_: object, **__: object) -> None:
+        raise BrokenModelError("a secret detail")
+
+
+@pytest.mark.parametrize("join", list(Join))
+@pytest.mark.parametrize("place", ["forward", "planning", "interpreting"])
+def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(join: Join, place: str) -> None:
+    others = [{**chat(f"other {number}"), **SAMPLED, "seed": number} for number in range(3)]
+
+    async def fail() -> None:
+        alone = model(join)
+        app = create_app(TorchBackend(alone, "tiny"))
+        async with client_of(app) as client:
+            replies = [await client.post(CHAT_PATH, json=body) for body in others]
+            expected = [one.json()["choices"][0]["message"]["content"] for one in replies]
+            figures = [one.json()["pasta"]["choices"][0]["threads"] for one in replies]
+            assert any(len(threads) > 1 for threads in figures)
+        backend = Poisoned(model(join), place)
+        app = create_app(backend)
+        async with client_of(app) as client:
+            bodies = [BAD, others[0], {**BAD, "stream": True}, *others[1:]]
+            replies = await asyncio.gather(*(client.post(CHAT_PATH, json=one) for one in bodies))
+            whole, stream = replies.pop(0), replies.pop(1)
+            assert (whole.status_code, whole.json()["error"]["code"]) == (500, "engine_error")
+            assert streamed(stream)[-1]["error"]["code"] == "engine_error"
+            assert "secret" not in whole.text + stream.text
+            texts = [one.json()["choices"][0]["message"]["content"] for one in replies]
+            assert texts == expected
+            assert (await client.get("/health")).status_code == 200
+            await settle(lambda: is_idle(app))
+            assert_no_page_is_left(backend.own)
+
+    run(fail())
+
+
+@pytest.mark.parametrize("place", ["forward", "planning", "interpreting"])
+def test_a_prompt_that_always_fails_cannot_end_the_engine_when_it_runs_alone(place: str) -> None:
+    async def fail() -> None:
+        app = create_app(Poisoned(model(), place))
+        async with client_of(app) as client:
+            for _ in range(2 * MAX_FAILED_STEPS):
+                reply = await client.post(CHAT_PATH, json=BAD)
+                assert (reply.status_code, reply.json()["error"]["code"]) == (500, "engine_error")
+            good = await client.post(CHAT_PATH, json={**chat("hello"), **SAMPLED})
+            assert good.status_code == 200
+            assert (await client.get("/health")).json() == {"status": "ok"}
+
+    run(fail())
+
+
+def test_an_engine_that_fails_whatever_runs_is_given_up() -> None:
+    async def fail() -> None:
+        own = model()
+        app = create_app(TorchBackend(own, "tiny"))
+
+        def broken(_: object) -> None:
+            raise BrokenModelError
+
+        own.engine._runner.run = broken  # type: ignore[assignment, method-assign]
+        async with client_of(app) as client:
+            for _ in range(MAX_FAILED_STEPS):
+                reply = await client.post(CHAT_PATH, json={**chat("hello"), **SAMPLED})
+                assert reply.status_code == 500
+            await settle(lambda: app.state.service.engine.status == "dead")
+            assert (await client.get("/health")).json() == {"status": "dead"}
+            late = await client.post(CHAT_PATH, json=chat("hello"))
+            assert (late.status_code, late.json()["error"]["code"]) == (503, "dead")
+
+    run(fail())
