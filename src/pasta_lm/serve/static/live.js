@@ -30,7 +30,7 @@ export class AskForm {
     this.introduction = element("p", { class: "introduction" }, INTRODUCTION);
     this.form = element("form", { class: "ask", novalidate: "" },
       this.introduction, this.prompt, line,
-      element("div", { class: "more" }, this.examples, this.choices.settings),
+      element("div", { class: "more" }, this.choices.settings, this.examples),
       element("div", { class: "line" }, this.said, savers));
     this.form.addEventListener("submit", (event) => this.submit(event));
     this.form.addEventListener("change", () => this.choices.keep(this.prompt.value));

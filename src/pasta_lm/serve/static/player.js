@@ -3,6 +3,7 @@
 import { element } from "./elements.js";
 
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
+const WRITTEN = "textarea, input:not([type=range], [type=checkbox])"; // keys write there
 const CONTROLS = "button, select, input, summary, textarea, a";
 
 export class Player {
@@ -64,7 +65,7 @@ export class Player {
     if (this.stage.isClosed) return;
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === "Escape") this.stage.pick(null);
-    if (event.target.closest?.("textarea, input[type=password]")) return;
+    if (event.target.closest?.(WRITTEN)) return;
     if (event.target.closest?.(CONTROLS) && event.key === " ") return;
     const acts = { " ": () => this.toggle(), ",": () => this.stage.step(-1), ".": () => this.stage.step(1) };
     if (!acts[event.key]) return;

@@ -50,7 +50,7 @@ export class TimelineView {
 
   figures() {
     const { run, stage } = this;
-    if (!run.isComplete) return [run.isOver ? "stopped" : "is being decoded"];
+    if (!run.isComplete) return [element("span", { class: "state" }, run.isOver ? "stopped" : "is being decoded")];
     const { facts } = run;
     const speedup = stage.speedup(run);
     const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
