@@ -22,7 +22,7 @@ from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
 from pasta_lm.serve.page import page_of
 from pasta_lm.serve.run_data import run_data
 from tests.serve.conftest import DOCUMENT, TEXT, Open, ask, scripted, serving
-from tests.serve.runs import HOSTILE, wide
+from tests.serve.runs import FLAT, HOSTILE, answered, wide
 
 QUESTION = "How do I live well?"
 ALL_FOUR = ("sequential", "pasta", "apar", "sot")
@@ -278,6 +278,18 @@ def test_a_server_without_a_key_wants_none(browser: Any) -> None:
     with served(browser, create_app(scripted())) as watched:
         watched.page.locator("#facts", has_text="script").wait_for()
         assert watched.page.get_by_label("API key").is_hidden()
+
+
+def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
+    browser: Any, opened: Open
+) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        watched.page.get_by_role("link", name="Chat").click()
+        watched.page.get_by_role("link", name="Compare strategies").click()
+        watched.page.get_by_label("Prompt").wait_for()
+    assert (
+        opened(page_of([run_data(answered(FLAT).trace, "pasta")])).get_by_role("link").count() == 0
+    )
 
 
 # --- while it is decoded

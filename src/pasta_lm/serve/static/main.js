@@ -1,6 +1,7 @@
 // The page: reads the runs that stand in it, or asks the server, and puts the views together.
 
 import { AnswerView } from "./answer.js";
+import { element } from "./elements.js";
 import { InspectorView } from "./inspector.js";
 import { AskForm } from "./live.js";
 import { TimelineView } from "./timeline.js";
@@ -57,5 +58,6 @@ if (stored) {
   showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));
 } else {
   byId("main").hidden = byId("keys").hidden = true;
+  byId("theme").before(element("a", { href: "chat.html", class: "elsewhere" }, "Chat"));
   new AskForm(byId("ask"), byId("facts"), showRuns);
 }
