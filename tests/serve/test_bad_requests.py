@@ -53,7 +53,8 @@ BAD: dict[str, Any] = {
     "logprobs as a number": {**CHAT, "logprobs": 3},
     "top_logprobs alone": {**CHAT, "top_logprobs": 3},
     "too many top_logprobs": {**CHAT, "logprobs": True, "top_logprobs": 21},
-    "tools": {**CHAT, "tools": [{"type": "function"}]},
+    "a tool that must be called": {**CHAT, "tools": [{}], "tool_choice": "required"},
+    "a tool that is named": {**CHAT, "tools": [{}], "tool_choice": {"type": "function"}},
     "a JSON schema": {**CHAT, "response_format": {"type": "json_object"}},
     "logit_bias": {**CHAT, "logit_bias": {"3": 1}},
     "a presence penalty": {**CHAT, "presence_penalty": 0.5},
@@ -176,7 +177,12 @@ def test_another_model_is_404() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/nothing", 404), ("GET", "/v1/nothing", 404), ("POST", "/nothing", 405)],
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/nothing", 404),
+        ("PUT", "/health", 404),
+    ],
 )
 def test_unknown_routes_are_typed_errors(method: str, path: str, status: int) -> None:
     assert_refused(ask(method, path), status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,17 +17,30 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
 from pasta_lm.serve.guard import Guard, error_response
 from pasta_lm.serve.page import page_of
-from pasta_lm.serve.protocol import ChatRequest, CompletionRequest
+from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import ServeRecipe
 
 STATIC = Path(__file__).with_name("static")
+_IS_KIND = re.compile(r"body|str|int|list\[.*\]")
+"""Parts of the place of an error that the client did not write: which of several kinds failed."""
+
+
+class PageFiles(StaticFiles):
+    """The page's files; what has no route ends here, so a request that is no ``GET`` is a 404."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file."""
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(404, f"there is no {scope['method']} {scope['path'][:200]} here")
+        return await super().get_response(path, scope)
 
 
 def create_app(
@@ -64,7 +78,7 @@ def create_app(
     app.include_router(_routes(service, version))
     _handle_errors(app)
     if STATIC.is_dir():
-        app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
+        app.mount("/", PageFiles(directory=STATIC, html=True), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
     if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
         app.add_middleware(
@@ -94,16 +108,25 @@ def _routes(service: Service, number: str) -> APIRouter:
     ) -> Response:
         return service.resume(response_id, last_event_id, request)
 
+    name = service.backend.name
+    about = {"id": name, "object": "model", "created": began, "owned_by": "pasta-lm"}
+
+    @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        about = {"object": "model", "created": began, "owned_by": "pasta-lm"}
         ours = {"version": number, **service.about()}
-        return {"object": "list", "data": [{"id": service.backend.name, **about, "pasta": ours}]}
+        return {"object": "list", "data": [{**about, "pasta": ours}]}
 
     @router.get("/v1/page", response_class=HTMLResponse)
     async def page() -> str:
         return page_of([])
 
+    @router.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> dict[str, Any]:
+        check_model(model_id, name)
+        return about
+
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> JSONResponse:
         status = service.engine.status
@@ -127,8 +150,8 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        mistake = error.errors()[0]
-        place = ".".join(str(part) for part in mistake["loc"] if part != "body")
+        mistake = max(error.errors(), key=lambda one: len(one["loc"]))  # the most exact
+        place = ".".join(part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part))
         message = f"{place or 'the body'}: {mistake['msg']}"
         return error_response(bad_request(message, place or None))
 

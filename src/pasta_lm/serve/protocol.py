@@ -1,7 +1,8 @@
 """The requests of OpenAI's API as they come in, and their checks.
 
 What changes nothing here is ignored, as other servers do; what would change the answer and is not
-supported is refused by name.
+supported is refused by name. Tools that the model is free not to call are not shown to it, and the
+reply says so: some clients offer theirs in every request.
 """
 
 from __future__ import annotations
@@ -20,24 +21,50 @@ LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
     "audio": (),
+    "bad_words": ([],),
     "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
     "echo": (False,),
     "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "grammar": ("",),
+    "guided_choice": ([],),
+    "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
+    "logits_processors": ([],),
+    "min_p": (0,),
     "min_tokens": (0,),
+    "mirostat": (0,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
+    "prompt_logprobs": (),
+    "repeat_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
     "suffix": ("",),
+    "tfs_z": (1,),
     "tool_choice": ("none", "auto"),
-    "tools": ([],),
+    "top_a": (0,),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
 }
 """Fields that are not supported, with the values that ask for nothing; null always does."""
+
+NOT_SHOWN = ("functions", "tools")
+"""Fields that are dropped, and named in the reply: the model is free not to use what they offer."""
 
 MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
@@ -118,6 +145,12 @@ class Asked(BaseModel):
     def traces(self) -> bool:
         """Return whether the stream tells the trace while it grows."""
         return bool(self.stream) and self.options.stream == "events" and self.options.trace
+
+    @property
+    def not_shown(self) -> list[str]:
+        """Return the fields of the request that the model is not shown."""
+        extra = self.model_extra or {}
+        return [name for name in NOT_SHOWN if extra.get(name)]
 
     def largest_tokens(self) -> int | None:
         """Return how many tokens the client wants at most."""

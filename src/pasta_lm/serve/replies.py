@@ -90,13 +90,14 @@ class Reply:
 
     def limits(self) -> Json:
         """Return what holds for this response, after everything was lowered to the bounds."""
-        params = self.request.params
+        params, ignored = self.request.params, self.asked.not_shown
         return {
             "strategy": self.request.strategy,
             "seed": params.seed,
             "max_tokens": params.max_tokens,
             "max_threads": params.max_threads,
             "max_tokens_per_thread": params.max_tokens_per_thread,
+            **({"ignored": ignored} if ignored else {}),
         }
 
     def usage(self) -> dict[str, int]:
