@@ -64,11 +64,16 @@ def spelled(vocabulary: Vocabulary) -> Tokenize:
 
 
 def engine_at(
-    *servers: StockTestServer, vocabulary: Vocabulary, eos_id: int, timeout_s: float = 20.0
+    *servers: StockTestServer,
+    vocabulary: Vocabulary,
+    eos_id: int,
+    timeout_s: float = 20.0,
+    num_again: int = 0,
 ) -> CompletionsEngine:
     """Return an engine in front of test servers."""
     found = [StockServer(one.url, timeout_s=timeout_s, policy=QUICK) for one in servers]
-    return CompletionsEngine(found, ServedModel(vocabulary, frozenset({eos_id})), checks=False)
+    served = ServedModel(vocabulary, frozenset({eos_id}))
+    return CompletionsEngine(found, served, checks=False, num_again=num_again)
 
 
 def tokens_by_thread(answer: Answer) -> dict[int, list[int | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pasta_lm.annotate.filters import Bounds
 from pasta_lm.annotate.sources import SourceConfig
@@ -11,6 +11,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices
 from pasta_lm.remote.client import Endpoint
+from pasta_lm.remote.dialects import server_urls
 
 TEACHER, MARKDOWN_RULE, FORCED = "teacher", "markdown_rule", "forced"
 
@@ -20,6 +21,7 @@ class TeacherConfig:
     """The model that annotates, its server and its prices."""
 
     base_url: str
+    """Of one server; or of several with the same model, separated by commas."""
     model: str
     api_key_env: str | None = None
     """Name of the environment variable with the key; the key itself is in no file."""
@@ -122,6 +124,26 @@ class AnnotateConfig:
                 raise UsageError(f"annotator {name!r} needs a table [{name}]", hint=keys)
             is_ignored = self.annotator != name and table is not None
             check_not_ignored(f"[{name}]", is_ignored, f"annotator is {self.annotator!r}")
+
+    def taught_by(self, addresses: str) -> AnnotateConfig:
+        """Return the recipe with the teacher on other servers, whose URLs a comma separates.
+
+        Raises:
+            UsageError: there is no teacher.
+        """
+        if self.teacher is None:
+            reason = (
+                "it reads the model's probabilities under its own mask, which servers do not give"
+                if self.annotator == FORCED
+                else "it asks no model"
+            )
+            raise UsageError(
+                f"annotator {self.annotator!r} cannot use --engine: {reason}", hint="leave it out"
+            )
+        urls = ",".join(f"{one}/v1" for one in server_urls(addresses))
+        if not urls:
+            raise UsageError("no server is named", hint="for example http://localhost:8000")
+        return replace(self, teacher=replace(self.teacher, base_url=urls))
 
     def settings(self) -> dict[str, object]:
         """Return the settings that must not change while an output folder is filled.

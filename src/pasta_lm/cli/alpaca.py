@@ -11,7 +11,16 @@ import typer
 
 from pasta_lm.cli.evaluate import Set, load_models, read_settings, split_names
 from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
-from pasta_lm.cli.flags import CostLimit, Json, Model, option
+from pasta_lm.cli.flags import (
+    AllowInexact,
+    CostLimit,
+    Dialect,
+    Engine,
+    Json,
+    Model,
+    option,
+    server_flags,
+)
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries
 from pasta_lm.judging.judge import IN_PROCESS
@@ -63,6 +72,9 @@ def alpaca(
     offline: Annotated[
         bool, option("--offline", help="Compute the report of a stored run again.")
     ] = False,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -84,6 +96,7 @@ def alpaca(
             "model": model,
             "strategies": split_names(strategies),
             "systems": system or None,
+            **server_flags(engine, dialect, allow_inexact=allow_inexact),
         }
         found = read_settings(AlpacaRecipe, recipe, flags, changes)
         run, is_stopped = _run(out, found, cost_limit)
@@ -129,7 +142,9 @@ def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:
     systems = run.settings.systems
     if all(len(run.rows(system.name)) == len(run.instructions) for system in systems):
         return
-    models, made = load_models(systems, recipe.dtype, recipe.device, recipe.pool_tokens)
+    models, made = load_models(
+        systems, recipe.dtype, recipe.device, recipe.pool_tokens, recipe.servers
+    )
     with bars() as progress:
         answer_instructions(run, models, progress, made)
 

@@ -39,6 +39,14 @@ def annotate(
         option("--dry-run", help="Print the estimated cost and one request; send nothing."),
     ] = False,
     cost_limit: CostLimit = None,
+    engine: Annotated[
+        str | None,
+        option(
+            "--engine",
+            metavar="URL[,URL]",
+            help="Servers of the teacher, instead of teacher.base_url.",
+        ),
+    ] = None,
 ) -> None:
     """Mark the independent parts of the answers of a data set.
 
@@ -53,6 +61,8 @@ def annotate(
     from pasta_lm.remote.pool import INTERRUPT
 
     recipe = read_recipe(config, AnnotateConfig)
+    if engine is not None:
+        recipe = recipe.taught_by(engine)
     num_rows = _print_estimate(recipe, limit)
     if dry_run:
         _print_request(recipe, limit)

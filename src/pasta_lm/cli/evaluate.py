@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import ENVIRONMENT, Json, Model, option
+from pasta_lm.cli.flags import (
+    ENVIRONMENT,
+    AllowInexact,
+    Dialect,
+    Engine,
+    Json,
+    Model,
+    option,
+    server_flags,
+)
 from pasta_lm.cli.speed import NoPublished, print_frontier
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries, write_text
@@ -22,7 +31,7 @@ from pasta_lm.errors import InputError
 if TYPE_CHECKING:
     from pasta_lm.evaluate.answering import System
     from pasta_lm.evaluate.tasks import TaskSettings
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.strategies.model import Pasta, Servers
 
 T = TypeVar("T")
 
@@ -88,6 +97,9 @@ def tasks(
     records: Annotated[
         Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
     ] = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -105,6 +117,7 @@ def tasks(
         "num_timed": num_timed,
         "split": split,
         "seed": seed,
+        **server_flags(engine, dialect, allow_inexact=allow_inexact),
     }
     silence_libraries()
     from pasta_lm.evaluate.tasks import TaskSettings
@@ -138,14 +151,19 @@ def read_settings(
 
 
 def load_models(
-    systems: Sequence[System], dtype: str | None, device: str | None, pool_tokens: int
+    systems: Sequence[System],
+    dtype: str | None,
+    device: str | None,
+    pool_tokens: int,
+    servers: Servers | None = None,
 ) -> tuple[dict[str, Pasta], dict[str, dict[str, str]]]:
     """Return the models of some systems by name, and what their answers say of the machine."""
     from pasta_lm import __version__
     from pasta_lm.evaluate.records import provenance
     from pasta_lm.strategies.model import Pasta
 
-    load = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+    load = local if servers is None else servers.holding
     models = {name: load(name) for name in dict.fromkeys(system.model for system in systems)}
     return models, {name: provenance(one, __version__) for name, one in models.items()}
 

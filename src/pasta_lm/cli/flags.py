@@ -51,6 +51,17 @@ def replaced_option(name: str, *, by: str) -> Any:
     return typer.Option(name, hidden=True, callback=hint)
 
 
+def refused_option(name: str, *, because: str) -> Any:
+    """Return the annotation of a flag that other verbs have and this one cannot; it is hidden."""
+
+    def refuse(value: str | None) -> str | None:
+        if value is not None:
+            raise UsageError(f"{name} cannot be used here: {because}", hint="leave it out")
+        return value
+
+    return typer.Option(name, hidden=True, callback=refuse)
+
+
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
     str | None,
@@ -161,6 +172,18 @@ def require_engine(engine: str | None, dialect: str | None, *, allow_inexact: bo
     for flag, is_given in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
         if engine is None and is_given:
             raise UsageError(f"{flag} is for --engine", hint="leave it out")
+
+
+def server_flags(
+    engine: str | None, dialect: str | None, *, allow_inexact: bool
+) -> dict[str, object]:
+    """Return the keys of a recipe's table ``servers`` that flags set; see ``require_engine``."""
+    require_engine(engine, dialect, allow_inexact=allow_inexact)
+    return {
+        "servers.addresses": engine,
+        "servers.dialect": dialect,
+        "servers.allow_inexact": allow_inexact or None,
+    }
 
 
 def require_served(model: str | None, **local: object) -> str:

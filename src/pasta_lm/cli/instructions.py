@@ -12,7 +12,17 @@ import typer
 
 from pasta_lm.cli.evaluate import Set, load_models, read_settings
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import Device, Dtype, Json, Model, option
+from pasta_lm.cli.flags import (
+    AllowInexact,
+    Device,
+    Dialect,
+    Dtype,
+    Engine,
+    Json,
+    Model,
+    option,
+    server_flags,
+)
 from pasta_lm.cli.tables import interval, number, print_json, print_table
 from pasta_lm.cli.terminal import bars, silence_libraries, write_text
 
@@ -59,6 +69,9 @@ def instructions(
         Path | None,
         option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
     ] = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +87,8 @@ def instructions(
     if offline:
         run = open_run(out)
     else:
-        flags = {"model": model, "baseline": baseline, "limit": limit}
+        served = server_flags(engine, dialect, allow_inexact=allow_inexact)
+        flags = {"model": model, "baseline": baseline, "limit": limit, **served}
         run = _run(out, read_settings(InstructionSettings, recipe, flags, changes))
     _report(run, page, as_json=as_json)
 
@@ -87,6 +101,9 @@ def ifeval(
     limit: Annotated[
         int | None, option("--limit", metavar="N", min=1, help="The first N prompts.")
     ] = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +114,8 @@ def ifeval(
     from pasta_lm.evaluate.instructions import InstructionSettings
 
     silence_libraries()
-    flags = {"model": model, "baseline": baseline, "limit": limit}
+    served = server_flags(engine, dialect, allow_inexact=allow_inexact)
+    flags = {"model": model, "baseline": baseline, "limit": limit, **served}
     own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
     settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
     _report(_run(out, settings), as_json=as_json)
@@ -155,7 +173,11 @@ def _run(out: Path, settings: InstructionSettings) -> InstructionRun:
     try:
         if not run.is_answered:
             models, made = load_models(
-                settings.systems, settings.dtype, settings.device, settings.pool_tokens
+                settings.systems,
+                settings.dtype,
+                settings.device,
+                settings.pool_tokens,
+                settings.servers,
             )
             with bars() as progress:
                 answer_prompts(run, models, progress, made)

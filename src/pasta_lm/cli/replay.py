@@ -16,6 +16,7 @@ from pasta_lm.cli.flags import (
     Json,
     MaxThreads,
     option,
+    refused_option,
     replaced_option,
     require_one_of,
 )
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from pasta_lm.engines.torch.loading import LoadedModel
     from pasta_lm.strategies.replay import ReplayReport
 
+NO_SERVERS = (
+    "a stock server chooses its tokens; to force them takes a request for each one, and the clock "
+    "would measure requests"
+)
 STRATEGY = "--strategy NAME:POSITIONS"
 ROWS = (
     ("answers", "num_documents", 0, ""),
@@ -84,6 +89,7 @@ def replay(
         ),
     ] = "pasta",
     positions: Annotated[str | None, replaced_option("--positions", by=STRATEGY)] = None,
+    engine: Annotated[str | None, refused_option("--engine", because=NO_SERVERS)] = None,
     json: Json = False,
 ) -> None:
     """Decode given answers sequentially and in parallel.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Annotated
 import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import option, require_one_of
+from pasta_lm.cli.flags import (
+    AllowInexact,
+    Dialect,
+    Engine,
+    option,
+    require_one_of,
+    server_flags,
+)
 from pasta_lm.cli.terminal import bars, has_bars, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
@@ -62,6 +70,9 @@ def sft(
 def preference(
     config: Recipe,
     changes: Changes = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
     resume: Resume = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -69,11 +80,14 @@ def preference(
 
     Each round samples answers to prompts, scores them, and trains on the best and the worst of
     each prompt. Writes everything to train.out, and prints the model folder of the last round.
+    With --engine, servers sample; from round two on they must serve the newest folder.
     """
     from pasta_lm.recipe import read_recipe
     from pasta_lm.train.preference_config import PreferenceConfig
 
-    recipe = read_recipe(config, PreferenceConfig, changes or ())
+    flags = server_flags(engine, dialect, allow_inexact=allow_inexact)
+    served = [f"rollouts.{key}={json.dumps(one)}" for key, one in flags.items() if one is not None]
+    recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     silence_libraries()
     from pasta_lm.train.preference import train_preference
 

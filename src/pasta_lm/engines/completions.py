@@ -78,6 +78,7 @@ class CompletionsEngine:
         allow_inexact: bool = False,
         checks: bool = True,
         max_responses: int | None = None,
+        num_again: int = 2,
     ) -> None:
         """Keep the servers; nothing is sent.
 
@@ -89,6 +90,8 @@ class CompletionsEngine:
             checks: Whether a server must show that it holds the model before it is used.
             max_responses: Responses that are decoded at once, on all servers together; others
                 wait here, not in the servers. None: 64 for each server.
+            num_again: How often ``generate`` decodes a request anew that a failing server ended:
+                nobody has seen a part of it, and its tokens will be the same.
 
         Raises:
             UsageError: there is no server.
@@ -98,6 +101,7 @@ class CompletionsEngine:
         self.servers = tuple(servers)
         self.loaded = loaded
         self.max_responses = max_responses or MAX_RESPONSES * len(self.servers)
+        self._num_again = num_again
         self._allow_inexact = allow_inexact
         self._checks = checks
 
@@ -125,21 +129,29 @@ class CompletionsEngine:
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order; errors as ``stream``'s.
 
-        An error of one request ends all.
+        An error of one request ends all, unless a failing server is the cause and it can be decoded
+        anew.
         """
         checked = [self.check_request(request) for request in requests]
+        found: list[dict[int, Answer]] = [{} for _ in checked]
+        errors: dict[int, Exception] = {}  # the first one of each request
+        left = [self._num_again for _ in checked]
         if not checked:
             return []
-        found: dict[int, dict[int, Answer]] = {}
         with self.in_flight() as flight:
-            found.update((flight.submit(request), {}) for request in checked)
+            places = {flight.submit(request): place for place, request in enumerate(checked)}
             while flight.has_work:
                 for number, event in flight.step():
-                    if isinstance(event, Failed):
-                        raise event.error
+                    place = places[number]
                     if isinstance(event, Finished):
-                        found[number][event.sample] = event.answer
-        return [[samples[one] for one in sorted(samples)] for samples in found.values()]
+                        found[place][event.sample] = event.answer
+                    elif isinstance(event, Failed):
+                        error = errors.setdefault(place, event.error)
+                        if not isinstance(event.error, RemoteError) or not left[place]:
+                            raise error
+                        left[place] -= 1
+                        places[flight.submit(checked[place])] = place
+        return [[samples[one] for one in sorted(samples)] for samples in found]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it.

@@ -167,9 +167,15 @@ class StreamedResponse:
 
     def _must_ask_again(self, stream: _Stream, token: int) -> bool:
         response, live = self.response, stream.live
-        if not response.request.params.mask or len(stream.refused) >= MAX_ASKED_AGAIN:
+        if not self._has_mask or len(stream.refused) >= MAX_ASKED_AGAIN:
             return False
         return response.interpreter.forced(live.thread) is None and not self._is_legal(live, token)
+
+    @property
+    def _has_mask(self) -> bool:
+        """Return whether tokens can be illegal: what never forks has no tags, also unmasked."""
+        request = self.response.request
+        return request.params.mask or not request.forks
 
     def _is_legal(self, live: LiveThread, token: int) -> bool:
         legal, vocabulary = self.response.legal(live), self._vocabulary
@@ -203,10 +209,9 @@ class StreamedResponse:
 
     def _never_legal(self, thread: Thread) -> set[int]:
         """Return the ids that are illegal in a thread from its first token to its last."""
-        request = self.response.request
-        if not request.params.mask:
+        if not self._has_mask:
             return set()
-        if not request.forks:
+        if not self.response.request.forks:
             return set(self._piece_ids)
         never = {LexemeKind.ASYNC_OPEN}
         never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)

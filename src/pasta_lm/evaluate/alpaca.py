@@ -33,6 +33,7 @@ from pasta_lm.evaluate.answering import (
     Prompt,
     System,
     answer_id,
+    check_served,
 )
 from pasta_lm.evaluate.benchmark import Benchmark
 from pasta_lm.evaluate.judgements import (
@@ -52,7 +53,7 @@ from pasta_lm.judging.llm_judge import LLMJudge, Outcome
 from pasta_lm.recipe import check_choice, check_same_settings
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import BUILTIN, STRATEGIES, baseline_of
+from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Servers, baseline_of
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
@@ -111,6 +112,8 @@ class AlpacaRecipe(AlpacaInputs):
     """Cache entries of each model's engine."""
     dtype: str | None = None
     device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
 
     def settings(self) -> AlpacaSettings:
         """Return the settings of the run; the sequential baseline is always its first system.
@@ -119,7 +122,8 @@ class AlpacaRecipe(AlpacaInputs):
             UsageError: a system or a combination of settings is wrong.
         """
         ours, judge = self.model or BUILTIN, self.judge
-        systems = [System(sequential.NAME, sequential.NAME, self.baseline or baseline_of(ours))]
+        baseline = self.baseline or (baseline_of(ours) if self.servers is None else ours)
+        systems = [System(sequential.NAME, sequential.NAME, baseline)]
         systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
         for given in self.systems:
             name, _, rest = given.partition("=")
@@ -129,6 +133,7 @@ class AlpacaRecipe(AlpacaInputs):
             systems.append(System(name, strategy, model))
         for one in systems:
             check_choice("strategies", one.strategy, STRATEGIES)
+        check_served(self.servers, self.model, (one.model for one in systems))
         return AlpacaSettings(
             **{field.name: getattr(self, field.name) for field in fields(AlpacaInputs)},
             systems=tuple(systems),

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.strategies.model import Pasta, Servers
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being decoded, how many prompts are done, and of how many."""
@@ -58,6 +59,24 @@ class Decoded(NamedTuple):
     record: AnswerRecord
     engine: str | None
     positions: str | None
+
+
+def check_served(servers: Servers | None, model: str | None, names: Iterable[str]) -> None:
+    """Refuse other models beside one that servers hold: clocks of two machines say nothing.
+
+    Raises:
+        UsageError: the model is not named, or there are others.
+    """
+    if servers is None:
+        return
+    if model is None:
+        raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
+    others = sorted({*names} - {model})
+    if others:
+        raise UsageError(
+            f"the servers hold {model}, and {others[0]} is to answer too",
+            hint="compare strategies of one model: leave out --baseline and --system",
+        )
 
 
 Models = Mapping[str, "Pasta"]
@@ -220,8 +239,8 @@ def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Dec
         requests: What is decoded.
         keeps: Options of ``AnswerRecord.of``.
     """
-    last = model.engine.loaded.max_position
-    fits = [last is None or len(request.prompt) <= last + 1 for request in requests]
+    longest = model.longest_prompt
+    fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
     answers = iter(model.engine.generate(served) if served else [])
     failed = AnswerRecord(

@@ -36,6 +36,7 @@ from pasta_lm.evaluate.answering import (
     Prompt,
     System,
     answer_id,
+    check_served,
 )
 from pasta_lm.evaluate.cost import Read, read_references
 from pasta_lm.evaluate.judgements import json_lines
@@ -43,7 +44,7 @@ from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
 from pasta_lm.recipe import check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import BUILTIN, baseline_of
+from pasta_lm.strategies.model import BUILTIN, SERVER_KEYS, Servers, baseline_of
 
 SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
 SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")
@@ -87,9 +88,12 @@ class InstructionSettings:
     dtype: str | None = None
     """Of the models that answer; the references are read in float32."""
     device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
+        check_served(self.servers, self.model, (one.model for one in self.systems))
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
         for key in ("num_timed", "num_unmasked", "num_read"):
             if getattr(self, key) < 0:
@@ -104,8 +108,9 @@ class InstructionSettings:
     def systems(self) -> tuple[System, System]:
         """Return the sequential baseline and the taught model."""
         model = self.model or BUILTIN
+        baseline = baseline_of(model) if self.servers is None else model
         return (
-            System(sequential.NAME, sequential.NAME, self.baseline or baseline_of(model)),
+            System(sequential.NAME, sequential.NAME, self.baseline or baseline),
             System(pasta.NAME, pasta.NAME, model),
         )
 
@@ -171,7 +176,8 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     path = folder / SETTINGS
     if path.exists():
         begun = _read_settings(folder)
-        may_change = ("batch_size", "pool_tokens", "device", "reader", "num_read")
+        own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
+        may_change = (*own, *SERVER_KEYS)
         check_same_settings(folder, begun, asdict(settings), may_change=may_change)
     folder.mkdir(parents=True, exist_ok=True)
     unpack(folder)
@@ -199,8 +205,9 @@ def open_run(folder: Path) -> InstructionRun:
     """
     data = _read_settings(folder)
     try:
-        sets = SetFiles(**data.pop("sets"))
-        return InstructionRun(folder, InstructionSettings(**data, sets=sets))
+        sets, servers = SetFiles(**data.pop("sets")), data.pop("servers", None)
+        found = Servers(**servers) if servers else None
+        return InstructionRun(folder, InstructionSettings(**data, sets=sets, servers=found))
     except (KeyError, TypeError) as exc:
         raise InputError(f"{folder / SETTINGS} has other settings: {exc}") from exc
 

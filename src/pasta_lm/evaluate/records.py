@@ -160,8 +160,9 @@ def provenance(model: Pasta, version: str) -> dict[str, str]:
     loaded = model.engine.loaded
     device = str(loaded.device)
     named = machine_of(model) or device
+    has_own = "cuda" in device or model.is_served
     return {
-        "hardware": named if "cuda" in device else f"{named}, {processor()}",
+        "hardware": named if has_own else f"{named}, {processor()}",
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "commit": commit() or f"release {version}",
         "version": version,

@@ -25,6 +25,7 @@ from pasta_lm.evaluate.answering import (
     Prompt,
     Replay,
     System,
+    check_served,
 )
 from pasta_lm.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
 from pasta_lm.evaluate.quality import decisions, share
@@ -43,7 +44,14 @@ from pasta_lm.evaluate.structure import Structure, structure
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies.model import BUILTIN, EXACT_SEQUENTIAL, STRATEGIES, Pasta, baseline_of
+from pasta_lm.strategies.model import (
+    BUILTIN,
+    EXACT_SEQUENTIAL,
+    STRATEGIES,
+    Pasta,
+    Servers,
+    baseline_of,
+)
 from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.speculation import DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
@@ -95,6 +103,8 @@ class TaskSettings:
     """Processes that decode what is not timed."""
     dtype: str | None = None
     device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
@@ -105,15 +115,26 @@ class TaskSettings:
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
             check_choice(key, value, [one.value for one in Split])
         check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
+        check_served(self.servers, self.model, self.model_names.values())
+        is_local = self.draft is not None or self.bounds or self.workers > 1
+        if self.servers is not None and is_local:
+            raise UsageError(
+                "draft, bounds and workers are for the local engine", hint="leave out --engine"
+            )
 
     @property
     def model_names(self) -> dict[str, str]:
         """Return the names of the model and of the sequential baseline."""
         model = self.model or BUILTIN
-        return {"model": model, "baseline": self.baseline or baseline_of(model)}
+        baseline = baseline_of(model) if self.servers is None else model
+        return {"model": model, "baseline": self.baseline or baseline}
 
     def load_models(self) -> dict[str, Pasta]:
         """Load the model and the sequential baseline, which has the draft model."""
+        if self.servers is not None:
+            assert self.model is not None
+            served = self.servers.holding(self.model)
+            return {"model": served, "baseline": served}
         load = partial(
             Pasta.from_pretrained, dtype=self.dtype, device=self.device, pool_tokens=POOL_TOKENS
         )
@@ -217,7 +238,7 @@ def evaluate_tasks(
     rates: list[float] = []
 
     def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
-        if not num_timed or not model.has_tag_pieces:
+        if not num_timed or not model.has_tag_pieces or model.is_served:
             return {}
         if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
             rates.append(fork_rate(tasks, graded(scored[pasta.NAME])))

@@ -33,7 +33,7 @@ class Endpoint:
     """A model and its server; the key itself is only in the environment."""
 
     base_url: str
-    """Ends in ``/v1``."""
+    """Ends in ``/v1``; several servers of the model are separated by commas."""
     model: str
     api_key_env: str | None = None
     """Name of the environment variable with the key; None: the server needs none."""
@@ -70,9 +70,11 @@ def connect(endpoint: Endpoint) -> Transport:
     """
     if not (find_spec("openai") and find_spec("httpx2")):  # openai 2 has no httpx2
         raise MissingExtraError(f"asking {endpoint.base_url}", "data")
-    from pasta_lm.remote import transport
+    from pasta_lm.remote import spread, transport
 
-    return transport.Transport(endpoint)
+    urls = endpoint.base_url.split(",")
+    found = [transport.Transport(replace(endpoint, base_url=url)) for url in urls]
+    return found[0] if len(found) == 1 else spread.SpreadTransport(found)
 
 
 class ChatClient:

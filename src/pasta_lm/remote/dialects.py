@@ -212,6 +212,7 @@ class ServedName(NamedTuple):
     dialect: Dialect | None
     context: int | None  # tokens of prompt and answer
     owner: str
+    root: str | None  # the folder or hub id of its weights
 
 
 def read_models(data: Mapping[str, Any]) -> ServedName:
@@ -225,7 +226,8 @@ def read_models(data: Mapping[str, Any]) -> ServedName:
         owner, context = str(first.get("owned_by") or ""), first.get("max_model_len")
         dialect = DIALECTS.get(_OWNERS.get(owner, ""))
         context = context if isinstance(context, int) else None
-        return ServedName(str(first["id"]), dialect, context, owner)
+        root = first.get("root")
+        return ServedName(str(first["id"]), dialect, context, owner, root and str(root))
     except (KeyError, IndexError, TypeError, AttributeError) as exc:
         raise RemoteError("the reply to /v1/models names no model") from exc
 

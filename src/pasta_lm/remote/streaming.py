@@ -69,6 +69,8 @@ class StockServer:
         """Whether it takes responses: it was asked who it is, and has not been lost since."""
         self.dialect = None if dialect is None else dialect_of(dialect)
         self.model: str | None = None
+        self.names: tuple[str, ...] = ()
+        """Of the model: how requests name it, and its folder or hub id if the server says so."""
         self.context: int | None = None
         """Tokens of prompt and answer that it takes, if it says so."""
         self.policy = policy
@@ -117,6 +119,7 @@ class Connection:
         server = self.server
         found = read_models(await self.ask("/v1/models", max_requests=max_requests))
         server.model, server.context = found.model, found.context
+        server.names = tuple(one for one in (found.model, found.root) if one)
         server.dialect = server.dialect or found.dialect or await self._asked_dialect()
         if server.dialect is None:
             raise EndpointError(

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,28 @@ NO_TAG_PIECES = (
 )
 NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
 OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Stock servers that hold a model, as a recipe names them."""
+
+    addresses: str
+    """Their URLs, separated by commas."""
+    dialect: str | None = None
+    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
+    allow_inexact: bool = False
+    """Whether a model that was trained for what servers cannot compute is decoded all the same."""
+
+    def holding(self, source: str | Path) -> Pasta:
+        """Connect to them; errors as those of ``Pasta.from_servers``."""
+        return Pasta.from_servers(
+            self.addresses, source, dialect=self.dialect, allow_inexact=self.allow_inexact
+        )
+
+
+SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")
+"""What may change while a run goes on: who decodes is no setting of the answers."""
 
 
 class Pasta:
@@ -153,6 +175,23 @@ class Pasta:
         engine.check()
         router = read_router(Path(source))
         return cls(engine, router=router, is_served=True)  # type: ignore[arg-type]  # no pool
+
+    @property
+    def served_names(self) -> Mapping[str, Sequence[str]]:
+        """Return by the address of each server the names that it gives its model."""
+        if not self.is_served:
+            return {}
+        servers = self.engine.servers  # type: ignore[attr-defined]
+        return {one.url: one.names for one in servers if one.names}
+
+    @property
+    def longest_prompt(self) -> int | None:
+        """Return the most tokens of a prompt; None if there is no limit."""
+        if self.is_served:
+            last: int | None = self.engine.max_position  # type: ignore[attr-defined]
+            return last
+        last = self.engine.loaded.max_position
+        return None if last is None else last + 1
 
     @property
     def has_tag_pieces(self) -> bool:

@@ -35,6 +35,7 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.journal import write_rows
 from pasta_lm.recipe import check_same_settings
+from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.train.adapters import adapted, merged, snapshot
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.judging import JudgeConfig
@@ -72,6 +73,7 @@ MAY_CHANGE = {
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),
     *("judge.input_price", "judge.output_price", "judge.cost_limit"),
+    *(f"rollouts.{key}" for key in SERVER_KEYS),
 }
 """Keys that change no figure of finished rounds."""
 

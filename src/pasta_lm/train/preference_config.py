@@ -8,6 +8,7 @@ from typing import Literal
 from pasta_lm.data.preferences import ScoreConfig
 from pasta_lm.errors import UsageError
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
+from pasta_lm.strategies.model import Servers
 from pasta_lm.train.config import LoraConfig, SplitName, TrainConfig
 from pasta_lm.train.judging import JudgeConfig
 
@@ -80,6 +81,8 @@ class RolloutsConfig:
     """Strategies whose answers can be trained on: the model chose each of their tokens."""
     pool_tokens: int = 65_536
     """KV cache size of the sampling engine, in tokens."""
+    servers: Servers | None = None
+    """Stock servers that hold the model of each round and sample it; None: it is loaded."""
     files: tuple[str, ...] = ()
     """Rollouts of another run for the first rounds, one file per round, instead of sampling."""
 

@@ -7,7 +7,7 @@ used: ``rollouts.jsonl`` grows by batches, and ``pairs.jsonl`` is complete or ab
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -205,7 +205,11 @@ def load_models(round: Round) -> AnsweringModels:
     """
     baseline, rollouts = round.config.model.baseline, round.config.rollouts
     assert baseline is not None
-    model = Pasta.from_pretrained(round.newest, pool_tokens=rollouts.pool_tokens)
+    if rollouts.servers is None:
+        model = Pasta.from_pretrained(round.newest, pool_tokens=rollouts.pool_tokens)
+    else:
+        model = rollouts.servers.holding(round.newest)
+        check_newest(round, model.served_names)
     if not model.has_tag_pieces and rollouts.strategy == pasta.NAME:
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG: it has no tag pieces",
@@ -221,6 +225,29 @@ def load_models(round: Round) -> AnsweringModels:
         return AnsweringModels(model, model)
     pool_tokens = rollouts.pool_tokens
     return AnsweringModels(model, Pasta.from_pretrained(baseline, pool_tokens=pool_tokens))
+
+
+def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
+    """Refuse servers that still hold the model of an earlier round.
+
+    Their weights cannot be compared, so from the second round on they must name the folder.
+
+    Args:
+        round: The round that begins.
+        served: By the address of each server, the names that it gives its model.
+
+    Raises:
+        UsageError: one names another model.
+    """
+    if round.number == 1:
+        return
+    newest = Path(round.newest).parts[-2:]
+    for url, names in served.items():
+        if all(Path(name).parts[-2:] != newest for name in names):
+            raise UsageError(
+                f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
+                hint="let it serve that folder under its own name, then --resume",
+            )
 
 
 def _show_sampling(round: Round, show: Show | None) -> Progress:

@@ -2,77 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import random
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 from threading import Lock
 
+import pytest
 import torch
 
 from pasta_lm.engines.completions import CompletionsEngine, ServedModel
 from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.streamed_response import seed_of
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.engines.torch.naive import naive_logits
-from pasta_lm.interpreter import Entries, Join, PositionStrategy
+from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
+from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter.commands import EVERYTHING
+from pasta_lm.language.parser import Form
 from pasta_lm.remote.streaming import StockServer
 from pasta_lm.testing.stock_server import Draw, NextToken, StockTestServer
 from tests.engines.torch.test_join import recomputing
 from tests.engines.torch.test_oracle import programs
-from tests.models import loaded
+from tests.models import build, loaded
+from tests.programs import words_of
 from tests.stock import engine_at, playing, tokens_by_thread
 
 Fate = list[tuple[object, ...]]
 
 
-def decoder(model: LoadedModel) -> NextToken:
-    """Return greedy decoding by a plain causal pass over all ids."""
-    lock = Lock()
+@dataclass(frozen=True)
+class Kind:
+    """A way to ask, and what must have happened among many answers."""
+
+    request: Callable[[Sequence[int], SamplingParams], Request]
+    num_blocks: float = 0  # a program, at least
+    num_syncs: float = 0
+
+
+def asking(join: Join, **changes: object) -> Callable[[Sequence[int], SamplingParams], Request]:
+    def request(prompt: Sequence[int], params: SamplingParams) -> Request:
+        plain = PositionStrategy.CONTINUE
+        return replace(
+            Request(prompt=prompt, params=params, positions=plain, join=join),
+            **changes,  # type: ignore[arg-type]
+        )
+
+    return request
+
+
+KINDS = {
+    "recompute": Kind(asking(Join.RECOMPUTE), num_blocks=1, num_syncs=0.1),
+    "shared, no syncs": Kind(asking(Join.SHARED, form=Form.FORKED), num_blocks=1),
+    "one thread": Kind(asking(Join.SHARED, forks=False)),
+}
+GREEDY = SamplingParams(max_tokens=100, max_tokens_per_thread=9, max_blocks=3)
+# Sampled without the mask: with it, an illegal token is drawn again, which is the same distribution
+# and another random number.
+SAMPLED = replace(GREEDY, temperature=0.8, top_p=0.95, top_k=60, mask=False, n=2)
+NUM_ENDS = 40
+MOST_BLOCKS, MOST_TOKENS = 40, 100  # whose seeds are known
+
+
+def ending(model: LoadedModel) -> LoadedModel:
+    """Return a random model for which some ordinary tokens are ends, so that its answers end."""
+    rng = random.Random("ends")
+    return replace(
+        model, eos_ids={*model.eos_ids, *rng.sample(words_of(model.vocabulary).text, NUM_ENDS)}
+    )
+
+
+def decoder(model: LoadedModel, requests: Sequence[Request]) -> NextToken:
+    """Return what decodes by a plain causal pass over all ids, and draws as the local engine."""
+    lock, plain = Lock(), build("llama")  # the same weights with the attention of transformers
+    masks = TokenMasks(model.vocabulary, model.eos_ids, model.vocab_size, torch.device("cpu"))
+    keys = {
+        seed_of(*key): key
+        for request in (one for one in requests if one.params.temperature > 0)
+        for sample in range(request.params.n)
+        for path in ((), *((child,) for child in range(MOST_BLOCKS)))
+        for index in range(MOST_TOKENS)
+        if (key := (request.params.seed or 0, sample, path, index))
+    }
 
     def next_token(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
-        with lock:
-            (logits,) = naive_logits(model.model, Entries.of_prompt(ids), wanted=[len(ids) - 1])
-        logits = logits.clone()  # it was made in inference mode
-        # Rows beyond the tokenizer are no tokens.
-        logits[model.vocabulary.num_tokens :] = -torch.inf
-        logits[sorted(barred)] = -torch.inf
-        return int(logits.argmax())
+        number = 0.0
+        if draw.temperature > 0:
+            seed, sample, path, index = keys[draw.seed]
+            number = uniform_number(seed, sample, path, index + draw.index)
+        params = SamplingParams(temperature=draw.temperature, top_p=draw.top_p, top_k=draw.top_k)
+        with lock, torch.inference_mode():
+            scores = plain(input_ids=torch.tensor([ids])).logits[0, -1].clone()
+            scores[sorted(barred)] = -torch.inf
+            (token,) = choose(scores[None], [Choice(params, EVERYTHING, number)], masks)
+        return token
 
     return next_token
 
 
-def test_a_random_model_decodes_the_same_tokens_here_and_there() -> None:
-    model = loaded("llama")
-    params = SamplingParams(max_tokens=50, max_tokens_per_thread=9)
+FEW, MANY = 5, pytest.param(200, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("num_programs", [FEW, MANY])
+def test_a_random_model_decodes_the_same_tokens_here_and_there(
+    num_programs: int, kind: Kind, params: SamplingParams
+) -> None:
+    model = ending(loaded("llama"))
     requests = [
-        Request(
-            prompt=program.prompt,
-            params=params,
-            positions=PositionStrategy.CONTINUE,
-            join=Join.RECOMPUTE,
-        )
-        for program in programs(model, 10, "stock")
+        kind.request(program.prompt, replace(params, seed=seed))
+        for seed, program in enumerate(programs(model, num_programs, "stock"))
     ]
     here = TorchEngine(model, captures=False).generate(requests)
-    with StockTestServer(decoder(model), min(model.eos_ids)) as server:
+    with StockTestServer(decoder(model, requests), model.eos_ids) as server:
         there = CompletionsEngine(
             [StockServer(server.url)],
             ServedModel(model.vocabulary, model.eos_ids, max_position=model.max_position),
             checks=False,
         ).generate(requests)
-    num_blocks = num_syncs = num_compared = 0
-    for (local,), (remote,) in zip(here, there, strict=True):
+    pairs = [
+        pair for samples in zip(here, there, strict=True) for pair in zip(*samples, strict=True)
+    ]
+    for local, remote in pairs:
+        assert local.finish_reason == remote.finish_reason
         own, other = tokens_by_thread(local), tokens_by_thread(remote)
+        if local.finish_reason == "stop":
+            assert own == other
+            assert local.document == remote.document
+            assert local.trace.num_recomputed == remote.trace.num_recomputed
         for thread in own.keys() & other.keys():
             # A limit on all tokens cuts threads that have clocks of their own elsewhere.
             length = min(len(own[thread]), len(other[thread]))
             assert own[thread][:length] == other[thread][:length]
-            num_compared += length
-        if local.finish_reason == remote.finish_reason == "stop":
-            assert own == other
-        num_blocks += len(own.keys() & other.keys()) - 1
-        num_syncs += min(len(local.trace.syncs), len(remote.trace.syncs))
-    assert num_compared > 200
-    assert num_blocks > 5
-    assert num_syncs > 0
+    answers = [local for local, _ in pairs]
+    assert sum(answer.finish_reason == "stop" for answer in answers) > 0
+    num_tokens = sum(len(answer.trace.tokens) for answer in answers)
+    assert num_tokens > 10 * num_programs
+    assert sum(len(one.trace.threads) - 1 for one in answers) >= kind.num_blocks * num_programs
+    assert sum(len(one.trace.syncs) for one in answers) >= kind.num_syncs * num_programs
 
 
 def fate(answer: Answer) -> Fate:
