@@ -20,7 +20,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.page import STATIC
 from tests.serve.conftest import TEXT, scripted, serving
-from tests.serve.runs import HOSTILE
+from tests.serve.runs import HOSTILE, wide
 
 MODULES = sorted((STATIC / "chat").glob("*.js"))
 VENDOR = STATIC / "vendor"
@@ -205,6 +205,45 @@ def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open
     assert page.locator(".markdown").inner_text() == text
 
 
+def test_a_stopped_answer_has_every_block_in_its_place_and_no_skeleton(chatting: Open) -> None:
+    page = chatting(scripted())
+    texts = page.evaluate(
+        """async () => {
+            const { Answering } = await import("./chat/answering.js");
+            return ["pasta", "sot"].map((strategy) => {
+                const answering = new Answering({ strategy });
+                const { run } = answering;
+                const forks = strategy === "pasta" ? [1, 2] : [null, null];
+                const write = (thread, text, role = "content", child = null) =>
+                    run.addToken({ thread, text, role, decoded: 0, forks: child });
+                run.addThread({ id: 0 });
+                write(0, "One ");
+                run.addThread({ id: 1, parent: 0 });
+                write(0, '" tokens="1"/>', "tag", forks[0]);
+                run.addThread({ id: 2, parent: 0 });
+                write(0, '" tokens="1"/>', "tag", forks[1]);
+                write(2, "three ");
+                write(0, "four");
+                write(1, "two ", "given");
+                answering.end("stopped");
+                return answering.answer.text;
+            });
+        }"""
+    )
+    assert texts == ["One two three four", "two three "]
+
+
+def test_sixty_five_threads_fit_a_phone(chatting: Open) -> None:
+    page = chatting(answering(wide(64)), viewport={"width": 360, "height": 700})
+    page.locator(".options summary").click()
+    page.get_by_label("Tokens at most").fill("4096")
+    ask(page, "Everything at once")
+    finished(page)
+    assert page.locator(".strip.many .lanes .bar").count() >= 65
+    assert page.locator(".lanes").bounding_box()["height"] < 500
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_regenerate_adds_a_variant_with_another_seed_and_keeps_the_first(chatting: Open) -> None:
     page = chatting(scripted())
     bodies = asked_of(page)
@@ -238,13 +277,18 @@ def test_an_edited_question_is_asked_instead_and_the_old_one_stays_reachable(
     assert page.locator(".said").inner_text() == "How do I live wel?"
 
 
-def test_an_answer_is_copied_as_plain_text(chatting: Open) -> None:
+@pytest.mark.parametrize("has_clipboard", [True, False], ids=["secure", "insecure"])
+def test_an_answer_is_copied_as_plain_text(chatting: Open, has_clipboard: bool) -> None:
     page = chatting(scripted(), permissions=["clipboard-read", "clipboard-write"])
+    if not has_clipboard:  # as on a page that comes from another machine without https
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     ask(page, "How do I live well?")
     finished(page)
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == TEXT
+    page.get_by_label("Your question").focus()
+    page.keyboard.press("Control+v")
+    assert page.get_by_label("Your question").input_value() == TEXT
 
 
 def test_the_conversation_survives_a_reload_with_its_runs_and_without_the_key(
@@ -340,6 +384,28 @@ def test_an_error_is_told_in_its_place_and_the_question_can_be_asked_again(chatt
     finished(page)
     assert page.get_by_role("alert").count() == 0
     assert page.locator(".variants").count() == 0
+
+
+def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chatting: Open) -> None:
+    page = chatting(scripted())
+    bodies = asked_of(page)
+    for number in (1, 2):
+        ask(page, f"Question {number}")
+        finished(page, number)
+    error = {"error": {"message": "the prompt has 9000 tokens, the model's context is 8192"}}
+    refused = "**/v1/chat/completions"
+    page.route(refused, lambda route: route.fulfill(status=400, json=error))
+    ask(page, "Question 3")
+    page.get_by_role("alert").get_by_text("context is 8192").wait_for()
+    page.unroute(refused)
+    page.get_by_role("button", name="Retry without the oldest turn").click()
+    finished(page, 3)
+    assert "1 earlier turn not sent" in page.locator(".turn:last-child .reply-text").inner_text()
+    ask(page, "Question 4")
+    finished(page, 4)
+    sent = [[one["content"] for one in body["messages"]] for body in bodies[-2:]]
+    assert sent[0] == ["Question 2", TEXT, "Question 3"]
+    assert sent[1] == ["Question 2", TEXT, "Question 3", TEXT, "Question 4"]
 
 
 def test_markdown_is_drawn_as_elements(chatting: Open) -> None:

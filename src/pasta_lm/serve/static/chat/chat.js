@@ -11,10 +11,11 @@ import { TurnView, button } from "./turn.js";
 import { watch } from "./watch.js";
 
 const NEAR_END = 120; // pixels: who reads the end of the page follows it
+const REFUSED = 400; // the status of a request that the server will never answer
 const NUM_EXAMPLES = 4;
 const MAX_TOLD = 2000; // characters of an answer that a screen reader is told at once
 const SHOWN_MS = 2000;
-const NO_COPY = "The browser lets only pages of this machine or of https copy: mark the text instead.";
+const NO_COPY = "The browser refused to copy.";
 const TOO_LONG = "This conversation is too long to be kept over a reload. Export it to keep it.";
 const SAME_ANSWER = "At temperature 0 the same strategy writes the same answer: see the settings.";
 
@@ -88,6 +89,7 @@ class Chat {
     return {
       again: (turn) => this.again(turn),
       copy: (text, pressed) => this.copy(text, pressed),
+      forget: (turn) => this.forget(turn),
       edit: (turn, question) => this.vary(turn, question),
       retry: (turn) => this.answer(turn),
       show: (turn, index, name) => this.showVariant(turn, index, name),
@@ -136,6 +138,12 @@ class Chat {
     return this.answer(turn);
   }
 
+  // Ask again with one turn less before it: the conversation may be too long for the model.
+  forget(turn) {
+    this.conversation.forgetOneMore(turn);
+    return this.answer(turn);
+  }
+
   showVariant(turn, index, name) {
     turn.shown = index;
     const place = this.conversation.turns.indexOf(turn);
@@ -146,10 +154,12 @@ class Chat {
 
   async answer(turn) {
     if (this.stopping) return;
+    const { conversation } = this;
+    const view = this.views[conversation.turns.indexOf(turn)];
     const variant = shown(turn);
-    const view = this.views[this.conversation.turns.indexOf(turn)];
     const answering = new Answering(this.settings.asked(variant.seed));
     variant.answer = answering.answer;
+    variant.answer.numForgotten = conversation.numForgotten(turn);
     this.answering = answering;
     this.stopping = new AbortController();
     this.showWriting();
@@ -158,12 +168,19 @@ class Chat {
     const error = await this.follow(turn, answering, grow);
     const isStopped = error?.name === "AbortError";
     answering.end(isStopped ? "stopped" : "failed", error && !isStopped ? error.message : null);
+    const canForget = variant.answer.numForgotten < conversation.answeredBefore(turn).length;
+    variant.answer.canForget = error?.status === REFUSED && canForget;
     this.stopping = this.answering = null;
+    this.settle(view, error);
+  }
+
+  // An answer has ended: show it, tell it and keep it.
+  settle(view, error) {
     const isFollowed = isAtEnd();
     view.showAnswer();
     this.showWriting();
     if (isFollowed) this.toEnd();
-    this.tell(answering.answer);
+    if (view.root.isConnected) this.tell(view.variant.answer);
     if (error?.status === 401) this.settings.askForKey();
     this.keep();
   }
@@ -252,13 +269,21 @@ class Chat {
   }
 }
 
+// Browsers give the clipboard to pages of this machine or of https; others copy what is marked.
 async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false; // only a page of this machine or of https may
+  if (navigator.clipboard) {
+    const isDone = await navigator.clipboard.writeText(text).then(() => true, () => false);
+    if (isDone) return true;
   }
+  const field = element("textarea", { class: "for-readers", "aria-hidden": "true" });
+  const before = document.activeElement;
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const isDone = document.execCommand("copy");
+  field.remove();
+  before?.focus();
+  return isDone;
 }
 
 function isAtEnd() {

@@ -40,15 +40,28 @@ export class Conversation {
     turn.shown = seed;
   }
 
-  // The messages that ask for the answer of a turn. Questions without an answer are left out.
+  // The earlier turns that have an answer; those without are not sent.
+  answeredBefore(asked) {
+    const turns = this.turns.slice(0, this.turns.indexOf(asked));
+    return turns.map(shown).filter(({ answer }) => answer?.text);
+  }
+
+  // How many of them are not sent either, the oldest ones: the conversation grew too long for the model.
+  numForgotten(asked) {
+    const turns = this.turns.slice(0, this.turns.indexOf(asked) + 1);
+    return Math.max(...turns.map((turn) => shown(turn).forgets ?? 0));
+  }
+
+  forgetOneMore(asked) {
+    shown(asked).forgets = this.numForgotten(asked) + 1;
+  }
+
+  // The messages that ask for the answer of a turn.
   messagesFor(asked, system = "") {
-    const messages = system.trim() ? [message("system", system)] : [];
-    for (const turn of this.turns) {
-      const { question, answer } = shown(turn);
-      if (turn === asked) return [...messages, message("user", question)];
-      if (answer?.text) messages.push(message("user", question), message("assistant", answer.text));
-    }
-    return messages;
+    const first = system.trim() ? [message("system", system)] : [];
+    const sent = this.answeredBefore(asked).slice(this.numForgotten(asked));
+    const earlier = sent.flatMap(({ question, answer }) => [message("user", question), message("assistant", answer.text)]);
+    return [...first, ...earlier, message("user", shown(asked).question)];
   }
 
   toMarkdown() {

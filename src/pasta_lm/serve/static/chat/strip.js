@@ -44,7 +44,7 @@ export class Strip {
   addLane(thread) {
     const row = drawn("g", { class: look(thread.id).hue });
     this.picture.append(row);
-    this.names.append(element("span", { title: nameOf(thread) }, chip(thread), ` ${nameOf(thread).replace(/^\d+ /, "")}`));
+    this.names.append(element("span", { title: nameOf(thread) }, chip(thread), element("span", {}, nameOf(thread).replace(/^\d+ /, ""))));
     this.lanes.push({ row, bar: null, end: 0 });
   }
 

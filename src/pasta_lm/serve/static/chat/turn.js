@@ -1,6 +1,6 @@
 // One turn on the page: the question, its answer live or finished, the line of figures, the buttons.
 
-import { element, visible } from "../elements.js";
+import { element, plural, visible } from "../elements.js";
 import { Run } from "../run.js";
 import { shown } from "./conversation.js";
 import { figures } from "./figures.js";
@@ -77,6 +77,7 @@ export class TurnView {
     if (!answer) return;
     if (answer.text) this.text.append(element("div", { class: "markdown" }, markdown(answer.text)));
     if (answer.state === "failed") this.text.append(this.failure(answer));
+    if (answer.numForgotten) this.text.append(element("p", { class: "mark" }, `${plural(answer.numForgotten, "earlier turn")} not sent.`));
     if (answer.state === "stopped") this.text.append(element("p", { class: "mark" }, "Stopped: the text ends here."));
     if (answer.run) this.side.append(new Strip(Run.stored(answer.run), { isLive: false }).root);
     if (answer.figures) this.foot.append(figures(answer));
@@ -84,9 +85,12 @@ export class TurnView {
   }
 
   failure(answer) {
+    const shorter = answer.canForget
+      ? button("Retry without the oldest turn", () => this.acts.forget(this.turn), { "data-changes": "" })
+      : null;
     return element("div", { class: "failed", role: "alert" },
       element("p", {}, visible(answer.error)),
-      button("Retry", () => this.acts.retry(this.turn), { "data-changes": "" }));
+      button("Retry", () => this.acts.retry(this.turn), { "data-changes": "" }), shorter);
   }
 
   buttons(answer) {
