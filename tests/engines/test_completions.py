@@ -65,10 +65,11 @@ def test_an_answer_is_the_same_in_every_dialect(dialect: str) -> None:
     assert answer.trace.num_recomputed > 0
 
 
-def test_random_programs_come_back_token_by_token() -> None:
+@pytest.mark.parametrize("num_programs", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_programs_come_back_token_by_token(num_programs: int) -> None:
     rng = random.Random("stock")
     programs: list[Program] = []
-    for number in range(12):
+    for number in range(num_programs):
         program = random_program(rng, BARE)
         programs.append(Program((number, *program.prompt), program.answer))
     pairs = [(program.prompt, program.answer) for program in programs]
