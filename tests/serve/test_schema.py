@@ -21,7 +21,7 @@ APP = create_app(scripted())
 SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
 OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
 MODES = list(schemathesis.GenerationMode)
-NUM_REQUESTS = int(os.environ.get("PASTA_SCHEMA_REQUESTS", "80"))
+NUM_REQUESTS = int(os.environ.get("PASTA_SCHEMA_REQUESTS", "160"))
 POSTED = [one for one in OPERATIONS if one.method == "post"]
 NUM_GOT = 3  # of each route without a body: there is little to vary
 
@@ -72,6 +72,7 @@ def test_no_request_without_a_body_is_an_error_of_the_server(operation: Any, url
 def test_every_route_of_the_api_is_in_the_schema() -> None:
     labels = {one.label for one in OPERATIONS}
     assert labels >= {"POST /v1/chat/completions", "POST /v1/completions", "GET /v1/models"}
+    assert labels >= {"POST /v1/check", "POST /v1/replay"}
     assert labels >= {"GET /v1/events/{response_id}", "GET /health", "GET /metrics", "GET /version"}
 
 

@@ -48,18 +48,13 @@ def check(
     diagnostics = find_errors(text, form)
     is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
     if output == "json":
-        print_json({"valid": is_valid, "diagnostics": [_row(one) for one in diagnostics]})
+        print_json({"valid": is_valid, "diagnostics": [one.to_row() for one in diagnostics]})
     else:
         _report(file, text, diagnostics, to_stderr=fix)
     if fix:
         typer.echo(repair(text, form), nl=False)
     elif not is_valid:
         raise typer.Exit(INVALID)
-
-
-def _row(diagnostic: Diagnostic) -> dict[str, object]:
-    fields = ("code", "severity", "line", "column", "message", "hint")
-    return {name: getattr(diagnostic, name) for name in fields}
 
 
 def _report(file: str, text: str, diagnostics: list[Diagnostic], *, to_stderr: bool) -> None:

@@ -130,7 +130,7 @@ class _Playback:
 
 
 class ScriptedEngine:
-    """Decode one written answer, whatever the request."""
+    """Decode one written answer, or the one that a request brings."""
 
     def __init__(
         self, script: Document, *, speeds: Speeds | None = None, step_s: float = 0.02
@@ -145,12 +145,7 @@ class ScriptedEngine:
         Raises:
             InputError: a block has no topic, so no promise can be written for it.
         """
-        if any(not block.topic.strip() for block in script.blocks):
-            raise InputError("a block of the script has no topic")
-        lacks_lengths = any(block.units is None for block in script.blocks)
-        self.script = script
-        if lacks_lengths:
-            self.script = script.with_lengths(lambda text: len(words(text)))
+        self.script = _with_lengths(script)
         self.step_s = step_s
         self._speed = _speed_of(speeds or {})
         self._ids = WordIds()
@@ -163,6 +158,16 @@ class ScriptedEngine:
     def spell(self, token_id: int) -> str:
         """Return the word or the tag piece that an id stands for."""
         return self._ids.spell(token_id)
+
+    def replay(self, request: Request, document: Document) -> Request:
+        """Return the same request for a given answer: that one is decoded, not the script.
+
+        Raises:
+            InputError: a block has no topic.
+        """
+        document = _with_lengths(document) if request.forks else document.without_tags()
+        encoder = DocumentEncoder(self._ids.pieces, self._ids.encode)
+        return replace(request, forced=encoder.encode(document))
 
     def answer(self, prompt: str = "", params: SamplingParams | None = None) -> Answer:
         """Return the answer to a prompt, with its trace."""
@@ -185,10 +190,8 @@ class ScriptedEngine:
         """Decode one request and yield the events of each step, the prefill's first.
 
         Raises:
-            RequestError: the request brings an answer of its own, or no prompt.
+            RequestError: the request has no prompt.
         """
-        if request.forced is not None:
-            raise RequestError("a scripted engine decodes its own script, not a forced answer")
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         entries = Entries.of_prompt(request.prompt)
@@ -204,9 +207,9 @@ class ScriptedEngine:
                 playback.step(step * self.step_s)
 
     def _response(self, request: Request, sample: int, entries: Entries) -> Response:
-        script = self.script if request.forks else self.script.without_tags()
-        forced = DocumentEncoder(self._ids.pieces, self._ids.encode).encode(script)
-        request = replace(request, forced=forced, form=Form.MAIN, expansion=None, guess=None)
+        if request.forced is None:
+            request = self.replay(request, self.script)
+        request = replace(request, form=Form.MAIN, expansion=None, guess=None)
         trace = Trace(
             kind=Kind.SIMULATED,
             model="script",
@@ -216,8 +219,17 @@ class ScriptedEngine:
             join=request.join.value,
             num_prompt_tokens=len(request.prompt),
         )
-        limits = replace(request.params.limits(), max_depth=max(1, _depth(script.items)))
+        limits = replace(request.params.limits(), max_depth=max(1, _depth(self.script.items)))
         return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
+
+
+def _with_lengths(script: Document) -> Document:
+    """Return an answer all of whose blocks have lengths, if need be those that their words make."""
+    if any(not block.topic.strip() for block in script.blocks):
+        raise InputError("a block of the script has no topic")
+    if all(block.units is not None for block in script.blocks):
+        return script
+    return script.with_lengths(lambda text: len(words(text)))
 
 
 def _depth(items: Sequence[Item]) -> int:

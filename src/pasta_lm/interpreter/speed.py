@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.tags import escape_topic
 
 
 def parallelism(num_content_tokens: int, critical_path: int) -> float:
@@ -62,7 +63,8 @@ def document_critical_path(document: Document, count_tokens: Callable[[str], int
             main = max(main, pending) + 1
             pending = 0
         else:
-            main += 2 + count_tokens(item.topic)  # a promise has two pieces around its topic
+            # A promise has two pieces around its topic, which is decoded as it is written.
+            main += 2 + count_tokens(escape_topic(item.topic))
             pending = max(pending, main + count_tokens(item.plain_text))
             ends = max(ends, pending)
     return max(main, ends)

@@ -26,6 +26,11 @@ class Diagnostic:
     offset: int  # where the caret begins, in characters from the start of the text
     length: int  # how many characters the caret marks
 
+    def to_row(self) -> dict[str, str | int]:
+        """Return the object that ``pasta check --format json`` prints."""
+        fields = ("code", "severity", "line", "column", "message", "hint")
+        return {name: getattr(self, name) for name in fields}
+
 
 def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> list[Diagnostic]:
     """Return every fault of a text in the order of their places; none: it is valid.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pasta_lm.errors import InputError, PastaError, UsageError
@@ -20,6 +21,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        diagnostics: Sequence[Mapping[str, str | int]] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -27,11 +29,14 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
         self.code = code
+        self.diagnostics = diagnostics  # of a text that breaks the grammar, as `pasta check` has
 
     @property
     def body(self) -> dict[str, Any]:
         """Return the JSON object of the error."""
-        fields = {"type": self.kind, "param": self.param, "code": self.code}
+        fields: dict[str, Any] = {"type": self.kind, "param": self.param, "code": self.code}
+        if self.diagnostics is not None:
+            fields["diagnostics"] = self.diagnostics
         return {"error": {"message": self.message, **fields}}
 
     @property

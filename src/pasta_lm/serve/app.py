@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from pasta_lm.serve import replaying
 from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
@@ -76,6 +77,7 @@ def create_app(
     )
     app.state.service, app.state.recipe = service, recipe
     app.include_router(_routes(service, version))
+    app.include_router(replaying.routes(service))
     _handle_errors(app)
     if STATIC.is_dir():
         app.mount("/", PageFiles(directory=STATIC, html=True), name="page")

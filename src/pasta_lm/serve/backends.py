@@ -15,8 +15,10 @@ from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEven
 from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
+from pasta_lm.language.document import Document
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import STRATEGIES
+from pasta_lm.strategies.replay import bounded
 
 if TYPE_CHECKING:
     from pasta_lm.engines.response import Response
@@ -41,6 +43,11 @@ class Prompt:
     content: str | TokenIds | Messages
     strategy: str = pasta.NAME
     positions: str | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Return whether it is continued as it stands, without the chat template."""
+        return isinstance(self.content, str | TokenIds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,17 @@ class Backend(Protocol):
             PastaError: this can never be served.
         """
 
+    def prepare_replay(
+        self, prompt: Prompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Return the request that decodes a given answer; called as ``prepare``.
+
+        The prompt's strategy counts for nothing: the answer's tags say how it is decoded.
+
+        Raises:
+            PastaError: this can never be served.
+        """
+
     @property
     def has_work(self) -> bool:
         """Return whether a request is unfinished."""
@@ -116,23 +134,31 @@ def requested(model: Pasta, prompt: Prompt, params: SamplingParams) -> Request:
         RequestError: the prompt is empty, or its ids are those of tags.
         UsageError: an unknown strategy.
     """
-    ids = prompt.content if isinstance(prompt.content, TokenIds) else None
     request = model.request(
-        "ids" if isinstance(prompt.content, TokenIds) else prompt.content,
+        _content(prompt),
         params,
         strategy=prompt.strategy,
         positions=prompt.positions,
-        continues=isinstance(prompt.content, str | TokenIds),
+        continues=prompt.continues,
     )
-    if ids is None:
+    return _with_ids(model, prompt, request)
+
+
+def _content(prompt: Prompt) -> str | Messages:
+    """Return what a model encodes; ids take the place of what it makes of a word."""
+    return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
+
+
+def _with_ids(model: Pasta, prompt: Prompt, request: Request) -> Request:
+    if not isinstance(prompt.content, TokenIds):
         return request
     for piece, token in model.engine.loaded.vocabulary.piece_ids.items():
-        if token in ids:
+        if token in prompt.content:
             raise RequestError(
                 f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
                 hint="encode the prompt without the tags, or send it as a text",
             )
-    return replace(request, prompt=ids)
+    return replace(request, prompt=prompt.content)
 
 
 def spelling(vocabulary: Vocabulary, token_id: int) -> bytes:
@@ -197,6 +223,29 @@ class TorchBackend:
             )
         tokens = min(max_tokens, room)
         return replace(request, params=replace(request.params, max_tokens=tokens))
+
+    def prepare_replay(
+        self, prompt: Prompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Return the request that decodes a given answer, all of whose tokens fit the cache."""
+        from pasta_lm.engines.torch.active_request import check_request
+
+        request = self._model.replay_request(
+            _content(prompt),
+            document,
+            positions=prompt.positions,
+            max_threads=max_threads,
+            continues=prompt.continues,
+        )
+        request = _with_ids(self._model, prompt, request)
+        check_request(request, self._engine.loaded)
+        if request.max_entries > self._engine.pool.num_slots:
+            raise RequestError(
+                f"prompt and answer need {request.max_entries} cache entries, and the cache has "
+                f"{self._engine.pool.num_slots}",
+                hint="replay a shorter answer",
+            )
+        return request
 
     @property
     def has_work(self) -> bool:
@@ -273,6 +322,16 @@ class ScriptedBackend:
             request = self._engine.request(text, params)
         forks = prompt.strategy != sequential.NAME
         return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
+
+    def prepare_replay(
+        self, prompt: Prompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Return the request that decodes a given answer instead of the script."""
+        has_tags = document.blocks or document.num_syncs
+        named = replace(prompt, strategy=pasta.NAME if has_tags else sequential.NAME)
+        request = self.prepare(named, SamplingParams())
+        with self._encodes:
+            return bounded(self._engine.replay(request, document), max_threads)
 
     @property
     def has_work(self) -> bool:

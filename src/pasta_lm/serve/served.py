@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams
-from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError
+from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, RequestError
+from pasta_lm.language.document import Document
 from pasta_lm.serve.api_error import ApiError, bad_request, unavailable
 from pasta_lm.serve.backends import Events, Prompt, Threads, requested, spelling, threads_of
 
@@ -64,6 +65,15 @@ class ServedBackend:
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, if servers can decode it exactly."""
         return self._engine.check_request(requested(self._model, prompt, params))
+
+    def prepare_replay(
+        self, prompt: Prompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Refuse: a server of completions chooses every token itself."""
+        raise RequestError(
+            "stock servers decode no given answer",
+            hint="serve the model with the local engine to replay answers",
+        )
 
     @property
     def has_work(self) -> bool:

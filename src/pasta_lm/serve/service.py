@@ -15,7 +15,7 @@ from starlette.types import Scope
 from pasta_lm.engines.request import Request
 from pasta_lm.errors import PastaError
 from pasta_lm.serve.api_error import ApiError, bad_request, from_error, internal
-from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.backends import Backend, Prompt
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.event_stream import CLIENT_GONE, ClientGone, EventStream, until_gone
 from pasta_lm.serve.guard import FACTS
@@ -69,15 +69,23 @@ class Service:
         """
         check_model(asked.model, self.backend.name)
         requests = await self._prepare(asked, http)
-        source = _Source(self.engine, requests)
         backend = self.backend
         reply = Reply(asked, requests, backend.name, backend.spell, backend.count_tokens)
+        return await self.decode(reply, http)
+
+    async def decode(self, reply: Reply, http: HttpRequest) -> Response:
+        """Decode the requests of a reply, and send it as a stream or as a whole.
+
+        Raises:
+            ApiError: the engine refuses it, or fails.
+        """
+        source = _Source(self.engine, reply.requests)
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         is_handed_on = False
         try:
             await until_gone(http.receive, source.stream.started())
-            if asked.stream:
+            if reply.asked.stream:
                 is_handed_on = True
                 return self._event_stream(reply, source, facts)
             await until_gone(http.receive, _collect(reply, source.stream))
@@ -105,10 +113,14 @@ class Service:
                 requests = [replace(request, traces=True) for request in requests]
         except PastaError as error:
             raise from_error(error) from error
+        self.note_prompts(prompts, http)
+        return requests
+
+    def note_prompts(self, prompts: Sequence[Prompt], http: HttpRequest) -> None:
+        """Leave the prompts for the log, if it is to have them."""
         if self._logs_prompts:
             contents = [prompt.content for prompt in prompts]
             http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
-        return requests
 
     def _event_stream(self, reply: Reply, source: _Source, facts: dict[str, Any]) -> EventStream:
         def close() -> None:

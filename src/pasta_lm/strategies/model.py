@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError, ModelNotFoundError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.document import Document
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.router import read_router
 
 if TYPE_CHECKING:
@@ -238,13 +240,9 @@ class Pasta:
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         loaded = self.engine.loaded
         params = params or SamplingParams()
-        _refuse_empty(prompt)
         if continues and strategy in (sot.NAME, sot.ROUTED):
             raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
-        if not loaded.vocabulary.has_chat_template:
-            self._note(NO_CHAT_TEMPLATE)
-        elif isinstance(prompt, str) and not continues:
-            prompt = [{"role": "user", "content": prompt}]
+        prompt = self._as_message(prompt, continues)
         if strategy in (sot.NAME, sot.ROUTED):
             _refuse_gaps(positions, strategy)
             return self._by_points(prompt, params, strategy)  # wraps the prompt, then encodes it
@@ -261,6 +259,49 @@ class Pasta:
             return apar.request(ids, params)
         chosen = _positions(positions, loaded.positions)
         return pasta.request(ids, params, chosen, loaded.join_with(chosen))
+
+    def replay_request(
+        self,
+        prompt: Prompt,
+        document: Document,
+        *,
+        positions: PositionStrategy | str | None = None,
+        max_threads: int | None = None,
+        continues: bool = False,
+    ) -> Request:
+        """Return the request that decodes a given answer: its tokens are forced, the work is real.
+
+        An answer without tags is decoded sequentially, which any model can do. ``positions`` may
+        also be 'oracle': the lengths of all blocks are known.
+
+        Raises:
+            UsageError: an unknown position strategy.
+            RequestError: the prompt is empty, or the answer has tags and the model none.
+        """
+        loaded, params = self.engine.loaded, SamplingParams()
+        ids = loaded.vocabulary.encode_prompt(self._as_message(prompt, continues))
+        if not (document.blocks or document.num_syncs):
+            return bounded(sequential.replay(ids, document, loaded.vocabulary, params), None)
+        if not self.has_tag_pieces:
+            raise RequestError(
+                f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
+                hint="remove the tags, or use a model that was taught PASTA-LANG",
+            )
+        if positions != PositionStrategy.ORACLE:
+            positions = _positions(positions, loaded.positions)
+        chosen = PositionStrategy(positions)
+        join = loaded.join_with(chosen)
+        request = pasta.replay(ids, document, loaded.vocabulary, params, chosen, join)
+        return bounded(request, max_threads)
+
+    def _as_message(self, prompt: Prompt, continues: bool) -> Prompt:
+        """Return what the chat template takes; a text if there is none or it is to be continued."""
+        _refuse_empty(prompt)
+        if not self.engine.loaded.vocabulary.has_chat_template:
+            self._note(NO_CHAT_TEMPLATE)
+        elif isinstance(prompt, str) and not continues:
+            return [{"role": "user", "content": prompt}]
+        return prompt
 
     def _by_points(self, prompt: Prompt, params: SamplingParams, strategy: str) -> Request:
         loaded = self.engine.loaded

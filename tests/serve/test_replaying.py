@@ -1,0 +1,370 @@
+"""Given answers on the server: checked, decoded with forced tokens, bounded like every request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from typer.testing import CliRunner
+
+from pasta_lm.cli.app import app as command_line
+from pasta_lm.engines.annotated import Record
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import TorchBackend
+from pasta_lm.serve.replaying import Replayed
+from pasta_lm.serve.settings import Bounds
+from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.replay import replay
+from tests.models import loaded
+from tests.serve.conftest import (
+    CHAT,
+    DOCUMENT,
+    SCRIPT,
+    TEXT,
+    ask,
+    client_of,
+    post,
+    run,
+    scripted,
+    streamed,
+    text_of,
+)
+from tests.serve.test_failures import Held, is_idle, recipe, settle
+
+CHECK, REPLAY = "/v1/check", "/v1/replay"
+GIVEN = {**CHAT, "response": SCRIPT, "form": "annotator"}
+PLAIN = "One line.\nAnd &lt;sync/> another, caf\u00e9."
+CHAINED = (
+    'First:<async topic="a &quot;b&quot;">one two three</async><sync/>'
+    ' then<async topic="c"> four</async> and<async topic="d"> five six</async>.'
+)
+ANSWERS = {
+    "the script": (SCRIPT, "annotator"),
+    "no tags": (PLAIN, "annotator"),
+    "a sync in the middle": (CHAINED, "annotator"),
+    "written": (DOCUMENT.with_lengths(len).written(), "written"),
+}
+given_answers = pytest.mark.parametrize(("text", "form"), ANSWERS.values(), ids=ANSWERS.keys())
+
+
+def torch_app(name: str = "llama", pool_tokens: int = 4096, **settings: Any) -> FastAPI:
+    engine = TorchEngine(loaded(name), pool_tokens=pool_tokens, captures=False)
+    return create_app(TorchBackend(Pasta(engine), "tiny"), **settings)
+
+
+def scripted_app(**settings: Any) -> FastAPI:
+    return create_app(scripted(), **settings)
+
+
+on_both = pytest.mark.parametrize("app", [torch_app, scripted_app], ids=["torch", "scripted"])
+App = Callable[..., FastAPI]
+
+
+def replayed(app: FastAPI, **changes: Any) -> dict[str, Any]:
+    reply = post(REPLAY, {**GIVEN, **changes}, app=app)
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
+# --- what is decoded
+
+
+@on_both
+@given_answers
+def test_a_given_answer_is_decoded_as_it_is(app: App, text: str, form: str) -> None:
+    document = parse(text, form)
+    reply = replayed(app(), response=text, form=form)
+    assert Replayed.model_validate_json(json.dumps(reply), strict=True)
+    assert (reply["text"], reply["finish_reason"]) == (document.plain_text, "stop")
+    assert parse(reply["program"]).annotator_form() == document.annotator_form()
+    assert reply["kind"] == ("replayed" if reply["model"] == "tiny" else "simulated")
+    assert reply["strategy"] == ("pasta" if document.blocks else "sequential")
+    assert [one["topic"] for one in reply["run"]["threads"]] == [
+        None,
+        *(block.topic for block in document.blocks),
+    ]
+    assert reply["run"]["annotated"] == document.annotator_form()
+
+
+@on_both
+@given_answers
+def test_the_cost_that_is_read_from_a_structure_is_the_cost_of_its_replay(
+    app: App, text: str, form: str
+) -> None:
+    checked = post(CHECK, {"response": text, "form": form}, app=app()).json()
+    reply = replayed(app(), response=text, form=form)
+    assert checked["valid"]
+    assert checked["text"] == reply["text"]
+    told = ("critical_path_tokens", "sequential_tokens", "parallelism", "theoretical_speedup")
+    assert {name: checked["cost"][name] for name in told} == {name: reply[name] for name in told}
+    assert reply["critical_path_tokens"] == reply["forward_passes"]
+
+
+@given_answers
+def test_the_figures_are_those_of_pasta_replay(text: str, form: str) -> None:
+    record = Record("1", CHAT["messages"][0]["content"], parse(text, form))
+    figures = replay([record], loaded("llama")).figures
+    reply = replayed(torch_app(), response=record.document.annotator_form(), form="annotator")
+    assert reply["theoretical_speedup"] == pytest.approx(figures.theoretical_speedup, abs=1e-4)
+    assert reply["parallelism"] == pytest.approx(figures.parallelism, abs=1e-4)
+
+
+def test_the_script_costs_what_it_costs_when_it_is_the_answer() -> None:
+    asked = {**CHAT, "pasta": {"trace": True}}
+    answer = post("/v1/chat/completions", asked, app=scripted_app()).json()["pasta"]["choices"][0]
+    reply = replayed(scripted_app())
+    for name in ("threads", "critical_path_tokens", "theoretical_speedup", "wall_s"):
+        assert reply[name] == answer[name]
+    named = {"name": answer["run"]["name"]}
+    assert {**reply["run"], **named} == answer["run"]
+
+
+@pytest.mark.parametrize("positions", [one.value for one in PositionStrategy])
+def test_an_answer_is_decoded_at_the_positions_that_are_asked_for(positions: str) -> None:
+    reply = replayed(torch_app(), pasta={"positions": positions, "trace": True})
+    assert reply["positions"] == reply["trace"]["positions"] == positions
+    assert reply["text"] == TEXT
+
+
+@on_both
+def test_threads_are_lowered_to_the_limit_and_fewer_threads_take_more_passes(app: App) -> None:
+    many = replayed(app(), pasta={"max_threads": 10**6})
+    assert many["max_threads"] == Bounds().threads
+    few = replayed(app(), pasta={"max_threads": 2})
+    assert few["max_threads"] == 2
+    assert few["forward_passes"] > many["forward_passes"]
+    assert few["text"] == many["text"]
+
+
+@on_both
+@pytest.mark.parametrize("prompt", ["Once upon a time", [5, 300, 7]], ids=["text", "ids"])
+def test_a_text_or_token_ids_may_stand_in_front_of_the_answer(app: App, prompt: Any) -> None:
+    body = {"prompt": prompt, "response": SCRIPT, "form": "annotator"}
+    reply = post(REPLAY, body, app=app()).json()
+    assert reply["text"] == TEXT
+    if isinstance(prompt, list):
+        assert reply["usage"]["prompt_tokens"] == len(prompt)
+
+
+@on_both
+def test_a_stream_tells_each_thread_as_it_is_decoded_and_ends_with_the_run(app: App) -> None:
+    whole = replayed(app())
+    asked = {**GIVEN, "stream": True, "pasta": {"trace": True}}
+    pieces = streamed(post(REPLAY, asked, app=app()))
+    assert text_of(pieces) == TEXT
+    events = [piece["pasta"] for piece in pieces if "kind" in piece.get("pasta", {})]
+    for thread, topic in enumerate([None, "walk", "sleep", "eat"]):
+        said = "".join(one["delta"] for one in events if one["thread"] == thread)
+        own = [
+            one["text"]
+            for one in whole["run"]["tokens"]
+            if one["thread"] == thread and one["role"] == "content"
+        ]
+        assert (said, topic) == ("".join(own), whole["run"]["threads"][thread]["topic"])
+    news = [token for one in events if one["kind"] == "traced" for token in one["news"]["tokens"]]
+    assert len(news) == len(whole["run"]["tokens"])
+    last = [one for one in events if one["kind"] == "finished"]
+    assert [one["text"] for one in last] == [TEXT]
+    assert [one["run"]["tokens"] for one in last] == [whole["run"]["tokens"]]
+    assert last[0]["theoretical_speedup"] == whole["theoretical_speedup"]
+
+
+def test_a_model_without_tags_replays_an_answer_without_tags() -> None:
+    bare = replace(loaded("llama"), vocabulary=Vocabulary(loaded("llama").vocabulary.tokenizer))
+    backend = TorchBackend(Pasta(TorchEngine(bare, pool_tokens=2048, captures=False)), "bare")
+    assert replayed(create_app(backend), response=PLAIN)["strategy"] == "sequential"
+    backend = TorchBackend(Pasta(TorchEngine(bare, pool_tokens=2048, captures=False)), "bare")
+    reply = post(REPLAY, GIVEN, app=create_app(backend))
+    assert reply.status_code == 400
+    assert "no tag pieces" in reply.json()["error"]["message"]
+
+
+# --- faults of the text
+
+FAULTS = {
+    "never closed": ('a\nb <async topic="x">c', "annotator", "PASTA016"),
+    "closed twice": ("a</async>\n</async>", "written", "PASTA017"),
+    "nested": ('<async topic="x">a<async topic="y">b</async></async>', "annotator", "PASTA015"),
+    "no topic": ("a<async>b</async>", "annotator", "PASTA021"),
+    "no promise": ("\u00e9\U0001f35d <async>b</async>", "written", "PASTA012"),
+    "unfinished": ('a <promise topic="x', "written", "PASTA001"),
+}
+
+
+@pytest.mark.parametrize(("text", "form", "code"), FAULTS.values(), ids=FAULTS.keys())
+def test_an_invalid_text_is_refused_with_the_diagnostics_of_pasta_check(
+    text: str, form: str, code: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "answer.txt"
+    file.write_text(text, encoding="utf-8")
+    printed = CliRunner().invoke(
+        command_line, ["check", str(file), "--form", form, "--format", "json"]
+    )
+    expected = json.loads(printed.stdout)
+    reply = post(REPLAY, {**GIVEN, "response": text, "form": form})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, "response", code)
+    assert error["diagnostics"] == expected["diagnostics"]
+    first = next(one for one in error["diagnostics"] if one["severity"] == "error")
+    assert f"line {first['line']}, column {first['column']}" in error["message"]
+    checked = post(CHECK, {"response": text, "form": form}).json()
+    assert checked == {**expected, "text": None, "cost": None}
+
+
+def test_a_text_with_warnings_is_decoded_and_they_are_told() -> None:
+    text = 'a <async topic="x">b</async><sync/><sync/>'
+    reply = replayed(scripted_app(), response=text)
+    assert [one["code"] for one in reply["diagnostics"]] == ["PASTA104", "PASTA101"]
+    checked = post(CHECK, {"response": text, "form": "annotator"}).json()
+    assert (checked["valid"], checked["diagnostics"]) == (True, reply["diagnostics"])
+
+
+# --- what is refused
+
+BLOCKS = "".join(f'<async topic="x {number}">y</async>' for number in range(65))
+BAD: dict[str, dict[str, Any]] = {
+    "no prompt": {"messages": None},
+    "two prompts": {"prompt": "a"},
+    "no messages": {"messages": []},
+    "an empty prompt": {"messages": [{"role": "user", "content": " "}]},
+    "an unknown role": {"messages": [{"role": "tool", "content": "x"}]},
+    "too many messages": {"messages": CHAT["messages"] * 1000},
+    "no answer": {"response": ""},
+    "an answer that is a number": {"response": 3},
+    "an unknown form": {"form": "main"},
+    "an unknown key": {"temperature": 0.5},
+    "an unknown option": {"pasta": {"strategy": "pasta"}},
+    "unknown positions": {"pasta": {"positions": "best"}},
+    "no threads": {"pasta": {"max_threads": 0}},
+    "too many blocks": {"response": BLOCKS},
+    "too long": {"response": "word " * 5000},
+    "too long a block": {"response": f'<async topic="x">{"word " * 1100}</async>'},
+    "stream as a text": {"stream": "yes"},
+}
+
+
+def test_bad_bodies_are_refused() -> None:
+    async def refuse_all() -> None:
+        async with client_of(scripted_app()) as client:
+            for name, changes in BAD.items():
+                for stream in (False, True):
+                    reply = await client.post(REPLAY, json={**GIVEN, "stream": stream, **changes})
+                    assert reply.status_code == 400, name
+                    assert reply.json()["error"]["message"], name
+            other = await client.post(REPLAY, json={**GIVEN, "model": "other"})
+            assert other.status_code == 404
+            other = await client.post(CHECK, json={"response": "a", "model": "other"})
+            assert other.status_code == 404
+
+    run(refuse_all())
+
+
+def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:
+    tag = min(loaded("llama").vocabulary.piece_ids.values())
+    for body, told in (
+        ({**GIVEN, "messages": None, "prompt": [5, tag]}, "the tag"),
+        ({**GIVEN, "messages": None, "prompt": [10**9]}, "no token"),
+        ({**GIVEN, "response": "word " * 200}, "cache"),
+    ):
+        reply = post(REPLAY, body, app=torch_app(pool_tokens=256))
+        assert reply.status_code == 400
+        assert told in reply.json()["error"]["message"]
+
+
+def test_both_routes_need_the_key() -> None:
+    for path, body in ((REPLAY, GIVEN), (CHECK, {"response": "a"})):
+        assert post(path, body, app=scripted_app(api_key="secret")).status_code == 401
+        headers = {"Authorization": "Bearer secret"}
+        app = scripted_app(api_key="secret")
+        assert ask("POST", path, app=app, json=body, headers=headers).status_code == 200
+
+
+# --- like every request
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_goes_away_ends_its_replay(streams: bool, is_queued: bool) -> None:
+    async def leave() -> None:
+        app = create_app(Held(capacity=0 if is_queued else 8))
+        async with client_of(app) as client:
+            gone = asyncio.ensure_future(client.post(REPLAY, json={**GIVEN, "stream": streams}))
+            engine = app.state.service.engine
+            await settle(lambda: engine.load.num_running + engine.load.num_waiting == 1)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            await settle(lambda: is_idle(app))
+
+    run(leave())
+
+
+def test_a_replay_waits_in_the_queue_and_is_given_up_when_it_takes_too_long() -> None:
+    async def wait() -> None:
+        app = create_app(Held(capacity=0), recipe(waiting=0, wait_s=0.1))
+        async with client_of(app) as client:
+            first = asyncio.ensure_future(client.post(REPLAY, json=GIVEN))
+            await settle(lambda: app.state.service.engine.load.num_waiting == 1)
+            full = await client.post(REPLAY, json=GIVEN)
+            assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+            assert (await first).json()["error"]["code"] == "queue_wait"
+        app = create_app(Held(), recipe(wall_s=0.1))
+        async with client_of(app) as client:
+            reply = await client.post(REPLAY, json=GIVEN)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "wall_time")
+
+    run(wait())
+
+
+def test_company_does_not_change_a_replay() -> None:
+    async def together() -> None:
+        async with client_of(torch_app()) as client:
+            asked = [client.post(REPLAY, json=GIVEN) for _ in range(3)]
+            asked += [client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 40})]
+            replies = [reply.json() for reply in await asyncio.gather(*asked)]
+        alone = replayed(torch_app())
+        for reply in replies[:3]:
+            assert reply["threads"] == alone["threads"]
+            assert reply["critical_path_tokens"] == alone["critical_path_tokens"]
+
+    run(together())
+
+
+def test_the_log_has_the_figures_of_a_replay_and_not_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="pasta_lm.serve.requests"):
+        replayed(scripted_app())
+    (facts,) = [record.facts for record in caplog.records]  # type: ignore[attr-defined]
+    assert facts["path"] == REPLAY
+    assert facts["num_threads"] == [4]
+    assert "prompt" not in facts
+    assert "Walk" not in json.dumps(facts)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="pasta_lm.serve.requests"):
+        replayed(scripted_app(logs_prompts=True))
+    assert caplog.records[0].facts["prompt"] == CHAT["messages"]  # type: ignore[attr-defined]
+
+
+def test_request_and_reply_are_in_the_schema() -> None:
+    schema = scripted_app().openapi()
+    for path, body, reply in (
+        (CHECK, "CheckRequest", "Checked"),
+        (REPLAY, "ReplayRequest", "Replayed"),
+    ):
+        route = schema["paths"][path]["post"]
+        asked = route["requestBody"]["content"]["application/json"]["schema"]
+        assert asked["$ref"].endswith(f"/{body}")
+        for status, name in (("200", reply), ("400", "Refused")):
+            told = route["responses"][status]["content"]["application/json"]["schema"]
+            assert told["$ref"].endswith(f"/{name}")
