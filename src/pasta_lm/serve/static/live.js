@@ -126,11 +126,11 @@ export class AskForm {
   async follow(strategy) {
     const messages = [{ role: "user", content: this.prompt.value }];
     const run = new Run(strategy, { strategy, kind: "generated" });
-    run.asked = { messages };
+    run.asked = { messages, max_threads: this.choices.request(strategy).pasta.max_threads };
     try {
       for await (const event of this.events(strategy, messages)) {
         const isFirst = run.threads.length === 0;
-        take(run, event);
+        takeEvent(run, event);
         if (!isFirst) this.stage.grow();
         else if (run.threads.length) this.put(run);
       }
@@ -159,11 +159,7 @@ export class AskForm {
     const reply = await reach("v1/chat/completions", { method: "POST", headers: this.headers(), signal, body });
     if (reply.status === 401) this.key.hidden = false;
     if (!reply.ok) throw new Error(await whyOf(reply));
-    for await (const data of lines(reply.body)) {
-      const piece = JSON.parse(data);
-      if (piece.error) throw new Error(piece.error.message);
-      if (piece.pasta?.kind) yield piece.pasta;
-    }
+    yield* eventsOf(reply);
   }
 
   // Files
@@ -190,7 +186,16 @@ export class AskForm {
   }
 }
 
-function take(run, { kind, thread, finish_reason, news, run: data, trace }) {
+// The events of a reply that is a stream.
+export const eventsOf = async function* (reply) {
+  for await (const data of lines(reply.body)) {
+    const piece = JSON.parse(data);
+    if (piece.error) throw new Error(piece.error.message);
+    if (piece.pasta?.kind) yield piece.pasta;
+  }
+};
+
+export function takeEvent(run, { kind, thread, finish_reason, news, run: data, trace }) {
   if (kind === "traced") run.take(news);
   if (kind === "ended" && run.threads[thread]) run.threads[thread].finish_reason = finish_reason;
   if (kind === "finished") {
@@ -199,7 +204,7 @@ function take(run, { kind, thread, finish_reason, news, run: data, trace }) {
   }
 }
 
-async function reach(address, request) {
+export async function reach(address, request) {
   try {
     return await fetch(address, request);
   } catch (error) {
@@ -208,7 +213,7 @@ async function reach(address, request) {
 }
 
 // Why a request was refused.
-async function whyOf(reply) {
+export async function whyOf(reply) {
   try {
     return (await reply.json()).error.message;
   } catch {

@@ -1,6 +1,7 @@
 // The page: reads the runs that stand in it, or asks the server, and puts the views together.
 
 import { AnswerView } from "./answer.js";
+import { TagEditor } from "./edit.js";
 import { element } from "./elements.js";
 import { InspectorView } from "./inspector.js";
 import { AskForm } from "./live.js";
@@ -15,6 +16,7 @@ function byId(id) {
 }
 
 let current = null;
+let editor = null; // there is none without a server
 
 // A root without what earlier views put and heard there.
 function emptied(id) {
@@ -41,6 +43,7 @@ function showRuns(runs) {
   new AnswerView(stage, emptied("answer"), { withTags: false, label: "Answer" });
   new AnswerView(stage, emptied("written"), { withTags: true, label: "Written form" });
   new TableView(stage, byId("table"));
+  editor?.follow(stage);
   return stage;
 }
 
@@ -59,5 +62,6 @@ if (stored) {
 } else {
   byId("main").hidden = byId("keys").hidden = true;
   byId("theme").before(element("a", { href: "chat.html", class: "elsewhere" }, "Chat"));
-  new AskForm(byId("ask"), byId("facts"), showRuns);
+  const form = new AskForm(byId("ask"), byId("facts"), showRuns);
+  editor = new TagEditor(byId("edit"), () => form.headers());
 }

@@ -17,7 +17,7 @@ export class Run {
     this.isComplete = false;
     this.isOver = false; // complete, or given up
     this.data = null; // the stored form
-    this.asked = null; // of a live run: {messages}, what the server was asked
+    this.asked = null; // of a live run: {messages, max_threads}, what the server was asked
     this.annotated = null; // its answer in the annotator form, if the server told it
   }
 
