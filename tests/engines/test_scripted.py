@@ -175,6 +175,17 @@ def test_words_join_to_the_text(text: str) -> None:
     assert "".join(words(text)) == text
 
 
+@given(DOCUMENTS)
+def test_a_request_may_bring_an_answer_of_its_own(document: Document) -> None:
+    engine = ScriptedEngine(GOLDEN)
+    request = engine.request("a prompt", SamplingParams(max_tokens=10_000))
+    (answer,) = engine.generate([engine.replay(request, document)])[0]
+    assert answer.trace.threads == ScriptedEngine(document).answer("a prompt").trace.threads
+    assert answer.program == document.program
+    sequential = engine.replay(replace(request, forks=False), document)
+    assert engine.generate([sequential])[0][0].program == document.without_tags().program
+
+
 def test_what_cannot_be_played_is_refused() -> None:
     with pytest.raises(InputError, match="no topic"):
         ScriptedEngine(Document((Block(" ", 1),)))

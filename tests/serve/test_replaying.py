@@ -41,6 +41,7 @@ from tests.serve.conftest import (
     text_of,
 )
 from tests.serve.test_failures import Held, is_idle, recipe, settle
+from tests.serve.test_served import served
 
 CHECK, REPLAY = "/v1/check", "/v1/replay"
 GIVEN = {**CHAT, "response": SCRIPT, "form": "annotator"}
@@ -188,6 +189,16 @@ def test_a_model_without_tags_replays_an_answer_without_tags() -> None:
     reply = post(REPLAY, GIVEN, app=create_app(backend))
     assert reply.status_code == 400
     assert "no tag pieces" in reply.json()["error"]["message"]
+
+
+def test_stock_servers_decode_no_given_answer_and_check_it_all_the_same() -> None:
+    with served() as (backend, _):
+        reply = post(REPLAY, GIVEN, app=create_app(backend))
+        assert reply.status_code == 400
+        assert "no given answer" in reply.json()["error"]["message"]
+    with served() as (backend, _):
+        reply = post(CHECK, {"response": SCRIPT, "form": "annotator"}, app=create_app(backend))
+        assert reply.json()["cost"]["sequential_tokens"] == backend.count_tokens(TEXT)
 
 
 # --- faults of the text
