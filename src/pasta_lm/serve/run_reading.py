@@ -190,11 +190,12 @@ class RunReading:
 
     def _seen(self, read: ReadThread, index: int, query: int) -> Seen:
         row = read.rows[max(bisect_right(read.rows, query, key=lambda one: one[0]) - 1, 0)][1]
+        owners = row.cutoffs.keys() - {PROMPT_OWNER, read.owner}  # of others nothing is seen
+        others = [self.threads[owner - PROMPT_OWNER - 1] for owner in sorted(owners)]
         counts = {
             other.record.id: count
-            for other in self.threads
-            if other is not read
-            and (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
+            for other in others
+            if (count := bisect_left(other.slots, row.end(query_slot=query, owner=other.owner)))
         }
         prompt = min(row.end(query_slot=query, owner=PROMPT_OWNER), self._num_prompt)
         return {"index": index, "prompt": prompt, "threads": counts}

@@ -31,7 +31,7 @@ export class Stage extends EventTarget {
     return this.runs.find((run) => run.facts.strategy === "sequential") ?? this.runs[0];
   }
 
-  // How many times as fast as the reference a run was; null if that is not known yet.
+  // The realised speedup of a run over the reference, on the clock of passes if it is simulated; null if not known yet.
   speedup(run) {
     const { reference } = this;
     if (run === reference || !run.isComplete || !reference.isComplete) return null;

@@ -56,7 +56,7 @@ export class TimelineView {
     const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
     return [
       [isTimed ? `${facts.wall_s.toFixed(2)} s` : "simulated", isTimed ? "" : "clock"],
-      [speedup && `${speedup.toFixed(2)}×`, `the speed of ${stage.reference.name}`],
+      [speedup && `${speedup.toFixed(2)}×`, `speedup over ${stage.reference.name}`],
       [facts.parallelism.toFixed(2), "parallelism"],
       [facts.critical_path, "critical path"],
       [facts.num_content_tokens, "tokens"],
