@@ -44,6 +44,7 @@ DOORS = {
     "evaluate/judgements.py": "huggingface_hub",
     "evaluate/llama_cpp.py": "llama_cpp",
     "serve/": "fastapi uvicorn starlette pydantic prometheus_client",
+    "serve/tracing.py": "opentelemetry",
     "cli/": "typer rich",
 }
 FORBIDDEN = {"utils", "helpers", "common", "misc"}

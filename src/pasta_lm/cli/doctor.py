@@ -23,6 +23,7 @@ EXTRAS = {
     "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
     "ifeval": ("lm_eval", "langdetect", "immutabledict", "nltk"),
     "serve": ("fastapi", "uvicorn", "starlette", "pydantic", "prometheus-client"),
+    "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 """The packages of each extra, as in pyproject.toml."""
 Rows = list[tuple[str, str]]

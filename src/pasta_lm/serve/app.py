@@ -71,6 +71,8 @@ def create_app(
         service.engine.start()
         yield
         service.engine.stop()
+        if service.spans is not None:
+            service.spans.close()
 
     app = FastAPI(
         title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None

@@ -57,6 +57,7 @@ class Reply:
     num_events: int = 0
     answers: dict[int, Answer] = field(default_factory=dict)
     orders: dict[int, ReadingOrder] = field(default_factory=dict)
+    error: str | None = None  # the code of what ended it before all samples were finished
     live_runs: dict[int, LiveRun] = field(default_factory=dict)  # of samples that are traced
 
     def __post_init__(self) -> None:

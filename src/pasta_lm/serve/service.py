@@ -26,6 +26,7 @@ from pasta_lm.serve.replies import DONE, Reply, sse
 from pasta_lm.serve.response_stream import ResponseStream
 from pasta_lm.serve.resuming import Recordings
 from pasta_lm.serve.settings import ServeRecipe
+from pasta_lm.serve.tracing import spans_from_environment
 
 log = logging.getLogger(__name__)
 NO_LOGPROBS = "this engine gives no log-probabilities"
@@ -42,6 +43,7 @@ class Service:
         self.metrics.watch(lambda: self.engine.load)
         self.cut_off: Callable[[Scope], None] = lambda _: None
         """Closes the connection of a request, whatever waits to be sent; the server sets it."""
+        self.spans = spans_from_environment(logs_prompts=logs_prompts)
         self._recordings = Recordings(recipe.queue)
         self._logs_prompts = logs_prompts
 
@@ -83,19 +85,28 @@ class Service:
         facts = http.scope[FACTS]
         facts["response_id"] = reply.id
         is_handed_on = False
+
+        def end() -> None:
+            source.abort()
+            if self.spans is not None:
+                facts["trace_id"] = self.spans.write(reply, source.streams, http.headers)
+
         try:
             await until_gone(http.receive, source.stream.started())
             if reply.asked.stream:
                 is_handed_on = True
-                return self._event_stream(reply, source, facts)
+                return self._event_stream(reply, _texts(reply, source.stream), end, facts)
             await until_gone(http.receive, _collect(reply, source.stream))
             facts |= _figures(reply)
             return JSONResponse(reply.whole())
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
+        except ApiError as error:
+            reply.error = error.code
+            raise
         finally:
             if not is_handed_on:
-                source.abort()
+                end()
 
     async def _prepare(
         self, asked: ChatRequest | CompletionRequest, http: HttpRequest
@@ -122,18 +133,23 @@ class Service:
             contents = [prompt.content for prompt in prompts]
             http.scope[FACTS]["prompt"] = contents[0] if len(contents) == 1 else contents
 
-    def _event_stream(self, reply: Reply, source: _Source, facts: dict[str, Any]) -> EventStream:
+    def _event_stream(
+        self,
+        reply: Reply,
+        texts: AsyncIterator[str],
+        end: Callable[[], None],
+        facts: dict[str, Any],
+    ) -> EventStream:
         def close() -> None:
             if reply.asked.options.resumable:
                 self._recordings.leave(reply.id)
             else:
-                source.abort()
+                end()
             facts.update(_figures(reply))
             facts["is_complete"] = reply.is_complete
 
-        texts = _texts(reply, source.stream)
         if reply.asked.options.resumable:
-            texts = self._recordings.start(reply.id, texts, source.abort)
+            texts = self._recordings.start(reply.id, texts, end)
         return self._sent(texts, close)
 
     def resume(self, response_id: str, last_id: str | None, http: HttpRequest) -> EventStream:
@@ -159,25 +175,25 @@ class _Source:
 
     def __init__(self, engine: EngineLoop, requests: Sequence[Request]) -> None:
         self._engine = engine
-        self._streams: list[ResponseStream] = []
+        self.streams: list[ResponseStream] = []
         self._joined: JoinedStreams | None = None
         try:
             for request in requests:
-                self._streams.append(engine.submit(request))
+                self.streams.append(engine.submit(request))
         except ApiError:
             self.abort()
             raise
         if len(requests) > 1:
-            self._joined = JoinedStreams(self._streams)
+            self._joined = JoinedStreams(self.streams)
 
     @property
     def stream(self) -> ResponseStream | JoinedStreams:
         """Return what there is to read."""
-        return self._joined or self._streams[0]
+        return self._joined or self.streams[0]
 
     def abort(self) -> None:
         """Give up what is not finished."""
-        for stream in self._streams:
+        for stream in self.streams:
             self._engine.abort(stream)
         if self._joined is not None:
             self._joined.close()
@@ -196,8 +212,10 @@ async def _texts(reply: Reply, stream: ResponseStream | JoinedStreams) -> AsyncI
             yield reply.pieces(await stream.next())
         yield reply.last()
     except ApiError as error:
+        reply.error = error.code
         yield sse(error.body)
     except Exception:
+        reply.error = "internal_error"
         log.exception("a stream failed")
         yield sse(internal("internal_error").body)
     yield DONE
