@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, log
 
 import pytest
 
 from pasta_lm.data.preferences import Efficiency, ScoreConfig, efficiency, is_usable, select_pairs
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.judging.judge import Comparison, Verdict
+from pasta_lm.judging.judge import Comparison, Verdict, mean_advantage, verdict_of
 from tests.data.rollouts import GradeBook, rollout, sample
 
 SPEEDUP: Efficiency = "speedup"
 HARMONIC: Efficiency = "harmonic"
 PARALLELISM: Efficiency = "parallelism"
+LOG_LEAST: Efficiency = "log_least"
 ORIGINAL = "Surely."
 GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
 
@@ -34,6 +35,11 @@ GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "b
         # An answer that was sampled from the prefill alone has no path.
         (SPEEDUP, 0, 1, 20, 20.0),
         (HARMONIC, 0, 0, 20, 0.0),
+        # The lesser of the two, so neither half an answer nor a long one gains.
+        (LOG_LEAST, 10, 12, 20, log(1.2)),
+        (LOG_LEAST, 5, 6, 20, log(1.2)),
+        (LOG_LEAST, 40, 80, 20, log(0.5)),
+        (LOG_LEAST, 0, 0, 20, -10),
     ],
 )
 def test_efficiency_equals_values_computed_by_hand(
@@ -72,6 +78,36 @@ def test_a_score_equals_the_value_computed_by_hand() -> None:
         "quality_chosen": fair.quality,
         "quality_rejected": good.quality,
     }
+
+
+def test_an_advantage_is_the_quality_less_that_of_the_baseline() -> None:
+    judge = GradeBook(GRADES)
+    config = ScoreConfig(quality_weight=2.0, efficiency="log_least", quality="advantage")
+    given = [rollout(sample("good"), sample("fair", path=4))]
+    good, fair = select_pairs(given, {"task": ORIGINAL}, judge, config).scored["task"]
+    assert (good.quality, fair.quality) == (pytest.approx(0.2), pytest.approx(-0.3))
+    assert good.score == pytest.approx(log(1.2) + 2 * 0.2)
+    # The answer that came with the prompt is no opponent: an advantage is over the baseline.
+    assert {one.second for one in judge.asked} | {one.first for one in judge.asked} == {
+        *("good", "fair", "Well."),
+    }
+
+
+@pytest.mark.parametrize(("first_wins", "expected"), [(0.5, 0.0), (0.9, 0.8), (0.1, -0.8)])
+def test_an_advantage_by_probabilities_is_twice_the_excess_over_one_half(
+    first_wins: float, expected: float
+) -> None:
+    both = [verdict_of(first_wins), verdict_of(1 - first_wins)]
+    assert mean_advantage(both, is_grade=False) == pytest.approx(expected)
+
+
+def test_an_answer_of_another_length_is_never_chosen_but_may_be_rejected() -> None:
+    judge = GradeBook(GRADES | {"Go": 0.9, "Wells": 0.1})
+    config = ScoreConfig(quality_weight=1.0, quality="advantage", max_length_change=0.5)
+    fast, fine = sample("Go", path=1), sample("Wells")
+    (pair,) = select_pairs([rollout(fast, fine, sample("fair", path=20))], {}, judge, config).pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("Wells", "fair")
+    assert not select_pairs([rollout(fast, fine)], {}, judge, config).pairs
 
 
 def test_each_opponent_is_judged_once_in_both_orders() -> None:

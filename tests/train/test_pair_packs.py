@@ -24,9 +24,11 @@ from pasta_lm.train.pair_packs import (
     EncodedPair,
     LogProbs,
     PairPack,
+    Wanted,
     collate_pairs,
     pack_pairs,
     pair_log_probs,
+    pair_sums,
     reference_log_probs,
 )
 from pasta_lm.train.preference import beta_of, loss_of
@@ -133,7 +135,7 @@ def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) ->
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=800)
     for one in pairs:
-        for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
+        for log_prob, tree in zip(found[one.id][:2], (one.chosen, one.rejected), strict=True):
             request = apar.replay(prompt, tree, vocabulary, params)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
@@ -179,7 +181,7 @@ def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     batch = collate_pairs([only], references)
     answers = [answer for one in only for answer in (one.chosen, one.rejected)]
     assert batch["pair_ids"] == [one.id for one in only]
-    assert batch["references"].tolist() == [[*references[one.id]] for one in only]
+    assert batch["references"].tolist() == [[*references[one.id][:2]] for one in only]
     assert batch["input_ids"].tolist() == collate([answers])["input_ids"].tolist()
     # Each answer's own tokens and its end.
     assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
@@ -198,6 +200,33 @@ def test_log_probs_do_not_depend_on_the_pack() -> None:
         for one in packs[0]:
             (alone,) = pair_log_probs(model, collate_pairs([[one]], nothing))
             assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
+
+
+def test_sums_over_decisions_leave_the_text_of_blocks_out() -> None:
+    pairs = pairs_of("llama", 3)
+    packs = packed("llama", pairs)
+    nothing = {one.id: LogProbs(0.0, 0.0) for one in pairs}
+    batch = collate_pairs([packs[0]], nothing)
+    answers = [answer for one in packs[0] for answer in (one.chosen, one.rejected)]
+    assert int(batch["is_decision"].sum()) == sum(len(one.decisions) for one in answers)
+    assert len(batch["is_decision"]) == sum(batch["num_labels"])
+    ones = torch.ones(len(batch["is_decision"]))
+    counted = pair_sums(ones, batch, decisions_only=True).flatten()
+    assert counted.tolist() == [len(one.decisions) for one in answers]
+    assert pair_sums(ones, batch).flatten().tolist() == batch["num_labels"]
+
+
+def test_the_references_tokens_sum_to_its_answers_and_survive_the_journal(tmp_path: Path) -> None:
+    pairs = pairs_of("llama", 3)
+    packs = [packed("llama", pairs)[0]]
+    model = loaded("llama").model
+    given = {"is_bfloat16": False, "wanted": Wanted(tokens=True)}
+    found = reference_log_probs(tmp_path / "r.jsonl", packs, lambda: model, **given)
+    again = reference_log_probs(tmp_path / "r.jsonl", packs, lambda: 1 / 0, **given)
+    assert again == {name: one._replace(tokens=tuple(one.tokens)) for name, one in found.items()}
+    batch = collate_pairs(packs, found)
+    sums = pair_sums(batch["reference_tokens"], batch)
+    assert torch.allclose(sums, batch["references"], atol=TOLERANCE)
 
 
 def test_a_pairs_length_and_digest_cover_both_answers() -> None:

@@ -363,8 +363,8 @@ STOPS = {
     "while it samples round two": (TorchEngine, "generate", 9),
     "before it has scored": (preference, "pairs_of", 1),
     "while it asks the reference": (pair_packs, "_log_probs", 2),
-    "while it learns": (preference, "pair_log_probs", 7),
-    "while it learns round two": (preference, "pair_log_probs", 16),
+    "while it learns": (preference, "token_log_probs", 7),
+    "while it learns round two": (preference, "token_log_probs", 16),
     "while it keeps the early model": (preference, "save", 0),
     "while it keeps the last model": (preference, "save", 3),
 }
@@ -408,7 +408,7 @@ from tests.train.preferences import recipe
 
 place, calls, base, baseline, out = sys.argv[1:]
 rollouts.BATCH_SIZE = 8
-places = {"write": (journal, "line_of"), "step": (preference, "pair_log_probs")}
+places = {"write": (journal, "line_of"), "step": (preference, "token_log_probs")}
 module, name = places[place]
 usual, left = getattr(module, name), iter(range(int(calls)))
 

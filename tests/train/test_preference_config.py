@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.recipe import read_recipe
+from pasta_lm.recipe import read_recipe, toml_of
 from pasta_lm.train.config import SftConfig
 from pasta_lm.train.preference_config import (
     LossConfig,
@@ -108,12 +109,17 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
 
 def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
-    (text,) = (one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one)
+    found = [one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one]
+    whole, on_decisions = found
     path = tmp_path / "recipe.toml"
-    path.write_text(text, "utf-8")
+    path.write_text(whole, "utf-8")
     config = read_recipe(path, PreferenceConfig)
     assert (config.rollouts, config.loss) == (RolloutsConfig(), LossConfig())
     assert config.train == PreferenceTrainConfig(out=config.train.out, epochs=1)
+    path.write_text(toml_of(tomllib.loads(whole) | tomllib.loads(on_decisions)), "utf-8")
+    config = read_recipe(path, PreferenceConfig)
+    assert (config.rollouts.sampled, config.loss.on) == ("structure", "decisions")
+    assert config.development is not None
 
 
 @pytest.mark.parametrize(

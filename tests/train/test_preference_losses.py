@@ -12,11 +12,12 @@ from torch import Tensor
 from pasta_lm.data.encode import NO_LABEL
 from pasta_lm.train.losses import (
     PairLogProbs,
-    answer_log_probs,
     bonbon_beta,
     bonbon_loss,
     dpo_loss,
+    drift,
     ipo_loss,
+    label_log_probs,
 )
 
 NATS = st.floats(-80, 0)
@@ -88,10 +89,14 @@ def test_gradients_equal_finite_differences(loss: partial[Tensor]) -> None:
     assert torch.autograd.gradcheck(lambda a, b: loss(PairLogProbs(a, b, *given_[2:])), learned)
 
 
+def summed(log_probs: Tensor, lengths: list[int]) -> Tensor:
+    return torch.stack([part.sum() for part in log_probs.split(lengths)])
+
+
 def test_an_answers_log_prob_is_the_sum_over_its_labelled_tokens() -> None:
     logits = torch.log(torch.tensor([[[0.25, 0.75], [0.5, 0.5], [0.1, 0.9], [0.2, 0.8]]]))
     labels = torch.tensor([[NO_LABEL, 0, 1, 0]])
-    found = answer_log_probs(logits, labels, [2, 2])
+    found = summed(label_log_probs(logits, labels), [2, 2])
     assert found.tolist() == pytest.approx([math.log(0.5), math.log(0.9) + math.log(0.2)])
 
 
@@ -100,9 +105,28 @@ def test_a_pack_gives_the_same_log_probs_as_single_examples() -> None:
     logits = torch.randn(1, 9, 5, generator=random)
     labels = torch.randint(0, 5, (1, 9), generator=random)
     labels[0, 3] = NO_LABEL
-    together = answer_log_probs(logits, labels, [4, 5])
+    together = summed(label_log_probs(logits, labels), [4, 5])
     alone = [
-        answer_log_probs(logits[:, part], labels[:, part], [part.stop - part.start])[0]
+        label_log_probs(logits[:, part], labels[:, part]).sum()
         for part in (slice(0, 4), slice(4, 9))
     ]
     assert together.tolist() == pytest.approx([float(one) for one in alone])
+
+
+def test_the_drift_is_never_negative_and_zero_only_where_no_token_moved() -> None:
+    before = torch.tensor([-1.0, -2.0, -3.0])
+    assert drift(before, before) == 0
+    moved = torch.tensor([-1.5, -2.0, -2.0])
+    assert drift(moved, before) == drift(before, moved)
+    assert float(drift(moved, before)) == pytest.approx((0.25 + 1) / 3 / 2)
+
+
+def test_the_drift_estimates_the_divergence_of_near_distributions() -> None:
+    random = torch.Generator().manual_seed(2)
+    reference = torch.randn(1, 6, generator=random).log_softmax(-1)
+    policy = (reference + 0.1 * torch.randn(1, 6, generator=random)).log_softmax(-1)
+    exact = (reference.exp() * (reference - policy)).sum()
+    drawn = torch.multinomial(reference.exp()[0], 20_000, True, generator=random)
+    assert float(drift(policy[0, drawn], reference[0, drawn])) == pytest.approx(
+        float(exact), rel=0.1
+    )

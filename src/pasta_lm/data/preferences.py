@@ -1,6 +1,7 @@
 """Preference pairs: their file format, and how they are selected from scored rollouts.
 
-Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt.
+Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt. The
+other terms of a score are ours.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import isinf
+from math import exp, isinf, log
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -17,14 +18,21 @@ from pasta_lm.data.rollouts import Rollout
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Row, read_rows, write_rows
-from pasta_lm.judging.judge import Comparison, Judge, both_orders, smoothed_ratio
+from pasta_lm.judging.judge import (
+    Comparison,
+    Judge,
+    Verdict,
+    both_orders,
+    mean_advantage,
+    smoothed_ratio,
+)
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.recipe import check_positive
 
 TIE = 1e-9
 """Scores that differ by less are equal."""
 
-Efficiency = Literal["speedup", "parallelism", "harmonic"]
+Efficiency = Literal["speedup", "parallelism", "harmonic", "log_least"]
 
 _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
@@ -98,6 +106,11 @@ class ScoreConfig:
     quality_weight: float
     """The paper's lambda; ``inf`` is quality alone."""
     efficiency: Efficiency = "speedup"
+    quality: Literal["ratio", "advantage"] = "ratio"
+    """``ratio``: wins over losses, the paper's; ``advantage``: quality less the baseline's."""
+    max_length_change: float | None = None
+    """Bound on the length of a chosen answer: the factor by which it may differ from the
+    baseline's, less 1. None: no bound."""
     smoothing: float = 1.0
     """Added to the wins and to the losses, see ``smoothed_ratio``."""
     pairs: int = 1
@@ -106,7 +119,20 @@ class ScoreConfig:
     def __post_init__(self) -> None:
         if not self.quality_weight >= 0:  # a NaN neither
             raise UsageError("score.quality_weight must be at least 0")
-        check_positive("score", self, "smoothing", "pairs")
+        check_positive("score", self, "smoothing", "pairs", "max_length_change")
+
+    @property
+    def has_originals(self) -> bool:
+        """Return whether samples are compared with the answers that came with the prompts, too."""
+        return self.quality == "ratio"
+
+    def is_too_short_or_long(self, sample: AnswerRecord, baseline: AnswerRecord) -> bool:
+        """Return whether a sample may not be chosen, because its length is not the baseline's."""
+        if self.max_length_change is None:
+            return False
+        ours, theirs = len(sample.text), len(baseline.text)
+        most = log(1 + self.max_length_change)
+        return ours == 0 or theirs == 0 or abs(log(ours / theirs)) > most
 
     def score(self, efficiency: float, quality: float) -> float:
         """Return the score of a sample."""
@@ -122,6 +148,8 @@ class Scored(NamedTuple):
     efficiency: float
     quality: float
     score: float
+    may_win: bool = True
+    """Whether it may be the chosen answer of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +194,8 @@ def efficiency(kind: Efficiency, sample: AnswerRecord, baseline: AnswerRecord) -
     Args:
         kind: ``speedup``: the theoretical speedup, which rewards brevity; ``parallelism``: content
             tokens / critical path, which does not; ``harmonic``: the harmonic mean of the two,
-            which neither brevity nor length alone can raise far.
+            which neither brevity nor length alone can raise far. ``log_least``: the logarithm of
+            the lesser of the two, in which a gain counts the same wherever it begins.
         sample: An answer.
         baseline: The baseline's sequential answer to the same prompt.
 
@@ -177,6 +206,8 @@ def efficiency(kind: Efficiency, sample: AnswerRecord, baseline: AnswerRecord) -
         return speedup
     if kind == "parallelism":
         return parallelism
+    if kind == "log_least":
+        return log(max(min(speedup, parallelism), exp(-10)))
     return 2 * speedup * parallelism / (speedup + parallelism)
 
 
@@ -202,7 +233,7 @@ def select_pairs(
         judge: Compares the samples with the other answers.
         config: How samples are scored.
     """
-    scored, num_unjudged = _score(rollouts, originals, judge, config)
+    scored, num_unjudged = score_samples(rollouts, originals, judge, config)
     pairs: list[PreferencePair] = []
     num_equal = num_lacking = 0
     for rollout in rollouts:
@@ -219,10 +250,11 @@ def select_pairs(
     return Selection(pairs, scored, num_equal, num_lacking, num_unusable, num_unjudged)
 
 
-def _score(
+def score_samples(
     rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, config: ScoreConfig
 ) -> tuple[dict[str, list[Scored]], int]:
     """Return the judged samples of each rollout, and how many lack a verdict; one judge call."""
+    originals = originals if config.has_originals else {}
     verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
     scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
     num_unjudged = 0
@@ -234,10 +266,17 @@ def _score(
                 num_unjudged += 1
                 continue
             speed = efficiency(config.efficiency, sample, rollout.baseline)
-            quality = smoothed_ratio(known, config.smoothing)
-            one = Scored(sample, speed, quality, config.score(speed, quality))
+            quality = _quality(known, judge, config)
+            may_win = not config.is_too_short_or_long(sample, rollout.baseline)
+            one = Scored(sample, speed, quality, config.score(speed, quality), may_win)
             scored[rollout.id].append(one)
     return scored, num_unjudged
+
+
+def _quality(known: Sequence[Verdict], judge: Judge, config: ScoreConfig) -> float:
+    if config.quality == "ratio":
+        return smoothed_ratio(known, config.smoothing)
+    return mean_advantage(known, is_grade=getattr(judge, "is_grader", False))
 
 
 def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
@@ -264,9 +303,10 @@ def _pairs(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair
     distinct: dict[str, Scored] = {}
     for one in group:
         distinct.setdefault(one.sample.program, one)
-    downwards = sorted(distinct.values(), key=lambda one: -one.score)
+    able = [one for one in distinct.values() if one.may_win]
+    downwards = sorted(able, key=lambda one: -one.score)
     upwards = sorted(distinct.values(), key=lambda one: one.score)
-    for number, (best, worst) in enumerate(zip(downwards, upwards, strict=True), start=1):
+    for number, (best, worst) in enumerate(zip(downwards, upwards, strict=False), start=1):
         if best.score - worst.score < TIE:
             return
         name = rollout.id if number == 1 else f"{rollout.id}/{number}"

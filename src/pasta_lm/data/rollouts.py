@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.request import SampledTokens, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row, read_rows
 from pasta_lm.strategies import sequential
@@ -25,7 +25,7 @@ from pasta_lm.strategies import sequential
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
-SHARED = ("strategy", "round", "samples", "temperature", "max_tokens")
+SHARED = ("strategy", "round", "samples", "temperature", "max_tokens", "sampled")
 """Settings that must be equal in recipes that share rollouts."""
 
 BATCH_SIZE = 32
@@ -55,12 +55,14 @@ class Sampling:
     samples: int = 10
     temperature: float = 1.0
     max_tokens: int = 1024
+    sampled: SampledTokens = "all"
 
     def params(self, prompt_id: str) -> SamplingParams:
         """Return the sampling parameters of one prompt."""
         return SamplingParams(
             n=self.samples,
             temperature=self.temperature,
+            sampled=self.sampled,
             max_tokens=self.max_tokens,
             seed=seed_of(self.seed, self.round, prompt_id),
         )
@@ -189,7 +191,8 @@ def _check_same(
 def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
     """Refuse a row that was sampled with other settings."""
     found = row.get("sampled")
-    drawn = found if isinstance(found, Mapping) else {}
+    # The first runs had no choice of what is sampled.
+    drawn = {"sampled": "all", **found} if isinstance(found, Mapping) else {}
     other = [key for key in wanted if key not in drawn or drawn[key] != wanted[key]]
     if other:
         raise InputError(

@@ -253,6 +253,8 @@ class CompletionsEngine:
             )
         if request.forced is not None:
             raise RequestError("a stock server decodes its model's answer, not a given one")
+        if request.params.sampled != "all":
+            raise RequestError("a stock server samples all tokens, not structure alone")
         if request.params.repetition_penalty != 1.0:
             raise RequestError(
                 "a stock server's repetition penalty counts tag pieces, ours does not",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
@@ -26,6 +26,9 @@ Guess = Callable[[Sequence[int]], Sequence[int]]
 """From all ids of a thread so far, the prompt's first, to a guess of the next ones."""
 
 
+SampledTokens = Literal["all", "structure"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when a response ends. Names as OpenAI, vLLM and transformers."""
@@ -34,6 +37,7 @@ class SamplingParams:
     temperature: float = 0.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None
+    sampled: SampledTokens = "all"  # structure: main's tags and its end; text is greedy
     seed: int | None = 0  # None draws a fresh seed for each request
     n: int = 1  # samples of one prompt; its entries are computed once
     stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed

@@ -84,6 +84,28 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     return (wins + smoothing) / (losses + smoothing)
 
 
+def mean_advantage(verdicts: Sequence[Verdict], *, is_grade: bool) -> float:
+    """Return by how much our answer is better: its quality less the other's, from -1 to 1.
+
+    The mean over verdicts on comparisons of ``both_orders``, in that order.
+
+    Args:
+        verdicts: At least one.
+        is_grade: A confidence is a difference of grades; else a probability, of which twice the
+            excess over one half counts.
+    """
+    each = []
+    for index, verdict in enumerate(verdicts):
+        if is_grade:
+            is_first = verdict.winner is Winner.FIRST
+            one = 0.0 if verdict.winner is Winner.TIE else verdict.confidence
+            one = one if is_first else -one
+        else:
+            one = 2 * first_wins_of(verdict) - 1
+        each.append(-one if index % 2 else one)
+    return sum(each) / len(each)
+
+
 IN_PROCESS = "local"
 """The address of a judge in this process; its model is named as ``--model`` names one."""
 FOLDER = Path(__file__).parent / "prompts"

@@ -124,6 +124,9 @@ class GraderJudge:
     It uses the training grader, never the referee that grades the reported results.
     """
 
+    is_grader = True
+    """Its confidences are differences of grades, and no probabilities."""
+
     def __init__(self, tasks: Iterable[Task]) -> None:
         by_id = {task.id: task for task in tasks}
         self._grade = cache(lambda name, text: grade(by_id[name], text))

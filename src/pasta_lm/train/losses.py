@@ -35,20 +35,25 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     return (losses * weights).sum() / weights.sum()
 
 
-def answer_log_probs(logits: Tensor, labels: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return the log-probability of each answer of a pack, summed over its labelled tokens.
+def label_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probability of each token's label, 0 without one: [N], float32 or wider."""
+    full = logits[0] if logits.dtype is torch.float64 else logits[0].float()
+    return -F.cross_entropy(full, labels[0], ignore_index=NO_LABEL, reduction="none")
+
+
+def drift(log_probs: Tensor, reference: Tensor) -> Tensor:
+    """Return an estimate of the KL divergence from a reference model, nats per token of answers.
+
+    Half the mean square of the difference of log-probabilities of the answers' own tokens: never
+    negative, 0 only where none moved, and of low variance.
 
     Args:
-        logits: [1, N, V].
-        labels: int64 [1, N]; what each token predicts, or ``NO_LABEL``.
-        lengths: Tokens of each example of the pack, N together.
+        log_probs: [M], of the tokens of some answers under the model.
+        reference: [M], of the same tokens under the reference.
 
-    Returns:
-        [number of examples], nats, in the dtype of the logits and at least float32.
+    Source: Schulman, "Approximating KL divergence" (2020), estimator k2.
     """
-    full = logits[0] if logits.dtype is torch.float64 else logits[0].float()
-    losses = F.cross_entropy(full, labels[0], ignore_index=NO_LABEL, reduction="none")
-    return -torch.stack([part.sum() for part in losses.split(list(lengths))])
+    return (log_probs - reference).square().mean() / 2
 
 
 @dataclass(frozen=True, slots=True)

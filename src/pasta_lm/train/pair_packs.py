@@ -1,6 +1,6 @@
 """Preference pairs as packs: both answers of a pair in one forward pass, with log-probabilities.
 
-Legend: E pairs of a pack.
+Legend: E pairs of a pack, M labels of their answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pasta_lm.engines.annotated import Record
 from pasta_lm.errors import InputError, VocabularyError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.train.collate import collate, labelled_logits
-from pasta_lm.train.losses import answer_log_probs
+from pasta_lm.train.losses import label_log_probs
 from pasta_lm.train.sources import Encode, check_context, pack, say_left_out
 
 
@@ -30,6 +30,18 @@ class LogProbs(NamedTuple):
 
     chosen: float
     rejected: float
+    tokens: Sequence[float] = ()
+    """Of every token of both, the chosen answer first; empty where only the sums are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which log-probabilities of an answer count."""
+
+    decisions_only: bool = False
+    """Sums count main's decisions alone, see ``decisions_of``."""
+    tokens: bool = False
+    """Those of single tokens are wanted as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +103,16 @@ def pack_pairs(
 def collate_pairs(packs: Sequence[PairPack], references: Mapping[str, LogProbs]) -> dict[str, Any]:
     """Flatten packs into one forward pass, each chosen answer before its rejected one.
 
-    Adds ``pair_ids``, ``num_labels`` (labelled tokens of each answer) and ``references``, float32
-    [E, 2], to what ``collate`` returns.
+    Adds ``pair_ids``, ``num_labels`` (labelled tokens of each answer), ``is_decision``, bool [M],
+    and ``references``, float32 [E, 2], to what ``collate`` returns; ``reference_tokens``, float32
+    [M], if the references have them.
     """
     pairs = [pair for some in packs for pair in some]
     batch = collate_answers(pairs)
-    batch["references"] = torch.tensor([references[pair.id] for pair in pairs])
+    found = [references[pair.id] for pair in pairs]
+    batch["references"] = torch.tensor([[one.chosen, one.rejected] for one in found])
+    if tokens := [nats for one in found for nats in one.tokens]:
+        batch["reference_tokens"] = torch.tensor(tokens)
     return batch
 
 
@@ -105,19 +121,39 @@ def collate_answers(pairs: Sequence[EncodedPair]) -> dict[str, Any]:
     answers = [answer for pair in pairs for answer in (pair.chosen, pair.rejected)]
     num_labels = [sum(label != NO_LABEL for label in answer.labels) for answer in answers]
     ids = [pair.id for pair in pairs]
-    return {**collate([answers]), "pair_ids": ids, "num_labels": num_labels}
+    decides = [slot in decisions for answer in answers for slot, decisions in _labelled(answer)]
+    more = {"pair_ids": ids, "num_labels": num_labels, "is_decision": torch.tensor(decides)}
+    return {**collate([answers]), **more}
 
 
-def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return the log-probabilities of a pack's answers, by a model with our attention.
+def _labelled(answer: EncodedExample) -> list[tuple[int, frozenset[int]]]:
+    """Return the slots of an answer's labels, each with the slots of all decisions."""
+    decisions = frozenset(answer.decisions)
+    return [(slot, decisions) for slot, label in enumerate(answer.labels) if label != NO_LABEL]
+
+
+def token_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return the log-probabilities of all labels of a pack, by a model with our attention.
 
     From raw logits at temperature 1, without the mask of legal tags; the end-of-text counts.
 
     Returns:
-        float32 [E, 2], nats: the chosen and the rejected answer of each pair.
+        float32 [M], nats.
     """
-    logits, labels = labelled_logits(model, batch)
-    return answer_log_probs(logits, labels, batch["num_labels"]).view(-1, 2)
+    return label_log_probs(*labelled_logits(model, batch))
+
+
+def pair_sums(
+    log_probs_M: Tensor, batch: Mapping[str, Any], *, decisions_only: bool = False
+) -> Tensor:
+    """Return [E, 2]: what the chosen and the rejected answer of each pair have together."""
+    counted_M = log_probs_M * batch["is_decision"] if decisions_only else log_probs_M
+    return torch.stack([part.sum() for part in counted_M.split(batch["num_labels"])]).view(-1, 2)
+
+
+def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return the log-probabilities of a pack's answers: float32 [E, 2], chosen and rejected."""
+    return pair_sums(token_log_probs(model, batch), batch)
 
 
 def reference_log_probs(
@@ -126,6 +162,7 @@ def reference_log_probs(
     load: Callable[[], PreTrainedModel],
     *,
     is_bfloat16: bool,
+    wanted: Wanted = Wanted(),  # frozen
 ) -> dict[str, LogProbs]:
     """Return the reference's log-probabilities of all pairs; missing ones are added to a journal.
 
@@ -146,16 +183,22 @@ def reference_log_probs(
         missing = [place for place, pair in enumerate(some) if pair.id not in journal.rows]
         if missing:
             model = model or load()
-            found = _log_probs(some, model, is_bfloat16)
+            found = _log_probs(some, model, is_bfloat16, wanted)
             rows: list[Row] = []
             for place in missing:
                 key = {"id": some[place].id, "pair": some[place].digest}
-                rows.append(key | LogProbs(*found[place])._asdict())
+                known = found[place]._asdict()
+                rows.append(key | {name: one for name, one in known.items() if one != ()})
             journal.append(rows)
-    return {name: LogProbs(row["chosen"], row["rejected"]) for name, row in journal.rows.items()}
+    return {
+        name: LogProbs(row["chosen"], row["rejected"], tuple(row.get("tokens", ())))
+        for name, row in journal.rows.items()
+    }
 
 
-def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> list[list[float]]:
+def _log_probs(
+    pack: PairPack, model: PreTrainedModel, is_bfloat16: bool, wanted: Wanted
+) -> list[LogProbs]:
     device = model.device
     batch = {
         key: value.to(device) if isinstance(value, Tensor) else value
@@ -163,5 +206,8 @@ def _log_probs(pack: PairPack, model: PreTrainedModel, is_bfloat16: bool) -> lis
     }
     precision = torch.autocast(device.type, torch.bfloat16, enabled=is_bfloat16)
     with torch.inference_mode(), precision:
-        rows: list[list[float]] = pair_log_probs(model, batch).tolist()
-    return rows
+        each_M = token_log_probs(model, batch)
+        sums = pair_sums(each_M, batch, decisions_only=wanted.decisions_only).tolist()
+    counts = [sum(two) for two in zip(*[iter(batch["num_labels"])] * 2, strict=True)]
+    tokens = [part.tolist() if wanted.tokens else () for part in each_M.split(counts)]
+    return [LogProbs(a, b, nats) for (a, b), nats in zip(sums, tokens, strict=True)]

@@ -2,7 +2,7 @@
 
 In each round the newest model samples several answers to each prompt. The best and the worst are a
 pair, and the model is trained to prefer the better one by a margin over the reference model, which
-is Pasta-SFT in all rounds.
+is Pasta-SFT in all rounds. A round that loses on development prompts is not kept, if there are any.
 
 Source: PASTA, section 4 (BoNBoN, alpha 0.005, LR 5e-7, two rounds).
 """
@@ -38,6 +38,7 @@ from pasta_lm.recipe import check_same_settings
 from pasta_lm.strategies.model import SERVER_KEYS
 from pasta_lm.train.adapters import adapted, merged, snapshot
 from pasta_lm.train.config import ModelConfig, TrainConfig
+from pasta_lm.train.development import Check
 from pasta_lm.train.judging import JudgeConfig
 from pasta_lm.train.learner import (
     MODEL_FOLDER,
@@ -46,14 +47,23 @@ from pasta_lm.train.learner import (
     load_learner,
     save,
 )
-from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
+from pasta_lm.train.losses import (
+    PairLogProbs,
+    bonbon_beta,
+    bonbon_loss,
+    dpo_loss,
+    drift,
+    ipo_loss,
+)
 from pasta_lm.train.pair_packs import (
     LogProbs,
     PairPack,
+    Wanted,
     collate_pairs,
     pack_pairs,
-    pair_log_probs,
+    pair_sums,
     reference_log_probs,
+    token_log_probs,
 )
 from pasta_lm.train.preference_config import LossConfig, PreferenceConfig
 from pasta_lm.train.rounds import Round, Show, pairs_of
@@ -83,7 +93,7 @@ Loss = Callable[[PairLogProbs], Tensor]
 def train_preference(
     config: PreferenceConfig, *, resume: bool = False, show: Show | None = None
 ) -> Path:
-    """Carry out a recipe; return the model folder of the last round.
+    """Carry out a recipe; return the model folder of the last round that was kept, or the base.
 
     With ``resume`` it continues an interrupted run, at whatever point it stopped. Progress is shown
     by ``show``, or else as lines on standard error.
@@ -105,7 +115,10 @@ def train_preference(
     check_same_recipe(config)
     newest = config.model.base
     for number in range(1, config.train.rounds + 1):
-        newest = str(_carry_out(Round(config, number, newest), show))
+        round = Round(config, number, newest)
+        folder = _carry_out(round, show)
+        if config.development is None or Check(round).is_kept(folder, show):
+            newest = str(folder)
     return Path(newest)
 
 
@@ -146,11 +159,21 @@ def check_same_recipe(config: PreferenceConfig) -> None:
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     if not isinstance(before, dict):
         raise InputError(f"{path} is no JSON object")
-    # The first runs had no choice of judge, and were judged by the grader.
-    before = {"judge": asdict(JudgeConfig()), **before}
-    if isinstance(before.get("train"), dict):  # nor of join
-        before["train"] = {"join": Join.SHARED.value, **before["train"]}
+    before = _with_new_keys(before)
     check_same_settings(config.train.out, before, asdict(config), may_change=MAY_CHANGE)
+
+
+def _with_new_keys(before: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of an earlier version with what could not be chosen then."""
+    found = {"judge": asdict(JudgeConfig()), "development": None, **before}
+    added: dict[str, dict[str, Any]] = {
+        "train": {"join": Join.SHARED.value},
+        "rollouts": {"sampled": "all"},
+        "score": {"quality": "ratio", "max_length_change": None},
+        "loss": {"on": "answer", "kl_weight": 0.0, "kl_bound": 0.0},
+    }
+    tables = {name: keys for name, keys in added.items() if isinstance(found.get(name), dict)}
+    return found | {name: keys | found[name] for name, keys in tables.items()}
 
 
 def _carry_out(round: Round, show: Show | None) -> Path:
@@ -174,7 +197,8 @@ def _carry_out(round: Round, show: Show | None) -> Path:
 
     trainer = PreferenceTrainer(
         train,
-        loss_of(round.config.loss, round.config.rollouts.samples),
+        round.config.loss,
+        round.config.rollouts.samples,
         model=adapters or learner.model,
         train_dataset=packs,
         data_collator=partial(collate_pairs, references=references),
@@ -201,7 +225,7 @@ def _describe(round: Round, num_pairs: int, num_packs: int) -> str:
     num_steps = train.num_steps(num_packs)
     return (
         f"{num_pairs} pairs in {num_packs} packs, {num_steps} steps of {train.accumulate} x "
-        f"{config.data.max_tokens} tokens at most; {config.loss.kind}, beta "
+        f"{config.data.max_tokens} tokens at most; {config.loss.kind} on {config.loss.on}, beta "
         f"{beta_of(config.loss, config.rollouts.samples):.4g}; AdamW at {train.learning_rate:g}"
     )
 
@@ -216,7 +240,10 @@ def _references(round: Round, packs: Sequence[PairPack]) -> dict[str, LogProbs]:
         return learner.model
 
     path = round.folder / "reference.jsonl"
-    return reference_log_probs(path, packs, load, is_bfloat16=is_mixed(round.train))
+    loss = round.config.loss
+    wanted = Wanted(decisions_only=loss.on == "decisions", tokens=loss.kl_weight > 0)
+    is_bfloat16 = is_mixed(round.train)
+    return reference_log_probs(path, packs, load, is_bfloat16=is_bfloat16, wanted=wanted)
 
 
 def loss_of(config: LossConfig, num_samples: int) -> Loss:
@@ -238,16 +265,25 @@ def beta_of(config: LossConfig, num_samples: int) -> float:
 class PreferenceTrainer(PackTrainer):
     """The Trainer with a loss over pairs; its log has margins beside the loss."""
 
-    def __init__(self, train: TrainConfig, loss: Loss, **kwargs: Any) -> None:
-        self._loss = loss
+    def __init__(
+        self, train: TrainConfig, loss: LossConfig, num_samples: int, **kwargs: Any
+    ) -> None:
+        self._config, self._loss = loss, loss_of(loss, num_samples)
         self._seen: list[PairLogProbs] = []
+        self._drifts: list[Tensor] = []
         super().__init__(train, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
         """Return the mean loss of the pairs of a pack; a ModelError if it is NaN or infinite."""
-        chosen, rejected = pair_log_probs(model, inputs).unbind(dim=1)
+        config, each_M = self._config, token_log_probs(model, inputs)
+        sums = pair_sums(each_M, inputs, decisions_only=config.on == "decisions")
+        chosen, rejected = sums.unbind(dim=1)
         pairs = PairLogProbs(chosen, rejected, *inputs["references"].unbind(dim=1))
         loss = self._loss(pairs)
+        if config.kl_weight:
+            moved = drift(each_M, inputs["reference_tokens"])
+            loss = loss + config.kl_weight * torch.relu(moved - config.kl_bound)
+            self._drifts.append(moved.detach())
         self.check_loss(loss, inputs["pair_ids"])
         self._seen.append(PairLogProbs(chosen.detach(), rejected.detach(), *inputs["references"].T))
         return loss
@@ -265,7 +301,10 @@ class PreferenceTrainer(PackTrainer):
                 "log_prob_chosen": chosen.mean().item(),
                 "log_prob_rejected": rejected.mean().item(),
             }
+            if self._drifts:
+                logs["drift"] = torch.stack(self._drifts).mean().item()
             self._seen.clear()
+            self._drifts.clear()
         super().log(logs, *args)
 
 

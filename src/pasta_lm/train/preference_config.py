@@ -75,6 +75,8 @@ class RolloutsConfig:
     samples: int = 10
     """N: a pair is the best and the worst of N, also if it comes from a file."""
     temperature: float = 1.0
+    sampled: Literal["all", "structure"] = "all"
+    """``structure``: main's promises, syncs and end are sampled, and all text is greedy."""
     max_tokens: int = 1024
     """Of one answer, all threads together."""
     strategy: Literal["pasta", "apar", "sequential"] = "pasta"
@@ -100,18 +102,40 @@ class LossConfig:
     alpha: float = 0.005
     """Weight of the likelihood in BoNBoN."""
     beta: float | str = BY_RULE
+    on: Literal["answer", "decisions"] = "answer"
+    """What is learned: whole answers, as in the paper, or main's decisions alone."""
+    kl_weight: float = 0.0
+    """Weight of the divergence from the reference model, over all tokens of both answers."""
+    kl_bound: float = 0.0
+    """Nats per token up to which the divergence costs nothing."""
 
     def __post_init__(self) -> None:
         has_alpha = self.alpha != 0.005 and self.kind != "bonbon"
         check_not_ignored("loss.alpha", has_alpha, "it belongs to bonbon")
         if not 0 <= self.alpha <= 1:
             raise UsageError("loss.alpha must be between 0 and 1")
+        if self.kl_weight < 0 or self.kl_bound < 0:
+            raise UsageError("loss.kl_weight and loss.kl_bound must be at least 0")
+        is_free = bool(self.kl_bound) and not self.kl_weight
+        check_not_ignored("loss.kl_bound", is_free, "loss.kl_weight is 0")
         if isinstance(self.beta, float):
             check_positive("loss", self, "beta")
             return
         check_choice("loss.beta", self.beta, (BY_RULE, "a number"))
         if self.kind == "dpo":
             raise UsageError("loss.beta: BoNBoN's rule is not for dpo", hint="give a number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevelopmentConfig:
+    """Prompts that no round trains on: a round is kept if its answers to them score no less."""
+
+    num_prompts: int
+    file: str | None = None
+    """Annotated data; None: the prompts of ``data.records`` that no round has, or tasks of dev."""
+
+    def __post_init__(self) -> None:
+        check_positive("development", self, "num_prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +159,8 @@ class PreferenceConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     lora: LoraConfig | None = None
     """None: all weights are trained."""
+    development: DevelopmentConfig | None = None
+    """None: every round is kept, as in the paper."""
 
     def __post_init__(self) -> None:
         check_positive("train", self.train, "rounds")
@@ -160,7 +186,10 @@ class PreferenceConfig:
             )
         if self.score is None:
             raise UsageError("[score] is missing: samples need a quality_weight")
-        if self.model.baseline is None and num_files < num_rounds:
+        if self.development and self.development.file and self.judge.is_grader:
+            raise UsageError("development.file needs a judge: the grader knows tasks alone")
+        needs_baseline = num_files < num_rounds or self.development is not None
+        if self.model.baseline is None and needs_baseline:
             raise UsageError(
                 "model.baseline is missing: its answers are compared with the samples",
                 hint="name the model that was trained on the same data without tags",
@@ -171,6 +200,7 @@ class PreferenceConfig:
         check_not_ignored("[judge]", not self.judge.is_grader, "data.file has scores of its own")
         others = self.rollouts != RolloutsConfig(samples=self.rollouts.samples)
         check_not_ignored("[rollouts]", others, "data.file has the pairs; only samples is read")
+        check_not_ignored("[development]", self.development, "data.file has no judge")
         check_not_ignored("model.baseline", self.model.baseline is not None, "nothing is sampled")
         if self.train.rounds != 1:
             raise UsageError("a file of pairs has one round: give [train] rounds = 1")

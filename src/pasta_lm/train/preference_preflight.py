@@ -16,7 +16,7 @@ from pasta_lm.train.judging import judge_of
 from pasta_lm.train.learner import load_learner
 from pasta_lm.train.preference import beta_of, check_positions, pack_round
 from pasta_lm.train.preference_config import PreferenceConfig
-from pasta_lm.train.rounds import Round, originals, rollouts_of, select
+from pasta_lm.train.rounds import Round, has_originals, originals, rollouts_of, select
 
 NUM_PROMPTS = 4
 """Prompts that are sampled to find a pair to show."""
@@ -79,7 +79,7 @@ def _judge_estimate(
     rollouts: Sequence[Rollout],
 ) -> Iterator[str]:
     """Yield the estimated cost of judging the whole recipe, and one request."""
-    comparisons = comparisons_of(rollouts, originals(prompts))
+    comparisons = comparisons_of(rollouts, originals(prompts) if has_originals(config) else {})
     factor = len(prompts) * config.train.rounds / max(len(rollouts), 1)
     estimate = judge.estimate(comparisons).scaled(factor)
     yield f"judge: {judge.name}; all rounds, by the first {len(rollouts)} prompts: {estimate}"

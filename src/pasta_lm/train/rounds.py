@@ -43,8 +43,11 @@ from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
 from pasta_lm.train.judging import judge_of, judged_by
-from pasta_lm.train.learner import MODEL_FOLDER
-from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig
+from pasta_lm.train.preference_config import (
+    PreferenceConfig,
+    PreferenceTrainConfig,
+    RecordsConfig,
+)
 from pasta_lm.train.trainer import LOG, append_row
 
 
@@ -84,11 +87,12 @@ class Round:
     @property
     def sampling(self) -> Sampling:
         """Return how this round's answers are sampled."""
-        rollouts, before = self.config.rollouts, self.number - 1
-        keys = ("strategy", "samples", "temperature", "max_tokens")
+        rollouts = self.config.rollouts
+        keys = ("strategy", "samples", "temperature", "max_tokens", "sampled")
+        is_first = self.newest == self.config.model.base
         return Sampling(
             # Not the whole path, because a run may be moved.
-            model=f"round-{before}/{MODEL_FOLDER}" if before else self.newest,
+            model=self.newest if is_first else "/".join(Path(self.newest).parts[-2:]),
             baseline=self.config.model.baseline or "",
             round=self.number,
             seed=self.config.train.seed,
@@ -113,17 +117,33 @@ class Round:
         config = self.config.data.records
         if config is None:
             return [PromptWithReference(one.id, one.prompt, one.text) for one in self.tasks()]
-        records, num_rounds = read_records(Path(config.file)), self.config.train.rounds
-        Random(f"records/{config.seed}").shuffle(records)
-        count = config.num_prompts or len(records) // num_rounds
-        if not count or count * num_rounds > len(records):
+        drawn, num_rounds = shuffled(config), self.config.train.rounds
+        total = len(drawn) - self.num_held_back
+        count = config.num_prompts or total // num_rounds
+        if not count or count * num_rounds > total:
             raise InputError(
-                f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
-                f"{count or 1}",
+                f"{config.file} has {len(drawn)} records, too few for {num_rounds} rounds of "
+                f"{count or 1}" + (f" and {self.num_held_back}" if self.num_held_back else ""),
                 hint="lower data.records.num_prompts",
             )
-        drawn = records[(self.number - 1) * count : self.number * count]
-        return [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in drawn]
+        return drawn[(self.number - 1) * count : self.number * count]
+
+    @property
+    def num_held_back(self) -> int:
+        """Return how many of the records at the end of the file no round has."""
+        development = self.config.development
+        return 0 if development is None or development.file else development.num_prompts
+
+
+def shuffled(config: RecordsConfig) -> list[PromptWithReference]:
+    """Return the prompts of a file of records in the order in which rounds have them.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    records = read_records(Path(config.file))
+    Random(f"records/{config.seed}").shuffle(records)
+    return [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in records]
 
 
 def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
@@ -147,10 +167,11 @@ def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
 
 def _make_pairs(round: Round, path: Path, show: Show | None) -> None:
     prompts, config = round.prompts(), round.config
-    judge = judge_of(config.judge, config.train.out, round.tasks(), _show_judging(round, show))
+    judge = judge_of(config.judge, config.train.out, round.tasks(), show_judging(round, show))
     rollouts = rollouts_of(round, prompts, show)
     if isinstance(judge, LLMJudge):
-        estimate = judge.estimate(comparisons_of(rollouts, originals(prompts)))
+        compared = originals(prompts) if has_originals(config) else {}
+        estimate = judge.estimate(comparisons_of(rollouts, compared))
         round.say(f"{judge.name} is to judge: {estimate}")
     selection = select(round, prompts, rollouts, judge)
     figures = selection.figures()
@@ -175,7 +196,7 @@ def rollouts_of(
     files = round.config.rollouts.files
     if round.number <= len(files):
         return _shared(Path(files[round.number - 1]), prompts, round.sampling)
-    path, shown = round.folder / "rollouts.jsonl", _show_sampling(round, show)
+    path, shown = round.folder / "rollouts.jsonl", show_sampling(round, show)
     return roll_out(path, prompts, round.sampling, lambda: load_models(round), shown)
 
 
@@ -190,6 +211,11 @@ def select(
     if isinstance(judge, LikelihoodJudge):
         judge.own.update({one.id: one.baseline.text for one in rollouts})
     return select_pairs(rollouts, originals(prompts), judge, round.config.score)
+
+
+def has_originals(config: PreferenceConfig) -> bool:
+    """Return whether samples are compared with the answers that came with the prompts."""
+    return config.score is None or config.score.has_originals
 
 
 def originals(prompts: Sequence[PromptWithReference]) -> dict[str, str]:
@@ -250,18 +276,20 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _show_sampling(round: Round, show: Show | None) -> Progress:
+def show_sampling(round: Round, show: Show | None, what: str = "prompts sampled") -> Progress:
+    """Return a function that shows the progress of sampling: a bar, or a line for each batch."""
+
     def tell(num_done: int, num_all: int, left_s: float | None) -> None:
         if show is not None:
-            show(f"round {round.number}: prompts sampled", num_done, num_all)
+            show(f"round {round.number}: {what}", num_done, num_all)
             return
         left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
-        round.say(f"{num_done}/{num_all} prompts sampled{left}")
+        round.say(f"{num_done}/{num_all} {what}{left}")
 
     return tell
 
 
-def _show_judging(round: Round, show: Show | None) -> JudgeProgress:
+def show_judging(round: Round, show: Show | None) -> JudgeProgress:
     """Return a function that shows the progress of judging: a bar, or up to 20 lines."""
 
     def tell(num_done: int, num_all: int, spent: Spending) -> None:

@@ -280,3 +280,51 @@ def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: object)
 def test_the_vocabulary_has_what_masks_need() -> None:
     vocabulary: Vocabulary = VOCABULARY
     assert vocabulary.topic_forbidden.isdisjoint(allowed(MASKS, legal(TEXT, in_topic=True)))
+
+
+# --- structure sampled, text greedy
+
+MAIN = legal(TEXT, LexemeKind.PROMISE_OPEN, LexemeKind.SYNC, end=True)
+LIKELY, OTHER = sorted(WORDS)[5], sorted(WORDS)[9]
+
+
+def chosen(given: Legal, uniform: float, **logits: float) -> int:
+    row = torch.full((1, NUM_ROWS), -20.0)
+    places = {"likely": LIKELY, "other": OTHER, "end": EOS}
+    places |= {"promise": VOCABULARY.piece_id(PROMISE_OPEN), "sync": VOCABULARY.piece_id(SYNC)}
+    for name, value in logits.items():
+        row[0, places[name]] = value
+    params = SamplingParams(temperature=1.0, sampled="structure")
+    return choose(row, [Choice(params, given, uniform)], MASKS)[0]
+
+
+def test_main_draws_a_tag_against_all_text_together_and_text_is_the_likeliest() -> None:
+    logits = {"likely": 1.0, "other": 0.9, "promise": 1.5}
+    share = math.exp(1.5) / (math.exp(1.0) + math.exp(0.9) + math.exp(1.5))
+    drawn = [chosen(MAIN, uniform, **logits) for uniform in torch.arange(1e-4, 1, 1e-3).tolist()]
+    assert {*drawn} == {LIKELY, VOCABULARY.piece_id(PROMISE_OPEN)}
+    assert drawn.count(LIKELY) / len(drawn) == pytest.approx(1 - share, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", ["promise", "sync", "end"])
+def test_each_decision_of_main_can_be_drawn(name: str) -> None:
+    expected = {"promise": VOCABULARY.piece_id(PROMISE_OPEN), "sync": VOCABULARY.piece_id(SYNC)}
+    tokens = {chosen(MAIN, (one + 0.5) / 50, likely=1.0, **{name: 1.0}) for one in range(50)}
+    assert tokens == {LIKELY, expected.get(name, EOS)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        legal(TEXT, LexemeKind.ASYNC_CLOSE),
+        legal(TEXT, CLOSING, units=4, in_topic=True),
+    ],
+)
+def test_blocks_and_topics_are_greedy(given: Legal) -> None:
+    tokens = {chosen(given, one / 50, likely=1.0, other=0.9, promise=5.0) for one in range(50)}
+    assert len(tokens) == 1
+
+
+def test_where_no_text_is_legal_a_decision_is_drawn() -> None:
+    given = legal(LexemeKind.SYNC, end=True)
+    assert chosen(given, 1 - 2**-53, sync=1.0, end=1.0) in {EOS, VOCABULARY.piece_id(SYNC)}

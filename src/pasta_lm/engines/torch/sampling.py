@@ -18,6 +18,7 @@ from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
 
+_DECIDES = frozenset({LexemeKind.PROMISE_OPEN, LexemeKind.SYNC})
 # Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
 
 
@@ -57,6 +58,7 @@ class TokenMasks:
         self._vocab_size = vocab_size
         self._device = device
         self._rows: dict[tuple[Legal, bool], Tensor] = {}
+        self._structure: dict[Legal, list[int]] = {}
 
     def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
         """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
@@ -64,6 +66,21 @@ class TokenMasks:
         if key not in self._rows:
             self._rows[key] = self._make(legal, ignore_eos)
         return self._rows[key]
+
+    def structure_ids(self, legal: Legal) -> list[int]:
+        """Return the ids by which main decides on structure: a promise's opening, a sync, the end.
+
+        None in a block or in a topic, where nothing is decided.
+        """
+        if legal not in self._structure:
+            opening = legal.kinds & _DECIDES if not legal.in_topic else frozenset()
+            ids = [] if legal.in_topic or not legal.end_of_text else [*self._eos_ids]
+            for token_id in self._vocabulary.piece_ids.values():
+                lexeme = self._vocabulary.id_to_lexeme(token_id)
+                if lexeme is not None and lexeme.kind in opening:
+                    ids.append(token_id)
+            self._structure[legal] = sorted(ids)
+        return self._structure[legal]
 
     def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
         vocabulary = self._vocabulary
@@ -94,7 +111,13 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     tokens: list[int] = scores.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
         if choice.params.temperature > 0:
-            tokens[row] = _draw(scores[row], choice)
+            is_structure = choice.params.sampled == "structure"
+            ids = masks.structure_ids(choice.legal) if is_structure else None
+            tokens[row] = (
+                _draw(scores[row], choice)
+                if ids is None
+                else (_draw_structure(scores[row], choice, ids))
+            )
     return tokens
 
 
@@ -121,6 +144,21 @@ def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
             penalty = choice.params.repetition_penalty
             scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
     return scores
+
+
+def _draw_structure(scores_V: Tensor, choice: Choice, ids: Sequence[int]) -> int:
+    """Return one of main's decisions, drawn against all text together, or the likeliest text."""
+    if not ids:
+        return int(scores_V.argmax())
+    weights_V = torch.softmax((scores_V.double() - scores_V.max()) / choice.params.temperature, 0)
+    cumulated = weights_V[list(ids)].cumsum(0)
+    index = int(torch.searchsorted(cumulated, choice.uniform, right=True))
+    text_V = scores_V.clone()
+    text_V[list(ids)] = float("-inf")
+    has_text = bool(torch.isfinite(text_V).any())
+    if index < len(ids) or not has_text:
+        return int(ids[min(index, len(ids) - 1)])
+    return int(text_V.argmax())
 
 
 def _draw(scores_V: Tensor, choice: Choice) -> int:
