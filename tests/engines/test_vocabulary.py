@@ -325,3 +325,14 @@ def test_importing_the_vocabulary_leaves_torch_out() -> None:
         "sys.exit(' '.join({'torch', 'transformers'} & {*sys.modules}) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+THINKS = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
+THINKS += "{% if enable_thinking is defined and enable_thinking is false %} at once{% endif %}"
+
+
+def test_a_template_that_can_ask_for_no_thinking_is_asked_so() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = THINKS
+    ids = Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
+    assert tokenizer.decode(ids).endswith("Say it at once")

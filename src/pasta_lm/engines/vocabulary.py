@@ -119,8 +119,9 @@ class Vocabulary:
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
         tokenizer: Any = self.tokenizer  # with a chat template it has the method to apply it
         try:
+            # Where a template has both, the model answers at once: Qwen 3 would think first.
             written = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
             )
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
