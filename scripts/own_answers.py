@@ -7,25 +7,18 @@ command goes on after an interrupt.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from pasta_lm.annotate.answer_run import read_instructions
 from pasta_lm.annotate.own_answers import IN_FLIGHT, OWN_SAMPLING, own_answers, usable_answers
-from pasta_lm.engines.annotated import read_lines
 from pasta_lm.journal import write_rows
 from pasta_lm.strategies.model import Pasta
 
 INSTRUCTIONS = Path(__file__).parents[1] / "corpora" / "instructions" / "instructions.jsonl"
 TOKENS_IN_FLIGHT = IN_FLIGHT * 760
 """Room for all answers in flight: 500 tokens each, and up to 260 of the prompt."""
-
-
-def read_instructions(path: Path) -> dict[str, str]:
-    """Return the instructions of a file by their ids."""
-    rows = map(json.loads, read_lines(path))
-    return {row["id"]: row["instruction"] for row in rows}
 
 
 def main() -> None:
@@ -45,7 +38,8 @@ def main() -> None:
     )
     names = ("temperature", "max_tokens", "seed")
     sampling = replace(OWN_SAMPLING, **{name: getattr(arguments, name) for name in names})
-    instructions = read_instructions(arguments.instructions)
+    rows = read_instructions(arguments.instructions)
+    instructions = {name: row["instruction"] for name, row in rows.items()}
 
     def progress(done: int, total: int) -> None:
         print(f"\r{done} of {total} answers", end="", file=sys.stderr)

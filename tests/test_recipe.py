@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from pasta_lm.errors import UsageError
-from pasta_lm.recipe import check_same_settings, read_recipe
+from pasta_lm.recipe import check_same_settings, read_recipe, toml_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +107,18 @@ def test_changed_settings_are_named(begun: dict[str, Any], message: str) -> None
         check_same_settings("build/x", begun, now)
     assert caught.value.message == message
     check_same_settings("build/x", begun, now, may_change={"a.b", "c"})
+
+
+def test_a_recipe_that_was_written_reads_back_as_it_was(tmp_path: Path) -> None:
+    data = {
+        "name": 'a "quoted" \u00e9\\n',
+        "count": 3,
+        "none": None,
+        "most": float("inf"),
+        "names": ["one", "two"],
+        "table": {"is_on": True, "rate": 1e-05, "inner": {"key": "value"}, "empty": {}},
+    }
+    text = toml_of(data, ["said by", "two lines"])
+    assert text.startswith("# said by\n# two lines\n")
+    del data["none"]
+    assert tomllib.loads(text) == data

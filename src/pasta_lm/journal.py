@@ -126,10 +126,15 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write a file atomically: a reader finds all rows or no file."""
+    write_whole(path, b"".join(map(line_of, rows)))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file atomically: a reader finds all of it, what was there before, or no file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
-        file.writelines(map(line_of, rows))
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

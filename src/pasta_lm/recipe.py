@@ -46,6 +46,31 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
     return _validate(kind, data)
 
 
+def toml_of(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a recipe's tables as TOML; what is None is left out.
+
+    Args:
+        data: Keys and nested tables, such as ``asdict(config)``.
+        comments: Lines on top.
+    """
+    lines = [f"# {line}".rstrip() for line in comments]
+
+    def write(table: Mapping[str, Any], place: str) -> None:
+        keys = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
+        if place and (keys or not table):
+            lines.extend(("", f"[{place}]"))
+        for key, value in keys.items():
+            lines.append(
+                f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("Infinity", "inf")
+            )
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                write(value, f"{place}.{key}".lstrip("."))
+
+    write(data, "")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
 def check_same_settings(
     folder: Path | str,
     begun: Mapping[str, object],

@@ -67,11 +67,13 @@ Progress = Callable[[int, int], None]
 
 
 def own_answers(
-    model: Pasta,
+    model: Pasta | Callable[[], Pasta],
     instructions: Mapping[str, str],
     sampling: SamplingParams,
     out: Path,
     progress: Progress = lambda done, total: None,
+    *,
+    in_flight: int = IN_FLIGHT,
 ) -> list[Row]:
     """Answer the instructions that a file lacks, and return its rows in the order of instructions.
 
@@ -81,11 +83,13 @@ def own_answers(
     others are decoded.
 
     Args:
-        model: Answers each instruction as a user's message, without tags.
+        model: Answers each instruction as a user's message, without tags; or what loads it, called
+            only if the file lacks an answer.
         instructions: Texts by their ids.
         sampling: One sample of each; its ``seed`` is combined with the id.
         out: A file of JSON lines, in the order in which answers were complete.
         progress: Called with the number of answers and of instructions.
+        in_flight: Answers that are decoded at the same time, if there is room for them.
 
     Raises:
         UsageError: the answers of an existing file were sampled at another temperature, or more
@@ -104,7 +108,7 @@ def own_answers(
                 hint="restore the temperature, or name another file",
             )
     lacking = {name: text for name, text in instructions.items() if name not in journal.rows}
-    for row in _answers(model, lacking, sampling):
+    for row in _answers(model, lacking, sampling, in_flight) if lacking else ():
         journal.append([row])
         progress(len(journal.rows), len(instructions))
     return [journal.rows[name] for name in instructions]
@@ -124,14 +128,18 @@ def usable_answers(
 
 
 def _answers(
-    model: Pasta, instructions: Mapping[str, str], sampling: SamplingParams
+    model: Pasta | Callable[[], Pasta],
+    instructions: Mapping[str, str],
+    sampling: SamplingParams,
+    in_flight: int,
 ) -> Iterator[Row]:
     """Yield a row for each instruction as soon as it is complete."""
+    model = model if isinstance(model, Pasta) else model()
     engine, waiting = model.engine, iter(instructions.items())
     running: dict[int, str] = {}
     try:
         while True:
-            for name, text in islice(waiting, IN_FLIGHT - len(running)):
+            for name, text in islice(waiting, in_flight - len(running)):
                 params = replace(sampling, seed=_seed(name, sampling.seed))
                 try:
                     number = engine.submit(model.request(text, params, strategy=sequential.NAME))

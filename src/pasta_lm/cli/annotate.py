@@ -72,7 +72,7 @@ def annotate(
         with bars() as show_bar:
             run = run_annotation(
                 recipe,
-                rule=_rule(recipe),
+                rule=rule_of(recipe),
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=_reporter(show_bar, num_rows),
@@ -90,7 +90,7 @@ def annotate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _rule(recipe: AnnotateConfig) -> Rule | None:
+def rule_of(recipe: AnnotateConfig) -> Rule | None:
     """Return what annotates without a server; None: the teacher does."""
     if recipe.teacher is not None:
         return None

@@ -16,6 +16,7 @@ from pasta_lm import __version__
 from pasta_lm.cli import (
     alpaca,
     annotate,
+    answer,
     bench,
     chat,
     check,
@@ -30,6 +31,7 @@ from pasta_lm.cli import (
     run,
     serve,
     speed,
+    teach,
     train,
     view,
 )
@@ -61,8 +63,10 @@ app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(serve.serve)
 app.command()(view.view)
+app.command()(teach.teach)
 app.add_typer(train.app, name="train")
 app.command()(export.export)
+app.command()(answer.answer)
 app.command()(annotate.annotate)
 evaluate.app.command("lc-winrate")(alpaca.lc_winrate)
 evaluate.app.command()(speed.speed)

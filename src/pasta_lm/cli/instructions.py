@@ -89,7 +89,7 @@ def instructions(
     else:
         served = server_flags(engine, dialect, allow_inexact=allow_inexact)
         flags = {"model": model, "baseline": baseline, "limit": limit, **served}
-        run = _run(out, read_settings(InstructionSettings, recipe, flags, changes))
+        run = run_instructions(out, read_settings(InstructionSettings, recipe, flags, changes))
     _report(run, page, as_json=as_json)
 
 
@@ -118,7 +118,7 @@ def ifeval(
     flags = {"model": model, "baseline": baseline, "limit": limit, **served}
     own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
     settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
-    _report(_run(out, settings), as_json=as_json)
+    _report(run_instructions(out, settings), as_json=as_json)
 
 
 def cost(
@@ -165,7 +165,7 @@ def cost(
         _print_cost(found)
 
 
-def _run(out: Path, settings: InstructionSettings) -> InstructionRun:
+def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun:
     """Answer, check and read what is missing; write the gzipped records."""
     from pasta_lm.evaluate.instructions import answer_prompts, begin_run, check_answers, pack
 
@@ -256,7 +256,16 @@ def _reading_systems(
 
 
 def _report(run: InstructionRun, page: Path | None = None, *, as_json: bool) -> None:
-    """Write the report as JSON and Markdown, and pages of answers; print it.
+    """Write the report, and print it."""
+    report = write_report(run, page)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, run.folder)
+
+
+def write_report(run: InstructionRun, page: Path | None = None) -> dict[str, Any]:
+    """Write the report as JSON and Markdown, and pages of answers; return it.
 
     The page in the folder has our own prompts alone; the other one has all that can be read.
     """
@@ -270,10 +279,7 @@ def _report(run: InstructionRun, page: Path | None = None, *, as_json: bool) -> 
     write_text(out / "answers.html", answers_page(side_by_side(run, OWN)))
     if page is not None:
         write_text(page, answers_page(side_by_side(run)))
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, out)
+    return report
 
 
 def _print(report: Mapping[str, Any], out: Path) -> None:

@@ -41,7 +41,7 @@ from pasta_lm.evaluate.answering import (
 from pasta_lm.evaluate.cost import Read, read_references
 from pasta_lm.evaluate.judgements import json_lines
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
-from pasta_lm.journal import Journal, Row, read_rows, write_rows
+from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
 from pasta_lm.recipe import check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import BUILTIN, SERVER_KEYS, Servers, baseline_of
@@ -185,7 +185,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
         {"id": one.id, "set": one.group, "parts": one.parts, "items": one.items} for one in prompts
     ]
     write_rows(folder / PROMPTS, rows)
-    path.write_text(json.dumps(asdict(settings), indent=1) + "\n", "utf-8")
+    write_whole(path, (json.dumps(asdict(settings), indent=1) + "\n").encode())
     return InstructionRun(folder, settings, prompts)
 
 

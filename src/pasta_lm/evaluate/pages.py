@@ -39,6 +39,39 @@ def instructions_page(report: Figures) -> str:
     return _templates().get_template("instructions.md.j2").render(report=report)
 
 
+def model_card(facts: Figures, report: Figures) -> str:
+    """Return the card of a model that ``pasta teach`` taught: what was measured, and what was not.
+
+    Args:
+        facts: The run's ``model``, ``version``, journal ``rows``, ``config``, ``cuts``,
+            ``trains_all``, ``mixed_in``, ``amounts`` of stage one, and ``hours``.
+        report: Of its run of ``instructions``.
+    """
+    sets, rows = report["sets"].values(), facts["rows"]
+    measured = {
+        "quality by a judge: no answer was compared by a judge or by a person": False,
+        "quality under another model: no other model read the answers": report["readers"],
+        "instructions that can be checked (IFEval)": any(one["ifeval"] for one in sets),
+        "speed: no prompt was timed": any(one["num_timed"] for one in sets),
+        "the cost of not seeing": report["references"],
+        "facts, safety and bias: the base's, and nothing was done about them": False,
+    }
+    return (
+        _templates()
+        .get_template("model_card.md.j2")
+        .render(
+            facts=facts,
+            report=report,
+            name=Path(facts["model"]).name if Path(facts["model"]).exists() else facts["model"],
+            plan=rows["plan"],
+            answered=rows["answers"],
+            rounds=rows["preference"]["rounds"],
+            train=facts["config"].train,
+            missing=[text for text, found in measured.items() if not found],
+        )
+    )
+
+
 def answers_page(found: Figures) -> str:
     """Return answers side by side as one HTML file that needs nothing else."""
     return _templates().get_template("answers.html.j2").render(found=found)

@@ -144,7 +144,7 @@ def _starter(folder: Path) -> list[SetPrompt]:
 def _instructions(folder: Path) -> list[SetPrompt]:
     rows = {row["id"]: row for _, row in json_lines(folder / "instructions.jsonl")}
     return [
-        SetPrompt(f"{INSTRUCTIONS}/{name}", INSTRUCTIONS, row["instruction"], row["parts"])
+        SetPrompt(f"{INSTRUCTIONS}/{name}", INSTRUCTIONS, row["instruction"], row.get("parts"))
         for name in read_ids(folder / HELD_OUT)
         if (row := rows[name])
     ]

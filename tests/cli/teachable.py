@@ -1,0 +1,94 @@
+"""A tiny random model whose answers can be used, and the smallest recipe that teaches it."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from pasta_lm.engines.annotated import Record, write_records
+from pasta_lm.tasks import mixture
+from pasta_lm.train.teach_config import (
+    AnswersConfig,
+    LearningConfig,
+    MeasuresConfig,
+    MixConfig,
+    StageTwoConfig,
+    TeachConfig,
+)
+from tests.small_tokenizers import byte_level
+from tests.tasks.reading import annotate
+
+CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
+WORD_SCALE, END_SCALE = 3.0, 11.0
+SUBJECTS = ("bread", "rain", "a bridge", "the moon", "tea", "a clock", "paper", "salt")
+ASKED = ("What is {}?", "Name two uses of {}.", "Who made {}?", "Three facts about {}.")
+
+
+def save_teachable(folder: Path) -> str:
+    """Write a random model that says words and stops; return where."""
+    tokenizer = byte_level()
+    tokenizer.chat_template = CHAT
+    texts = {n: tokenizer.decode([n]) for n in range(len(tokenizer))}
+    words = [n for n, text in texts.items() if len(text) > 3 and text.strip(" ").isalpha()]
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        output = model.get_output_embeddings().weight
+        output[words] *= WORD_SCALE
+        output[tokenizer.eos_token_id] *= END_SCALE
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def write_instructions(path: Path) -> None:
+    """Write a file of instructions."""
+    texts = [form.format(subject) for form in ASKED for subject in SUBJECTS]
+    rows = [{"id": f"i{n:02}", "instruction": text} for n, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def recipe(folder: Path, **preference: object) -> TeachConfig:
+    """Return the smallest recipe; its data are written to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_instructions(folder / "instructions.jsonl")
+    drawn = islice(mixture("train", 7), 6)
+    records = [Record(task.id, task.prompt, annotate(task, "gold")) for task in drawn]
+    write_records(folder / "mixed.jsonl", records)
+    return TeachConfig(
+        answers=AnswersConfig(
+            file=str(folder / "instructions.jsonl"),
+            num=24,
+            num_held_out=4,
+            temperature=1.0,
+            max_tokens=24,
+            in_flight=8,
+        ),
+        data=MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
+        train=LearningConfig(passes=6, save_steps=1),
+        preference=StageTwoConfig(
+            **{
+                **{"rounds": 1, "num_prompts": 4, "num_development": 3, "samples": 3},
+                **{"sampled": "all", "steps": 2, "max_length_change": None},
+                **preference,
+            }
+        ),
+        measures=MeasuresConfig(num_prompts=2, max_tokens=24, num_timed=1, num_unmasked=1),
+    )
