@@ -83,7 +83,7 @@ class Rates:
 
 
 class Machine(NamedTuple):
-    """A machine that is only described; its figures are what a program reaches, not peaks."""
+    """A machine that is only described; its figures are what software reaches, not peaks."""
 
     name: str
     flops: float
