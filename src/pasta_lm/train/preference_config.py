@@ -91,6 +91,11 @@ class RolloutsConfig:
     def __post_init__(self) -> None:
         if self.samples < 2:
             raise UsageError("rollouts.samples must be at least 2: of one sample none is better")
+        if self.servers is not None and self.sampled != "all":
+            raise UsageError(
+                "rollouts.sampled: a stock server samples all tokens, not structure alone",
+                hint="leave out rollouts.servers",
+            )
         check_positive("rollouts", self, "temperature", "max_tokens", "pool_tokens")
 
 
