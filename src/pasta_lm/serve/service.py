@@ -207,9 +207,15 @@ async def _collect(reply: Reply, stream: ResponseStream | JoinedStreams) -> None
 async def _texts(reply: Reply, stream: ResponseStream | JoinedStreams) -> AsyncIterator[str]:
     """Yield everything that a stream says; ``[DONE]`` is always last."""
     try:
-        yield reply.first()
+        opening = reply.first()
+        if reply.asked.options.stream == "events":
+            yield opening
+            opening = ""
         while not reply.is_complete:
-            yield reply.pieces(await stream.next())
+            # Clients take the first piece for the first token: it goes with the first text.
+            if pieces := reply.pieces(await stream.next()):
+                yield opening + pieces
+                opening = ""
         yield reply.last()
     except ApiError as error:
         reply.error = error.code

@@ -59,7 +59,8 @@ const calls = {
   },
 
   async abort() {
-    const stream = await client.chat.completions.create({ model, messages, stream: true });
+    const asked = { model, messages, stream: true, pasta: { stream: "events" } };
+    const stream = await client.chat.completions.create(asked);
     let numPieces = 0;
     for await (const _ of stream) {
       numPieces += 1;
