@@ -105,6 +105,8 @@ def serve(
     server.run()
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
+    if app.state.service.engine.is_running:
+        os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
 def _local(

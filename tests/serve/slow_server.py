@@ -1,0 +1,42 @@
+"""``pasta serve`` over the scripted engine: ``python -m tests.serve.slow_server FILE serve ...``.
+
+No step decodes anything until FILE is there; for ``hang`` the first step never ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.cli import main
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.serve import backends
+from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.strategies.model import Pasta
+from tests.serve.load import script_of
+
+
+class Slow(ScriptedBackend):
+    """A backend that waits for a file."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(ScriptedEngine(script_of("slow", 7)))
+
+    def step(self) -> Events:
+        """Take a step, if it may."""
+        if sys.argv[0] == "hang":
+            threading.Event().wait()
+        if Path(sys.argv[0]).exists():
+            return super().step()
+        time.sleep(0.01)
+        return []
+
+
+if __name__ == "__main__":
+    Pasta.from_pretrained = lambda *_, **__: None  # type: ignore[assignment, method-assign, misc, return-value]
+    backends.TorchBackend = Slow  # type: ignore[assignment, misc]
+    sys.argv = sys.argv[1:]
+    main()
