@@ -25,7 +25,7 @@ from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.models import loaded
-from tests.serve.conftest import client_of, run, serving, streamed, text_of
+from tests.serve.conftest import client_of, post, run, serving, streamed, text_of
 from tests.serve.load import CHAT_PATH, Held, Moment, at_most, chat, go_away, hasty
 from tests.serve.test_failures import is_idle, settle
 
@@ -189,6 +189,17 @@ def test_three_hundred_clients_that_go_away_leave_no_page_and_change_no_text(
         after = Held.by(server)
         assert (after.objects, after.tasks) == (before.objects, before.tasks)
     assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+def test_a_response_has_no_more_threads_than_the_limit() -> None:
+    body = {**chat("hello"), **SAMPLED, "n": 4, "max_tokens": 80}
+    most = {}
+    for blocks in (1, 64):
+        app = create_app(TorchBackend(model(), "tiny"), ServeRecipe(limits=Bounds(blocks=blocks)))
+        choices = post(CHAT_PATH, body, app=app).json()["pasta"]["choices"]
+        most[blocks] = max(len(choice["threads"]) for choice in choices)
+    assert most[1] == 2
+    assert most[64] > 2
 
 
 # Failures

@@ -1,0 +1,145 @@
+"""Limits hold for every request: what is lowered is echoed, what is refused is refused at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.recipe import read_recipe
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
+from tests.serve.conftest import CHAT, ask, client_of, post, run, scripted
+
+PATH = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
+TABLES = {"limits": Bounds(), "queue": Queue()}
+KEYS = [(table, one.name) for table, made in TABLES.items() for one in dataclasses.fields(made)]
+
+
+def test_the_limits_that_are_promised_are_the_default() -> None:
+    recipe = ServeRecipe()
+    assert (recipe.limits.body_bytes, recipe.limits.n) == (2 * 1024 * 1024, 16)
+    assert recipe.queue.ping_s == 15
+    assert recipe.cors_origins == ()
+
+
+@pytest.mark.parametrize(("table", "key"), KEYS, ids=lambda one: str(one))
+def test_every_limit_is_a_key_of_the_recipe_file_and_a_flag(
+    table: str, key: str, tmp_path: Path
+) -> None:
+    value = getattr(TABLES[table], key) + 1
+    file = tmp_path / "limits.toml"
+    file.write_text(f"[{table}]\n{key} = {value}\n", "utf-8")
+    for found in (
+        read_recipe(file, ServeRecipe, []),
+        read_recipe(None, ServeRecipe, [f"{table}.{key}={value}"]),
+    ):
+        changed = dataclasses.replace(TABLES[table], **{key: value})
+        assert getattr(found, table) == changed
+
+
+@pytest.mark.parametrize(("num_more", "status"), [(0, 200), (1, 413)])
+@pytest.mark.parametrize("is_in_parts", [False, True])
+def test_a_body_of_two_mebibytes_is_read_and_no_byte_more(
+    num_more: int, status: int, is_in_parts: bool
+) -> None:
+    head, tail = b'{"messages": [{"role": "user", "content": "a"}], "user": "', b'"}'
+    body = head + b"x" * (2 * 1024 * 1024 + num_more - len(head) - len(tail)) + tail
+
+    async def parts() -> Any:
+        for start in range(0, len(body), 100_000):
+            yield body[start : start + 100_000]
+
+    content = parts() if is_in_parts else body
+    assert ask("POST", PATH, content=content, headers=JSON).status_code == status
+
+
+@pytest.mark.parametrize("limits", [Bounds(tokens=12), Bounds(tokens_per_thread=5)])
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_limit_of_tokens_holds_whatever_is_asked(limits: Bounds, n: int) -> None:
+    app = create_app(scripted(), ServeRecipe(limits=limits))
+    options = {"max_tokens_per_thread": 900, "max_threads": 60}
+    told = post(PATH, {**CHAT, "max_tokens": 4000, "n": n, "pasta": options}, app=app).json()[
+        "pasta"
+    ]
+    assert told["max_tokens"] == min(4000, limits.tokens)
+    assert told["max_tokens_per_thread"] == min(900, limits.tokens_per_thread)
+    assert len(told["choices"]) == n
+    for choice in told["choices"]:
+        lengths = [one["num_tokens"] for one in choice["threads"]]
+        assert sum(lengths) <= limits.tokens
+        assert max(lengths[1:], default=0) <= limits.tokens_per_thread
+
+
+@pytest.mark.parametrize("given", [None, "Bearer ", "Bearer wrong", "Bearer " + "x" * 5000])
+def test_a_key_is_compared_in_constant_time_whatever_its_length(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr("pasta_lm.serve.guard.hmac.compare_digest", noted)
+    headers = {} if given is None else {"Authorization": given}
+    app = create_app(scripted(), api_key="secret")
+    assert ask("GET", "/v1/models", app=app, headers=headers).status_code == 401
+    ((one, other),) = compared
+    assert len(one) == len(other)
+    assert b"secret" not in other
+
+
+def test_the_files_of_the_page_need_no_key() -> None:
+    async def fetch() -> list[int]:
+        async with client_of(create_app(scripted(), api_key="secret")) as client:
+            return [(await client.get(path)).status_code for path in ("/", "/health", "/metrics")]
+
+    assert run(fetch()) == [200, 200, 401]
+
+
+PATHS = ("/%00", "/a%00b", "/" + "a" * 5000, "/%ff", "/..%2f..%2fetc%2fpasswd", "//", "/v1//")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "OTHER")
+
+
+def test_no_path_or_method_is_an_error_of_the_server() -> None:
+    async def ask_all() -> set[int]:
+        async with client_of(create_app(scripted())) as client:
+            paths = (*PATHS, "/v1/events/%00", "/v1/events/" + "a" * 3000, PATH, "/health")
+            return {
+                (await client.request(method, path)).status_code
+                for path in paths
+                for method in METHODS
+            }
+
+    assert max(run(ask_all())) < 500
+
+
+DEPTHS = (10, 200, 500, 900, 990, 1000, 5000, 100_000)
+PLACES = (
+    '{"messages": @}',
+    '{"messages": [{"role": "user", "content": @}]}',
+    '{"pasta": {"a": @}}',
+)
+
+
+@pytest.mark.parametrize(
+    "place", [*PLACES, '{"messages": [{"role": "user", "content": "a"}], "b": @}']
+)
+def test_json_of_any_depth_is_read_or_refused(place: str) -> None:
+    async def ask_all() -> set[int]:
+        async with client_of(create_app(scripted())) as client:
+            bodies = [
+                place.replace("@", opens * depth + "1" * (opens != "[") + closes * depth)
+                for depth in DEPTHS
+                for opens, closes in (("[", "]"), ('{"a": ', "}"))
+            ]
+            replies = [await client.post(PATH, content=one, headers=JSON) for one in bodies]
+            return {reply.status_code for reply in replies}
+
+    assert run(ask_all()) <= {200, 400}
