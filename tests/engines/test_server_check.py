@@ -10,7 +10,7 @@ import pytest
 from pasta_lm.engines.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.errors import EndpointError, ModelError, PastaError, RemoteError, VocabularyError
 from pasta_lm.language.tags import PROMISE_OPEN
-from pasta_lm.remote.dialects import DIALECTS
+from pasta_lm.remote.dialects import DIALECTS, KEY_ENV
 from pasta_lm.testing.stock_server import Draw, NextToken, StockTestServer
 from tests.stock import playing, spelled
 from tests.taught import TAUGHT
@@ -98,6 +98,17 @@ def test_a_server_of_no_known_kind_is_to_be_named() -> None:
             engine(server).check()
         named = CompletionsEngine(connect(server.url, dialect="vllm"), MODEL)
         named.check()
+
+
+def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(api_key="secret") as server:
+        for wrong in ("", "wrong"):
+            monkeypatch.setenv(KEY_ENV, wrong)
+            with pytest.raises(EndpointError, match="HTTP 401") as caught:
+                engine(server).check()
+            assert KEY_ENV in (caught.value.hint or "")
+        monkeypatch.setenv(KEY_ENV, "secret")
+        engine(server).check()
 
 
 def test_the_context_that_a_server_says_bounds_requests() -> None:

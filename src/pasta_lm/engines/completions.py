@@ -10,6 +10,7 @@ Source: ``docs/architecture.md``, the rules of decoding.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -36,7 +37,7 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
 from pasta_lm.language.parser import Form
-from pasta_lm.remote.dialects import server_urls
+from pasta_lm.remote.dialects import KEY_ENV, server_urls
 
 if TYPE_CHECKING:
     from pasta_lm.remote.cluster import Cluster
@@ -291,6 +292,8 @@ class CompletionsEngine:
 def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
     """Return the servers at addresses that a comma separates; nothing is sent.
 
+    If the environment variable ``PASTA_ENGINE_KEY`` is set, it is sent to them as their key.
+
     Raises:
         MissingExtraError: httpx2 is not installed.
         UsageError: an unknown dialect.
@@ -299,4 +302,5 @@ def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
         raise MissingExtraError(f"asking {addresses}", "data")
     from pasta_lm.remote.streaming import StockServer
 
-    return [StockServer(url, dialect=dialect) for url in server_urls(addresses)]
+    key = os.environ.get(KEY_ENV) or None
+    return [StockServer(url, dialect=dialect, api_key=key) for url in server_urls(addresses)]

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from pasta_lm.errors import RemoteError, UsageError
 
+KEY_ENV = "PASTA_ENGINE_KEY"
+"""The environment variable with the key that servers ask for, if they do."""
 BARRED = -100.0
 """The bias of a token that shall not be sampled; servers clamp at it."""
 

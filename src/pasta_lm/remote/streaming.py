@@ -19,6 +19,7 @@ import httpx2 as httpx
 from pasta_lm.errors import EndpointError, RemoteError, RequestError
 from pasta_lm.remote.dialects import (
     DIALECTS,
+    KEY_ENV,
     CompletionRequest,
     Dialect,
     Piece,
@@ -33,6 +34,11 @@ MAX_IN_FLIGHT = 1024
 """Completions of one server; it is lowered while the server answers 429."""
 BUSY_S = 300.0
 """Longest time that a completion waits for a server that answers 429."""
+_ADVICE = {
+    **ADVICE,
+    401: f"its key is missing or wrong: set the environment variable {KEY_ENV}",
+    404: "it has no such page or model: check the address and the dialect",
+}
 _DATA, _DONE = "data:", "[DONE]"
 
 
@@ -254,7 +260,7 @@ def _check(answer: httpx.Response, url: str) -> None:
         return
     reason = f"HTTP {answer.status_code}: {' '.join(answer.text.split())[:200]}"
     if outcome is Fate.STOP:
-        raise EndpointError(f"{url} refuses: {reason}", hint=ADVICE[answer.status_code])
+        raise EndpointError(f"{url} refuses: {reason}", hint=_ADVICE[answer.status_code])
     if outcome is Fate.REFUSE:
         raise RequestError(f"{url} refuses the request: {reason}")
     headers = {name.lower(): value for name, value in answer.headers.items()}

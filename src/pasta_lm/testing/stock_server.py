@@ -95,6 +95,7 @@ class StockTestServer(ThreadingHTTPServer):
         tokenize: Tokenize | None = None,
         context: int | None = None,
         has_owner: bool = True,
+        api_key: str | None = None,
         port: int = 0,
     ) -> None:
         """Bind a port of this machine.
@@ -107,6 +108,7 @@ class StockTestServer(ThreadingHTTPServer):
             tokenize: From a text, whose tags are tags, to ids; None: it does not tell.
             context: Tokens of prompt and answer, as it says them.
             has_owner: Whether it says in ``/v1/models`` of which kind it is.
+            api_key: That it wants; None: none.
             port: 0: a free one.
         """
         self.prompts: list[Sequence[int]] = []
@@ -115,6 +117,7 @@ class StockTestServer(ThreadingHTTPServer):
         self._eos_ids = frozenset([eos_id] if isinstance(eos_id, int) else eos_id)
         self._dialect, self._faults = dialect, faults or StockFaults()
         self._tokenize, self._context, self._has_owner = tokenize, context, has_owner
+        self._api_key = api_key
         self._num_sent = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -187,6 +190,14 @@ class StockTestServer(ThreadingHTTPServer):
             self._closing.wait()
         is_dead = faults.dies_after is not None and num_sent > faults.dies_after
         return not is_dead and not self._closing.is_set()
+
+    def lets_in(self, handler: BaseHTTPRequestHandler) -> bool:
+        """Return whether a request has the key; tell it if it has not."""
+        wanted = None if self._api_key is None else f"Bearer {self._api_key}"
+        if wanted is None or handler.headers["Authorization"] == wanted:
+            return True
+        _send(handler, 401, {"error": {"message": "no key"}})
+        return False
 
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the JSON of a page that is not a completion."""
@@ -270,12 +281,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, StockTestServer)
         with suppress(OSError):  # the client is gone
-            _send(self, *self.server.page(self.path))
+            if self.server.lets_in(self):
+                _send(self, *self.server.page(self.path))
 
     def do_POST(self) -> None:
         assert isinstance(self.server, StockTestServer)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with suppress(OSError):
+            if not self.server.lets_in(self):
+                return
             if (found := self.server.tokens(self.path, body)) is not None:
                 _send(self, 200, found)
             elif self.path not in PATHS or body.get("text") is not None:

@@ -51,11 +51,11 @@ def asking(join: Join, **changes: object) -> Callable[[Sequence[int], SamplingPa
 
 
 KINDS = {
-    "recompute": Kind(asking(Join.RECOMPUTE), num_blocks=1, num_syncs=0.1),
-    "shared, no syncs": Kind(asking(Join.SHARED, form=Form.FORKED), num_blocks=1),
+    "recompute": Kind(asking(Join.RECOMPUTE), num_blocks=0.3, num_syncs=0.01),
+    "shared, no syncs": Kind(asking(Join.SHARED, form=Form.FORKED), num_blocks=0.3),
     "one thread": Kind(asking(Join.SHARED, forks=False)),
 }
-GREEDY = SamplingParams(max_tokens=100, max_tokens_per_thread=9, max_blocks=3)
+GREEDY = SamplingParams(max_tokens_per_thread=9, max_blocks=3)
 # Sampled without the mask: with it, an illegal token is drawn again, which is the same distribution
 # and another random number.
 SAMPLED = replace(GREEDY, temperature=0.8, top_p=0.95, top_k=60, mask=False, n=2)
@@ -99,18 +99,20 @@ def decoder(model: LoadedModel, requests: Sequence[Request]) -> NextToken:
     return next_token
 
 
-FEW, MANY = 5, pytest.param(200, marks=pytest.mark.slow)
+FEW = (5, 100)
+MANY = pytest.param((200, 24), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("num_programs", [FEW, MANY])
+@pytest.mark.parametrize("size", [FEW, MANY], ids=["few", "many"])
 def test_a_random_model_decodes_the_same_tokens_here_and_there(
-    num_programs: int, kind: Kind, params: SamplingParams
+    size: tuple[int, int], kind: Kind, params: SamplingParams
 ) -> None:
+    num_programs, max_tokens = size
     model = ending(loaded("llama"))
     requests = [
-        kind.request(program.prompt, replace(params, seed=seed))
+        kind.request(program.prompt, replace(params, seed=seed, max_tokens=max_tokens))
         for seed, program in enumerate(programs(model, num_programs, "stock"))
     ]
     here = TorchEngine(model, captures=False).generate(requests)
