@@ -241,6 +241,15 @@ def test_a_text_with_warnings_is_decoded_and_they_are_told() -> None:
     assert (checked["valid"], checked["diagnostics"]) == (True, reply["diagnostics"])
 
 
+def test_of_many_faults_the_first_hundred_are_told_and_an_error_is_among_them() -> None:
+    text = 'a <async topic="x">b</async>' * 60 + "<sync/>" * 120 + "</async>" * 50
+    body = {"response": text, "form": "annotator"}
+    error = post(REPLAY, {**GIVEN, **body}).json()["error"]
+    assert len(error["diagnostics"]) == 100
+    assert error["code"] == error["diagnostics"][-1]["code"] == "PASTA017"
+    assert post(CHECK, body).json()["diagnostics"] == error["diagnostics"]
+
+
 # --- what is refused
 
 BLOCKS = "".join(f'<async topic="x {number}">y</async>' for number in range(65))
@@ -275,6 +284,9 @@ def test_bad_bodies_are_refused() -> None:
                     assert reply.json()["error"]["message"], name
             other = await client.post(REPLAY, json={**GIVEN, "model": "other"})
             assert other.status_code == 404
+            endless = await client.post(CHECK, json={"response": "<sync/>" * 10_000})
+            assert endless.status_code == 400
+            assert "70000 characters" in endless.json()["error"]["message"]
             other = await client.post(CHECK, json={"response": "a", "model": "other"})
             assert other.status_code == 404
 

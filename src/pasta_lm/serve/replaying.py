@@ -40,6 +40,8 @@ from pasta_lm.serve.run_data import run_data
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import Bounds
 
+MAX_CHARACTERS_A_TOKEN = 16  # of a given answer, tags and all; longer ones are not even read
+MAX_DIAGNOSTICS = 100  # told at a time
 NAME = "replayed"  # of the run, until whoever shows it calls it something else
 
 
@@ -198,7 +200,7 @@ class ReplayReply(Reply):
             "finish_reason": answer.finish_reason,
             "text": answer.text,
             "program": answer.program,
-            "diagnostics": [one.to_row() for one in self.diagnostics],
+            "diagnostics": _rows(self.diagnostics),
             "sequential_tokens": self.count_tokens(answer.text),
             "run": run_data(trace, NAME, answer.document.annotator_form(), spell=self.spell),
         }
@@ -212,6 +214,7 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/check", responses=refused)
     async def check_answer(asked: CheckRequest) -> Checked:
         check_model(asked.model, service.backend.name)
+        _refuse_size(asked, service.recipe.limits)
         return await asyncio.to_thread(checked, asked, service.backend)
 
     @router.post("/v1/replay", response_model=Replayed, responses=refused)
@@ -224,7 +227,7 @@ def routes(service: Service) -> APIRouter:
 def checked(asked: CheckRequest, backend: Backend) -> Checked:
     """Return the faults of a text and, if it is valid, what it would cost."""
     diagnostics = check(asked.response, asked.form)
-    rows = [DiagnosticRow.model_validate(one.to_row()) for one in diagnostics]
+    rows = [DiagnosticRow.model_validate(row) for row in _rows(diagnostics)]
     if any(one.severity == "error" for one in diagnostics):
         return Checked(valid=False, diagnostics=rows)
     document = parse(asked.response, asked.form)
@@ -255,6 +258,7 @@ async def replay(service: Service, asked: ReplayRequest, http: HttpRequest) -> R
     """
     backend, bounds = service.backend, service.recipe.limits
     check_model(asked.model, backend.name)
+    _refuse_size(asked, bounds)
     as_asked = asked.as_asked()
     prompts = as_asked.prompts(bounds, service.recipe.strategy)
     service.note_prompts(prompts, http)
@@ -284,6 +288,22 @@ async def replay(service: Service, asked: ReplayRequest, http: HttpRequest) -> R
     return await service.decode(reply, http)
 
 
+def _rows(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int]]:
+    """Return what is told of faults: the first error is among them, however many warnings are."""
+    errors = [one for one in diagnostics if one.severity == "error"]
+    told = diagnostics[:MAX_DIAGNOSTICS]
+    if errors and errors[0] not in told:
+        told = [*told[:-1], errors[0]]
+    return [one.to_row() for one in told]
+
+
+def _refuse_size(asked: CheckRequest, bounds: Bounds) -> None:
+    num, most = len(asked.response), MAX_CHARACTERS_A_TOKEN * bounds.tokens
+    if num > most:
+        message = f"the answer has {num} characters, but at most {most} are read"
+        raise bad_request(message, "response")
+
+
 def _refuse_faults(diagnostics: Sequence[Diagnostic]) -> None:
     errors = [one for one in diagnostics if one.severity == "error"]
     if errors:
@@ -294,7 +314,7 @@ def _refuse_faults(diagnostics: Sequence[Diagnostic]) -> None:
             f"{place}: {first.message}; {first.hint}",
             param="response",
             code=first.code,
-            diagnostics=[one.to_row() for one in diagnostics],
+            diagnostics=_rows(diagnostics),
         )
 
 
