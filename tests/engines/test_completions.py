@@ -136,6 +136,37 @@ def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> No
     assert answer.text == ""
 
 
+TEXT_IDS = {ANSWER.main[1], ANSWER.blocks[0][0], ANSWER.blocks[2][-1]}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_tokens_that_llama_cpp_leaves_out_of_its_stream_are_asked_for(temperature: float) -> None:
+    faults = StockFaults(unsent=TEXT_IDS)
+    with serving(dialect="llama.cpp", faults=faults) as server:
+        ((answer,),) = engine(server).generate([asked(temperature=temperature)])
+        assert len(server.prompts) > 6, "some completions were asked for again"
+    assert answer.document == DOCUMENT
+    assert answer.trace.num_illegal == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_completion_that_goes_another_way_when_asked_again_is_left(temperature: float) -> None:
+    legal = playing(BARE, EOS, (PROMPT, ANSWER))
+    other = next(iter(TEXT_IDS))
+    seen: set[Sequence[int]] = set()
+
+    def next_token(ids: Sequence[int], barred: Set[int]) -> int:
+        is_new = tuple(ids) not in seen
+        seen.add(tuple(ids))
+        token = legal(ids, barred)
+        return other if is_new and token in TEXT_IDS else token
+
+    faults = StockFaults(unsent=TEXT_IDS)
+    with StockTestServer(next_token, EOS, dialect="llama.cpp", faults=faults) as server:
+        ((answer,),) = engine(server).generate([asked(temperature=temperature)])
+    assert answer.document == DOCUMENT
+
+
 # --- what is refused
 
 

@@ -41,6 +41,7 @@ class Piece:
     token_ids: Sequence[int] = ()
     finish_reason: str | None = None  # ``stop``, ``length``; None: it goes on
     matched: int | None = None  # the id of ``stop_ids`` that ended it, if the server says so
+    num_unsent: int = 0  # tokens before these that the server decoded and did not send
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,9 @@ class Dialect:
     """From the model's name and a text, whose tags are tags, to the JSON body."""
     tokens: Callable[[Mapping[str, Any]], Sequence[int]]
     """From the reply to the ids of the text, with or without a begin-of-text."""
+    whole: Callable[[Mapping[str, Any]], Sequence[int]] | None = None
+    """From the JSON object of a completion that is not streamed to its ids; for servers that leave
+    ids out of streams."""
 
 
 def _vllm_body(model: str, request: CompletionRequest) -> dict[str, Any]:
@@ -137,10 +141,12 @@ def _llama_cpp_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
     }
 
 
-def _llama_cpp_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
-    if not data.get("stop"):
-        return Piece(data["tokens"])
-    return Piece((), "length" if data.get("stop_type") == "limit" else "stop")
+def _llama_cpp_piece(data: Mapping[str, Any], num_received: int) -> Piece:
+    is_last, token_ids = bool(data.get("stop")), data["tokens"]
+    # A token that ends inside a character is not sent, nor is it sent with the one that ends it.
+    num_unsent = data.get("tokens_predicted", 0) - num_received - len(token_ids)
+    reason = ("length" if data.get("stop_type") == "limit" else "stop") if is_last else None
+    return Piece(token_ids, reason, num_unsent=max(0, num_unsent))
 
 
 def _vllm_text(model: str, text: str) -> dict[str, Any]:
@@ -194,6 +200,7 @@ DIALECTS = {
             tokenize_path="/tokenize",
             tokenize_body=_llama_cpp_text,
             tokens=lambda data: data["tokens"],
+            whole=lambda data: data["tokens"],
         ),
     )
 }

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -209,7 +210,8 @@ class Connection:
         dialect, model = self.server.dialect, self.server.model
         assert dialect is not None
         assert model is not None
-        num_received, url = 0, f"{self.server.url}{dialect.path}"
+        received: list[int] = []
+        url = f"{self.server.url}{dialect.path}"
         async with self._client.stream("POST", url, json=dialect.body(model, request)) as answer:
             if answer.status_code != httpx.codes.OK:
                 await answer.aread()
@@ -217,12 +219,48 @@ class Connection:
             async for line in answer.aiter_lines():
                 if not line.startswith(_DATA) or (text := line[len(_DATA) :].strip()) == _DONE:
                     continue
-                piece = _read(dialect, text, num_received, self.server.url)
-                num_received += len(piece.token_ids)
+                piece = _read(dialect, text, len(received), self.server.url)
+                if piece.num_unsent:
+                    piece = await self._with_unsent(request, received, piece)
+                received += piece.token_ids
                 yield piece
                 if piece.finish_reason is not None:
                     return
         raise _TemporaryFailure("the stream ended without a finish reason")
+
+    async def _with_unsent(
+        self, request: CompletionRequest, received: list[int], piece: Piece
+    ) -> Piece:
+        """Return a piece with the tokens that the server left out of the stream before it.
+
+        The same completion is asked for again, not streamed. If it then goes another way, which a
+        near-tie can cause, the completion ends here and the next one goes on behind it.
+        """
+        num_due = piece.num_unsent + len(piece.token_ids)
+        found: list[int] | None = None
+        if request.temperature > 0:  # the seed draws the same only from the beginning
+            again = replace(request, max_tokens=len(received) + num_due)
+            whole = await self._whole(again)
+            found = whole[len(received) :] if whole[: len(received)] == received else None
+        if found is None:
+            behind = [*request.prompt, *received]
+            found = await self._whole(replace(request, prompt=behind, max_tokens=num_due))
+        tail = [*piece.token_ids]
+        if tail and len(found) == num_due and found[-len(tail) :] == tail:
+            return replace(piece, token_ids=found, num_unsent=0)
+        return Piece(found, "length")
+
+    async def _whole(self, request: CompletionRequest) -> list[int]:
+        """Return the ids of a completion that is not streamed."""
+        dialect, model, url = self.server.dialect, self.server.model, self.server.url
+        assert dialect is not None
+        assert dialect.whole is not None
+        assert model is not None
+        body = dialect.body(model, request) | {"stream": False}
+        answer = await self._client.post(f"{url}{dialect.path}", json=body)
+        _check(answer, url)
+        with _understood(dialect, answer.text, url):
+            return [*dialect.whole(json.loads(answer.text))]
 
     async def _wait(self, error: Exception, num_sent: int, most: int | None = None) -> None:
         """Wait before the next attempt; raise a ``RemoteError`` if there is none left."""
@@ -241,11 +279,18 @@ class Connection:
 
 
 def _read(dialect: Dialect, text: str, num_received: int, url: str) -> Piece:
-    try:
+    with _understood(dialect, text, url):
         data: Any = json.loads(text)
         if isinstance(data, Mapping) and data.get("error"):
             raise _TemporaryFailure(f"it reports {str(data['error'])[:200]}")
         return dialect.piece(data, num_received)
+
+
+@contextmanager
+def _understood(dialect: Dialect, text: str, url: str) -> Iterator[None]:
+    """Raise a ``RemoteError`` where a reply is not what the dialect has."""
+    try:
+        yield
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
         raise RemoteError(
             f"{url} sends what {dialect.name} does not: {text[:120]}",

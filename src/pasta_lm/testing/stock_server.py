@@ -55,6 +55,8 @@ class StockFaults:
     """Tokens of all completions together after which nothing more is sent."""
     pause_s: float = 0.0
     """Before each token."""
+    unsent: Set[int] = frozenset()
+    """Ids that llama.cpp's dialect leaves out of streams, as if each ended inside a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class _Asked:
     top_p: float
     top_k: int | None
     seed: int
+    is_streamed: bool = True
 
 
 class StockTestServer(ThreadingHTTPServer):
@@ -155,10 +158,17 @@ class StockTestServer(ThreadingHTTPServer):
             _refuse(handler, self._faults)
             return
         try:
+            chunks = self._chunks(asked, _WRITE[dialect])
+            if not asked.is_streamed:
+                ids = [token for chunk in chunks for token in chunk["tokens"]]
+                _send(handler, 200, {"tokens": ids, "stop": True})
+                return
             handler.send_response(200)
             handler.send_header("Content-Type", "text/event-stream")
             handler.end_headers()
-            for chunk in self._chunks(asked, _WRITE[dialect]):
+            for chunk in chunks:
+                if {*chunk.get("tokens", ())} & self._faults.unsent:
+                    continue
                 handler.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
                 handler.wfile.flush()
         finally:
@@ -235,6 +245,7 @@ def _read_vllm(body: Mapping[str, Any]) -> _Asked:
         body["top_p"],
         body.get("top_k"),
         body["seed"],
+        is_streamed=body.get("stream", True),
     )
 
 
@@ -268,8 +279,15 @@ def _write_sglang(ids: list[int], reason: str | None, stop: int | None) -> dict[
 def _write_llama_cpp(ids: list[int], reason: str | None, _stop: int | None) -> dict[str, Any]:
     # An end-of-text is not sent as a token; without ids to stop at, nothing else is "stop".
     if reason is None:
-        return {"content": "", "tokens": ids[-1:], "stop": False}
-    return {"content": "", "tokens": [], "stop": True, "stop_type": _STOP_TYPES[reason]}
+        return {"content": "", "tokens": ids[-1:], "stop": False, "tokens_predicted": len(ids)}
+    num_sent = len(ids) - (reason == "stop")
+    return {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "stop_type": _STOP_TYPES[reason],
+        "tokens_predicted": num_sent,
+    }
 
 
 _STOP_TYPES = {"stop": "eos", "length": "limit"}
