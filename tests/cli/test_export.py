@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,41 @@ def test_a_model_is_exported(
     assert result.code == 0
     assert "bfloat16" in result.out
     assert "68 tag pieces" in result.out
-    assert "trained with positions predict; a stock server is exact only for" in result.err
+    assert "trained with positions predict, join shared: a stock server is not" in result.err
     assert [one.name for one in tmp_path.iterdir()] == [name]
     again = pasta("export", taught_folder, tmp_path / name, form)
     assert (again.code, again.out) == (2, "")
     assert "exists already" in again.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "notice"),
+    [
+        ({"join": "recompute"}, "positions continue, join recompute: a stock server is exact\n"),
+        ({"join": "shared"}, "join shared: a stock server is exact up to an answer's first sync"),
+        ({"positions": "oracle"}, "not exact, and pasta run --engine needs --allow-inexact"),
+    ],
+)
+def test_a_notice_says_whether_a_stock_server_is_exact(
+    pasta: Pasta, tmp_path: Path, taught_folder: Path, changes: dict[str, str], notice: str
+) -> None:
+    source = tmp_path / "mine"
+    shutil.copytree(taught_folder, source)
+    about = json.loads((source / "pasta_config.json").read_text())
+    about |= {"positions": "continue"} | changes
+    (source / "pasta_config.json").write_text(json.dumps(about))
+    result = pasta("export", source, tmp_path / "out", "--merged")
+    assert notice in result.err
+
+
+def test_a_folder_that_does_not_say_how_it_was_trained_is_exported_with_a_notice(
+    pasta: Pasta, tmp_path: Path, taught_folder: Path
+) -> None:
+    source = tmp_path / "mine"
+    shutil.copytree(taught_folder, source)
+    (source / "pasta_config.json").unlink()
+    result = pasta("export", source, tmp_path / "out", "--merged")
+    assert "it is not known with which positions this model was trained" in result.err
 
 
 def test_the_merged_folder_runs(pasta: Pasta, tmp_path: Path, taught_folder: Path) -> None:

@@ -238,7 +238,11 @@ def test_the_metadata_are_those_of_the_model(tmp_path: Path) -> None:
         "tokenizer.chat_template": CHAT,
     }
     assert {name: found.get(name) for name in expected} == expected
-    assert json.loads(found["pasta.config"])["positions"] == "continue"
+    written = json.loads((source / "pasta_config.json").read_text())
+    assert json.loads(found["pasta.config"]) == {
+        "trained_strategy": "pasta",
+        **{name: written[name] for name in ("positions", "join", "limits")},
+    }
 
 
 def test_tag_pieces_are_control_tokens_and_padding_is_unused(tmp_path: Path) -> None:

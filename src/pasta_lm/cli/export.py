@@ -64,11 +64,29 @@ def _report(done: Export, server: str) -> None:
         f"{done.path}: {done.num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
         f"{done.num_bytes / 1e6:,.1f} MB, {done.num_pieces} tag pieces; {server}"
     )
+    typer.echo(f"pasta: {_exactness(done)}", err=True)
+
+
+def _exactness(done: Export) -> str:
+    """Return how a stock server decodes the model: exactly, up to the first sync, or not."""
+    from pasta_lm.interpreter.join import Join
+    from pasta_lm.interpreter.positions import PositionStrategy
+
     if not done.num_pieces:
-        typer.echo("pasta: this model has no tag pieces: it was not taught PASTA-LANG", err=True)
-    elif done.positions not in ("continue", None):
-        typer.echo(
-            f"pasta: this model was trained with positions {done.positions}; a stock server is "
-            "exact only for models trained with 'continue'",
-            err=True,
+        return "this model has no tag pieces: it was not taught PASTA-LANG"
+    if done.positions is None:
+        return (
+            "it is not known with which positions this model was trained; a stock server is exact "
+            "for positions continue with join recompute"
         )
+    trained = f"trained with positions {done.positions}, join {done.join}"
+    if done.positions is not PositionStrategy.CONTINUE:
+        return (
+            f"{trained}: a stock server is not exact, and pasta run --engine needs --allow-inexact"
+        )
+    if done.join is Join.SHARED:
+        return (
+            f"{trained}: a stock server is exact up to an answer's first sync, and pasta run "
+            "--engine needs --allow-inexact"
+        )
+    return f"{trained}: a stock server is exact"

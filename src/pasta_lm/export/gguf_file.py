@@ -95,9 +95,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
             _write(writer, tensors)
         finally:
             writer.close()
-    positions = str(found.config.positions) if found.config else None
-    num_parameters, size = found.model.num_parameters(), out.stat().st_size
-    return Export(out, num_parameters, size, dtype, len(found.piece_ids), positions)
+    return found.written(out, out.stat().st_size, dtype)
 
 
 def _type_of(model: PreTrainedModel) -> str:

@@ -45,8 +45,7 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
     with written_whole(out, num_bytes) as part:
         _write_folder(found, part)
     size = sum(file.stat().st_size for file in out.iterdir())
-    positions = str(found.config.positions) if found.config else None
-    return Export(out, found.model.num_parameters(), size, dtype, len(found.piece_ids), positions)
+    return found.written(out, size, dtype)
 
 
 def _write_folder(found: Exportable, folder: Path) -> None:

@@ -17,6 +17,8 @@ from pasta_lm.engines.torch.loading import tag_pieces
 from pasta_lm.engines.torch.model_folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.errors import ModelError, PastaError, UsageError, VocabularyError, cause
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
 
 _MIB = 2**20
 _RESERVE = 64 * _MIB  # for the tokenizer, settings and the file system's own records
@@ -31,6 +33,19 @@ class Exportable:
     config: PastaConfig | None  # None: the source does not say how it was trained
     piece_ids: Mapping[str, int]  # empty for a model that was not taught the tags
 
+    def written(self, path: Path, num_bytes: int, dtype: str) -> Export:
+        """Return the result of its export."""
+        config = self.config
+        return Export(
+            path=path,
+            num_parameters=self.model.num_parameters(),
+            num_bytes=num_bytes,
+            dtype=dtype,
+            num_pieces=len(self.piece_ids),
+            positions=config.positions if config else None,
+            join=config.join if config else None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Export:
@@ -41,7 +56,8 @@ class Export:
     num_bytes: int
     dtype: str
     num_pieces: int
-    positions: str | None  # the position strategy of training; None: unknown
+    positions: PositionStrategy | None  # those of training; None: unknown
+    join: Join | None  # as above
 
 
 def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Exportable:

@@ -1,0 +1,335 @@
+r"""Compare a stock server with the local engine: tokens first, then what forks cost under load.
+
+    PYTHONPATH=. python benchmarks/stock_servers.py MODEL --engine URL --out OUT.json \
+        --answers FOLDER [--prompts 100] [--loads 1,4,16,32]
+
+MODEL is a folder of ``pasta export --merged --dtype float32``; the server holds the same weights.
+Requests have positions ``continue`` and join ``recompute``, whatever the model was trained with.
+Answers are kept in FOLDER, so that a run that was stopped goes on. ``scripts/vllm-server`` and
+``scripts/llama-server`` install, start and stop the servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2 as httpx
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.machine import describe_machine
+from benchmarks.token_agreement import Choice, Place, agreement, choices
+from pasta_lm.engines.completions import CompletionsEngine
+from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.remote.dialects import VLLM
+from pasta_lm.strategies.model import Pasta
+from tests.witness import MARGIN
+
+INSTRUCTIONS = Path("corpora/instructions")
+END = -1
+"""Main's choice to end, as a token."""
+COUNTERS = {  # of prompt tokens, by dialect: those that were computed, or those that were cached
+    "vllm": "vllm:prefix_cache_hits_total",
+    "llama.cpp": "llamacpp:prompt_tokens_total",
+}
+
+
+class Engine(Protocol):
+    """The local engine, or the one in front of servers."""
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Decode requests together."""
+
+
+def instructions(number: int) -> dict[str, str]:
+    """Return the first held-out instructions by id; those that ask for several parts first."""
+    wanted = set((INSTRUCTIONS / "held_out.txt").read_text().split())
+    lines = (INSTRUCTIONS / "instructions.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["id"] in wanted]
+    rows.sort(key=lambda row: row["parts"] != "several")
+    return {row["id"]: row["instruction"] for row in rows[:number]}
+
+
+# --- tokens
+
+
+def decoded(
+    engine: Engine, requests: dict[str, Request], file: Path, at_once: int
+) -> dict[str, dict[str, Any]]:
+    """Return the tokens of each answer by id; those in the file are not decoded again."""
+    found = {}
+    if file.exists():
+        found = {row["id"]: row for row in map(json.loads, file.read_text().splitlines())}
+    missing = [name for name in requests if name not in found]
+    for start in range(0, len(missing), at_once):
+        names = missing[start : start + at_once]
+        answers = engine.generate([requests[name] for name in names])
+        with file.open("a") as out:
+            for name, (answer,) in zip(names, answers, strict=True):
+                found[name] = {"id": name, **_row(answer)}
+                out.write(json.dumps(found[name]) + "\n")
+        print(f"{file.name}: {len(found)} of {len(requests)}", flush=True)
+    return {name: found[name] for name in requests}
+
+
+def _row(answer: Answer) -> dict[str, Any]:
+    trace = answer.trace
+    threads = [[token.token for token in trace.tokens_of(one.id)] for one in trace.threads]
+    if trace.threads[0].finish_reason == "stop":
+        threads[0].append(END)
+    return {
+        "threads": threads,
+        "finish_reason": answer.finish_reason,
+        "num_syncs": len(trace.syncs),
+        "num_recomputed": trace.num_recomputed,
+        "num_illegal": trace.num_illegal,
+        "text": answer.text,
+    }
+
+
+def compare_tokens(
+    vocabulary: Vocabulary,
+    requests: dict[str, Request],
+    ours: dict[str, dict[str, Any]],
+    theirs: dict[str, dict[str, Any]],
+    margin: Callable[[Choice, Choice], float],
+) -> dict[str, Any]:
+    """Return how many choices agree, and each that does not with the margin that it had."""
+    num_choices, num_whole, differing = 0, 0, []
+    for name, request in requests.items():
+        both = [choices(vocabulary, request.prompt, one[name]["threads"]) for one in (ours, theirs)]
+        found = agreement(*both)
+        num_choices += found.num_compared
+        num_whole += found.is_whole
+        for place, pair in found.differing.items():
+            differing.append(_difference(name, place, pair, margin(*pair)))
+    ties = [one for one in differing if one["margin"] < MARGIN]
+    return {
+        "answers": len(requests),
+        "answers_that_fork": sum(len(one["threads"]) > 1 for one in ours.values()),
+        "answers_that_sync": sum(one["num_syncs"] > 0 for one in ours.values()),
+        "answers_cut": sum(one["finish_reason"] != "stop" for one in ours.values()),
+        "same_answers": num_whole,
+        "choices": num_choices,
+        "bound_of_ties": MARGIN,
+        "ties": len(ties),
+        "differences": len(differing) - len(ties),
+        "differing": differing,
+    }
+
+
+def _difference(name: str, place: Place, pair: tuple[Choice, Choice], gap: float) -> dict[str, Any]:
+    ours, theirs = pair
+    tokens = {"local": ours.token, "server": theirs.token}
+    return {"id": name, "thread": place[0], "index": place[1], **tokens, "margin": gap}
+
+
+def margin_by(folder: str, eos_ids: Sequence[int]) -> Callable[[Choice, Choice], float]:
+    """Return what computes the difference of two tokens' logits in a plain pass of transformers."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def margin(ours: Choice, theirs: Choice) -> float:
+        with torch.inference_mode():
+            logits = model(torch.tensor([ours.context])).logits[0, -1]
+        ends = logits[list(eos_ids)].max()
+        values = [ends if one.token == END else logits[one.token] for one in (ours, theirs)]
+        return float(abs(values[0] - values[1]))
+
+    return margin
+
+
+def same_ids(url: str, dialect: str, model: str, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Let the server tokenise every tag piece as text; count those with our id."""
+    found = 0
+    for piece, token in vocabulary.piece_ids.items():
+        body: dict[str, Any] = {"content": piece, "parse_special": True, "add_special": False}
+        if dialect == VLLM:
+            body = {"model": model, "prompt": piece, "add_special_tokens": False}
+        reply = httpx.post(f"{url}/tokenize", json=body, timeout=60).json()
+        found += reply["tokens"] == [token]
+    return {"pieces": len(vocabulary.piece_ids), "with_our_id": found}
+
+
+# --- load
+
+
+@dataclass
+class Sent:
+    """Counts what is sent to servers, in the place of a dialect's body."""
+
+    body: Callable[..., dict[str, Any]]
+    num_requests: int = 0
+    num_tokens: int = 0
+
+    def __call__(self, model: str, request: Any) -> dict[str, Any]:
+        """Count a request and write its body."""
+        self.num_requests += 1
+        self.num_tokens += len(request.prompt)
+        return self.body(model, request)
+
+
+def under_load(
+    engine: CompletionsEngine, requests: Sequence[Request], in_flight: int
+) -> dict[str, Any]:
+    """Decode requests, so many at once; return the figures of all together."""
+    server = engine.servers[0]
+    assert server.dialect is not None
+    sent = Sent(server.dialect.body)
+    own, server.dialect = server.dialect, replace(server.dialect, body=sent)
+    engine.max_responses = in_flight
+    before, began_s = _counter(server.url, own.name), time.perf_counter()
+    try:
+        answers = [answer for (answer,) in engine.generate(requests)]
+    finally:
+        server.dialect = own
+    wall_s, counted = time.perf_counter() - began_s, _counter(server.url, own.name) - before
+    cached = counted if own.name == VLLM else sent.num_tokens - counted
+    traces = [answer.trace for answer in answers]
+    gaps = [gap for answer in answers for gap in _fork_ms(answer, engine.loaded.vocabulary)]
+    return {
+        "responses": len(answers),
+        "wall_s": round(wall_s, 3),
+        "response_s": round(sum(trace.wall_s for trace in traces), 3),
+        "tokens": sum(trace.num_tokens for trace in traces),
+        "critical_path": sum(trace.critical_path for trace in traces),
+        "threads": sum(len(trace.threads) for trace in traces),
+        "syncs": sum(len(trace.syncs) for trace in traces),
+        "recomputed": sum(trace.num_recomputed for trace in traces),
+        "completions": sent.num_requests,
+        "prompt_tokens": sent.num_tokens,
+        "cached_tokens": round(cached),
+        "fork_ms": round(statistics.median(gaps), 1) if gaps else None,
+        "token_ms": round(statistics.median(_token_ms(answers)), 1),
+    }
+
+
+def _counter(url: str, dialect: str) -> float:
+    lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
+    name = COUNTERS[dialect]
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def _fork_ms(answer: Answer, vocabulary: Vocabulary) -> list[float]:
+    """Return the time from each promise's end to the first token of its block."""
+    tokens, found = answer.trace.tokens, []
+    kinds = [vocabulary.id_to_lexeme(one.token or 0) for one in tokens]
+    ends = [
+        token.t_s
+        for token, lexeme in zip(tokens, kinds, strict=True)
+        if token.thread == 0 and lexeme and lexeme.kind is LexemeKind.PROMISE_CLOSE
+    ]
+    for thread, end_s in zip(answer.trace.threads[1:], ends, strict=False):
+        chosen = [one.t_s for one in answer.trace.tokens_of(thread.id) if not one.is_forced]
+        found += [1000 * (chosen[0] - end_s)] if chosen else []
+    return found
+
+
+def _token_ms(answers: Sequence[Answer]) -> list[float]:
+    """Return the time between two tokens of main, forks and syncs included."""
+    times = [[one.t_s for one in answer.trace.tokens_of(0)] for answer in answers]
+    return [1000 * (b - a) for one in times for a, b in zip(one, one[1:], strict=False)] or [0.0]
+
+
+def at_load(
+    engine: CompletionsEngine,
+    forking: Sequence[Request],
+    plain: Sequence[Request],
+    in_flight: int,
+) -> dict[str, Any]:
+    """Decode the prompts by both strategies; efficiency is time by token of the critical path."""
+    sequential = under_load(engine, plain, in_flight)
+    pasta = under_load(engine, forking, in_flight)
+    theoretical = sequential["critical_path"] / pasta["critical_path"]
+    realised = sequential["response_s"] / pasta["response_s"]
+    found = {
+        "in_flight": in_flight,
+        "theoretical": round(theoretical, 3),
+        "realised": round(realised, 3),
+        "efficiency": round(realised / theoretical, 3),
+        "load_average": os.getloadavg()[0],
+        "sequential": sequential,
+        "pasta": pasta,
+    }
+    print(json.dumps({key: value for key, value in found.items() if key != "sequential"}))
+    return found
+
+
+# --- all
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--answers", type=Path, required=True)
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--loads", default="")
+    parser.add_argument("--load-prompts", type=int, default=32)
+    parser.add_argument("--server", default="unknown", help="the server's version, for the record")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.answers.mkdir(parents=True, exist_ok=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+
+    remote = Pasta.from_servers(args.engine, args.model)
+    engine: Any = remote.engine
+    params = SamplingParams(max_tokens=args.max_tokens)
+    prompts = instructions(args.prompts)
+    requests = {
+        name: replace(
+            remote.request(prompt, params, positions="continue"),
+            positions=PositionStrategy.CONTINUE,
+            join=Join.RECOMPUTE,
+        )
+        for name, prompt in prompts.items()
+    }
+    theirs = decoded(engine, requests, args.answers / "server.jsonl", args.at_once)
+    dialect = engine.servers[0].dialect.name
+    ours = decoded(
+        Pasta.from_pretrained(args.model, dtype="float32").engine,
+        requests,
+        args.answers.parent / "local.jsonl",
+        args.at_once,
+    )
+    vocabulary, eos_ids = engine.loaded.vocabulary, sorted(engine.loaded.eos_ids)
+    margin = margin_by(args.model, eos_ids)
+    found = {
+        "kind": "generated",
+        "server": args.server,
+        "dialect": dialect,
+        "model": engine.loaded.name,
+        "trained_positions": str(engine.loaded.positions),
+        "trained_join": str(engine.loaded.join),
+        "max_tokens": args.max_tokens,
+        "machine": describe_machine(),
+        "tokenizer": same_ids(engine.servers[0].url, dialect, engine.servers[0].model, vocabulary),
+        "tokens": compare_tokens(vocabulary, requests, ours, theirs, margin),
+        "loads": [],
+    }
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found["tokens"] | {"differing": len(found["tokens"]["differing"])}))
+    for in_flight in [int(one) for one in args.loads.split(",") if one]:
+        names = list(prompts)[: max(args.load_prompts, in_flight)]
+        plain = [remote.request(prompts[one], params, strategy="sequential") for one in names]
+        forking = [requests[one] for one in names]
+        found["loads"].append(at_load(engine, forking, plain, in_flight))
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
