@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +23,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.machine import describe_machine
+from benchmarks.server_load import at_load, brief, prefill_token_ms
 from benchmarks.token_agreement import Choice, Place, agreement, choices
-from pasta_lm.engines.completions import CompletionsEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter import Join, PositionStrategy
-from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.remote.dialects import VLLM
 from pasta_lm.strategies.model import Pasta
 from tests.witness import MARGIN
@@ -39,10 +35,6 @@ from tests.witness import MARGIN
 INSTRUCTIONS = Path("corpora/instructions")
 END = -1
 """Main's choice to end, as a token."""
-COUNTERS = {  # of prompt tokens, by dialect: those that were computed, or those that were cached
-    "vllm": "vllm:prefix_cache_hits_total",
-    "llama.cpp": "llamacpp:prompt_tokens_total",
-}
 
 
 class Engine(Protocol):
@@ -161,110 +153,6 @@ def same_ids(url: str, dialect: str, model: str, vocabulary: Vocabulary) -> dict
     return {"pieces": len(vocabulary.piece_ids), "with_our_id": found}
 
 
-# --- load
-
-
-@dataclass
-class Sent:
-    """Counts what is sent to servers, in the place of a dialect's body."""
-
-    body: Callable[..., dict[str, Any]]
-    num_requests: int = 0
-    num_tokens: int = 0
-
-    def __call__(self, model: str, request: Any) -> dict[str, Any]:
-        """Count a request and write its body."""
-        self.num_requests += 1
-        self.num_tokens += len(request.prompt)
-        return self.body(model, request)
-
-
-def under_load(
-    engine: CompletionsEngine, requests: Sequence[Request], in_flight: int
-) -> dict[str, Any]:
-    """Decode requests, so many at once; return the figures of all together."""
-    server = engine.servers[0]
-    assert server.dialect is not None
-    sent = Sent(server.dialect.body)
-    own, server.dialect = server.dialect, replace(server.dialect, body=sent)
-    engine.max_responses = in_flight
-    before, began_s = _counter(server.url, own.name), time.perf_counter()
-    try:
-        answers = [answer for (answer,) in engine.generate(requests)]
-    finally:
-        server.dialect = own
-    wall_s, counted = time.perf_counter() - began_s, _counter(server.url, own.name) - before
-    cached = counted if own.name == VLLM else sent.num_tokens - counted
-    traces = [answer.trace for answer in answers]
-    gaps = [gap for answer in answers for gap in _fork_ms(answer, engine.loaded.vocabulary)]
-    return {
-        "responses": len(answers),
-        "wall_s": round(wall_s, 3),
-        "response_s": round(sum(trace.wall_s for trace in traces), 3),
-        "tokens": sum(trace.num_tokens for trace in traces),
-        "critical_path": sum(trace.critical_path for trace in traces),
-        "threads": sum(len(trace.threads) for trace in traces),
-        "syncs": sum(len(trace.syncs) for trace in traces),
-        "recomputed": sum(trace.num_recomputed for trace in traces),
-        "completions": sent.num_requests,
-        "prompt_tokens": sent.num_tokens,
-        "cached_tokens": round(cached),
-        "fork_ms": round(statistics.median(gaps), 1) if gaps else None,
-        "token_ms": round(statistics.median(_token_ms(answers)), 1),
-    }
-
-
-def _counter(url: str, dialect: str) -> float:
-    lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
-    name = COUNTERS[dialect]
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-
-def _fork_ms(answer: Answer, vocabulary: Vocabulary) -> list[float]:
-    """Return the time from each promise's end to the first token of its block."""
-    tokens, found = answer.trace.tokens, []
-    kinds = [vocabulary.id_to_lexeme(one.token or 0) for one in tokens]
-    ends = [
-        token.t_s
-        for token, lexeme in zip(tokens, kinds, strict=True)
-        if token.thread == 0 and lexeme and lexeme.kind is LexemeKind.PROMISE_CLOSE
-    ]
-    for thread, end_s in zip(answer.trace.threads[1:], ends, strict=False):
-        chosen = [one.t_s for one in answer.trace.tokens_of(thread.id) if not one.is_forced]
-        found += [1000 * (chosen[0] - end_s)] if chosen else []
-    return found
-
-
-def _token_ms(answers: Sequence[Answer]) -> list[float]:
-    """Return the time between two tokens of main, forks and syncs included."""
-    times = [[one.t_s for one in answer.trace.tokens_of(0)] for answer in answers]
-    return [1000 * (b - a) for one in times for a, b in zip(one, one[1:], strict=False)] or [0.0]
-
-
-def at_load(
-    engine: CompletionsEngine,
-    forking: Sequence[Request],
-    plain: Sequence[Request],
-    in_flight: int,
-) -> dict[str, Any]:
-    """Decode the prompts by both strategies; efficiency is time by token of the critical path."""
-    sequential = under_load(engine, plain, in_flight)
-    pasta = under_load(engine, forking, in_flight)
-    theoretical = sequential["critical_path"] / pasta["critical_path"]
-    realised = sequential["response_s"] / pasta["response_s"]
-    found = {
-        "in_flight": in_flight,
-        "theoretical": round(theoretical, 3),
-        "realised": round(realised, 3),
-        "efficiency": round(realised / theoretical, 3),
-        "load_average": os.getloadavg()[0],
-        "sequential": sequential,
-        "pasta": pasta,
-    }
-    print(json.dumps({key: value for key, value in found.items() if key != "sequential"}))
-    return found
-
-
 # --- all
 
 
@@ -323,11 +211,15 @@ def main() -> None:
     }
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found["tokens"] | {"differing": len(found["tokens"]["differing"])}))
-    for in_flight in [int(one) for one in args.loads.split(",") if one]:
+    in_flights = [int(one) for one in args.loads.split(",") if one]
+    if in_flights:
+        found["prefill_token_ms"] = prefill_token_ms(engine)
+    for in_flight in in_flights:
         names = list(prompts)[: max(args.load_prompts, in_flight)]
         plain = [remote.request(prompts[one], params, strategy="sequential") for one in names]
         forking = [requests[one] for one in names]
         found["loads"].append(at_load(engine, forking, plain, in_flight))
+        print(brief(found["loads"][-1]), flush=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -1,0 +1,234 @@
+r"""Answer by simulation when forking pays on a cluster, what a sync costs, and how many threads.
+
+    PYTHONPATH=. python benchmarks/cluster_report.py OUT.json OUT.png \
+        [--servers benchmarks/results/stock_servers]
+
+Answers are those of corpora/starter, by structure; ``cluster_costs.py`` has the assumptions. With
+measured servers (JSON of ``stock_servers.py``) the simulation is checked against them: costs are
+fitted to their sequential runs, and the runs with forks are foretold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+from benchmarks.cluster_costs import (
+    H100,
+    LLAMA_8B,
+    LLAMA_70B,
+    Cost,
+    Fork,
+    Linear,
+    Plan,
+    Roofline,
+    Stretch,
+    starter_plans,
+)
+from benchmarks.cluster_simulation import Cluster, Policy, closed, simulate
+
+SERVERS = (Roofline(LLAMA_8B, H100), Roofline(LLAMA_70B, H100, 8))
+IN_FLIGHT = (1, 4, 16, 64, 128, 256, 512, 1024)
+SCALES = (1.0, 4.0)  # the starter's answers, and the same structures four times as long
+THREADS = (1, 2, 3, 4, 6, 8, inf)
+ROUNDS = 3  # responses for each one in flight
+
+Pair = tuple[Plan, Plan]
+
+
+def mean_s(cluster: Cluster) -> float:
+    """Return the mean latency of a run."""
+    return statistics.mean(one.latency_s for one in cluster.outcomes)
+
+
+def drawn(pairs: Sequence[Pair], number: int) -> list[Pair]:
+    """Return answers drawn by chance, always the same."""
+    return random.Random(0).choices(pairs, k=number)
+
+
+def compare(cost: Cost, pairs: Sequence[Pair], in_flight: int, policy: Policy) -> dict[str, Any]:
+    """Return how the same answers fare with forks and without at one load."""
+    some = drawn(pairs, max(64, ROUNDS * in_flight))
+    forked = simulate(cost, closed([one for one, _ in some], in_flight), policy=policy)
+    plain = simulate(cost, closed([one for _, one in some], in_flight), policy=policy)
+    theoretical = sum(one.critical_path for _, one in some) / sum(
+        one.critical_path for one, _ in some
+    )
+    realised = mean_s(plain) / mean_s(forked)
+    syncs = [one for outcome in forked.outcomes for one in outcome.sync_s]
+    forks = [one for outcome in forked.outcomes for one in outcome.fork_s]
+    refed = [one for outcome in forked.outcomes for one in outcome.num_refed]
+    (server,) = forked.replicas
+    return {
+        "in_flight": in_flight,
+        "theoretical": round(theoretical, 3),
+        "realised": round(realised, 3),
+        "efficiency": round(realised / theoretical, 3),
+        "sequential_s": round(mean_s(plain), 4),
+        "pasta_s": round(mean_s(forked), 4),
+        "throughput": round(plain.env.now / forked.env.now, 3),  # with forks over without
+        "step_ms": round(1000 * server.busy_s / server.num_steps, 3),
+        "rows": round(server.num_decoded / server.num_steps, 1),
+        "fork_ms": round(1000 * statistics.mean(forks), 2),
+        "sync_ms": round(1000 * statistics.mean(syncs), 2) if syncs else None,
+        "refed_at_sync": round(statistics.mean(refed), 1) if refed else None,
+        "cached": round(server.num_cached / (server.num_cached + server.num_fed), 3),
+    }
+
+
+def by_load(cost: Cost, scale: float) -> list[dict[str, Any]]:
+    """Return the comparison at every load, and what a sync costs without a re-read."""
+    pairs = starter_plans(scale)
+    found = []
+    for in_flight in IN_FLIGHT:
+        row = compare(cost, pairs, in_flight, Policy())
+        shared = compare(cost, pairs, in_flight, Policy(rereads=False))
+        found.append({**row, "sync_ms_shared": shared["sync_ms"]})
+    return found
+
+
+def by_threads(cost: Cost, scale: float) -> list[dict[str, Any]]:
+    """Return the mean latency for every limit of threads at some loads."""
+    pairs = starter_plans(scale)
+    found = []
+    for in_flight in (1, 64, 256, 1024):
+        some = [one for one, _ in drawn(pairs, max(64, ROUNDS * in_flight))]
+        seconds = {
+            str(limit): round(
+                mean_s(simulate(cost, closed(some, in_flight), policy=Policy(max_threads=limit))), 4
+            )
+            for limit in THREADS
+        }
+        found.append({"in_flight": in_flight, "mean_s": seconds})
+    return found
+
+
+def by_placement(cost: Cost, scale: float) -> list[dict[str, Any]]:
+    """Return eight replicas with responses that stay on one, and with completions that do not."""
+    pairs = starter_plans(scale)
+    found = []
+    for in_flight in (8, 128, 1024):
+        some = [one for one, _ in drawn(pairs, max(128, ROUNDS * in_flight))]
+        row: dict[str, Any] = {"in_flight": in_flight}
+        for name, policy in (("stays", Policy()), ("anywhere", Policy(is_sticky=False))):
+            cluster = simulate(cost, closed(some, in_flight), num_replicas=8, policy=policy)
+            cached = sum(one.num_cached for one in cluster.replicas)
+            fed = sum(one.num_fed for one in cluster.replicas)
+            row[name] = {
+                "mean_s": round(mean_s(cluster), 4),
+                "cached": round(cached / (cached + fed), 3),
+            }
+        found.append(row)
+    return found
+
+
+# --- measured servers
+
+
+def plan_from(data: Sequence[Any]) -> Plan:
+    """Return a plan from the lists of ``server_load.plan``."""
+    num_prompt, stretches = data
+    return Plan(
+        num_prompt,
+        tuple(
+            Stretch(num_tokens, tuple(Fork(at, size) for at, size in forks))
+            for num_tokens, forks in stretches
+        ),
+    )
+
+
+def fitted(measured: dict[str, Any]) -> Linear:
+    """Return the costs of a server: its step by rows from the sequential runs, least squares."""
+    runs = measured["loads"]
+    rows = np.array([min(one["in_flight"], one["sequential"]["responses"]) for one in runs])
+    step_s = np.array([one["sequential"]["token_ms"] / 1000 for one in runs])
+    # Weighted by relative error: the load makes steps ten times as long.
+    design = np.stack([1 / step_s, rows / step_s], axis=1)
+    base_s, row_s = np.linalg.lstsq(design, np.ones(len(runs)), rcond=None)[0]
+    return Linear(max(base_s, 0.0), max(row_s, 0.0), measured["prefill_token_ms"] / 1000)
+
+
+def check(measured: dict[str, Any], block: int) -> dict[str, Any]:
+    """Foretell the measured runs; those with forks were not used to fit the costs."""
+    cost = fitted(measured)
+    rows = []
+    for load in measured["loads"]:
+        row: dict[str, Any] = {"in_flight": load["in_flight"]}
+        for name in ("sequential", "pasta"):
+            plans = [plan_from(one) for one in load[name]["plans"]]
+            run = simulate(cost, closed(plans, load["in_flight"]), policy=Policy(), block=block)
+            row[name] = {
+                "measured_s": round(load[name]["response_s"] / len(plans), 3),
+                "simulated_s": round(mean_s(run), 3),
+            }
+        sides = [row["sequential"], row["pasta"]]
+        row["measured_speedup"], row["simulated_speedup"] = (
+            round(sides[0][key] / sides[1][key], 3) for key in ("measured_s", "simulated_s")
+        )
+        rows.append(row)
+    costs = {key: round(1000 * value, 3) for key, value in vars(cost).items() if key != "capacity"}
+    return {"server": measured["server"], "cost_ms": costs, "loads": rows}
+
+
+# --- all
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Draw realised over theoretical and the speedup by load, a line for each server."""
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for one in found["servers"]:
+        label = f"{one['server']}, answers x {one['scale']:g}"
+        loads = [row["in_flight"] for row in one["by_load"]]
+        left.plot(loads, [row["realised"] for row in one["by_load"]], marker="o", label=label)
+        right.plot(loads, [row["throughput"] for row in one["by_load"]], marker="o", label=label)
+    for axes, title in (
+        (left, "realised speedup of a response"),
+        (right, "throughput with forks / without"),
+    ):
+        axes.axhline(1.0, color="gray", linewidth=0.8)
+        axes.set(xscale="log", xlabel="responses in flight on one server", title=title)
+    left.legend(fontsize=8)
+    figure.suptitle("simulated; corpora/starter, positions continue, join recompute")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--servers", type=Path, help="a folder of measured servers")
+    args = parser.parse_args()
+    found: dict[str, Any] = {"kind": "simulated", "servers": [], "placement": [], "checks": []}
+    for cost in SERVERS:
+        for scale in SCALES:
+            row = {"server": cost.name, "scale": scale}
+            found["servers"].append(
+                {**row, "by_load": by_load(cost, scale), "by_threads": by_threads(cost, scale)}
+            )
+            print(json.dumps(row), flush=True)
+    found["placement"] = by_placement(replace(SERVERS[0]), SCALES[1])
+    for file in sorted(args.servers.glob("*.json")) if args.servers else ():
+        measured = json.loads(file.read_text())
+        if measured.get("loads"):
+            block = 32 if measured["dialect"] == "vllm" else 1
+            found["checks"].append(check(measured, block))
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    plot(found, args.picture)
+
+
+if __name__ == "__main__":
+    main()
