@@ -22,10 +22,10 @@ import httpx2 as httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.machine import describe_machine
 from benchmarks.server_load import at_load, brief, prefill_token_ms
 from benchmarks.token_agreement import Choice, Place, agreement, choices
 from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.engines.torch.timing import describe_machine
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.remote.dialects import VLLM
