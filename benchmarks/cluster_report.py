@@ -42,6 +42,7 @@ IN_FLIGHT = (1, 4, 16, 64, 128, 256, 512, 1024)
 SCALES = (1.0, 4.0)  # the starter's answers, and the same structures four times as long
 THREADS = (1, 2, 3, 4, 6, 8, inf)
 ROUNDS = 3  # responses for each one in flight
+FEWEST = 64  # responses of a run
 
 Pair = tuple[Plan, Plan]
 
@@ -58,7 +59,7 @@ def drawn(pairs: Sequence[Pair], number: int) -> list[Pair]:
 
 def compare(cost: Cost, pairs: Sequence[Pair], in_flight: int, policy: Policy) -> dict[str, Any]:
     """Return how the same answers fare with forks and without at one load."""
-    some = drawn(pairs, max(64, ROUNDS * in_flight))
+    some = drawn(pairs, max(FEWEST, ROUNDS * in_flight))
     forked = simulate(cost, closed([one for one, _ in some], in_flight), policy=policy)
     plain = simulate(cost, closed([one for _, one in some], in_flight), policy=policy)
     theoretical = sum(one.critical_path for _, one in some) / sum(
@@ -102,7 +103,7 @@ def by_threads(cost: Cost, scale: float) -> list[dict[str, Any]]:
     pairs = starter_plans(scale)
     found = []
     for in_flight in (1, 64, 256, 1024):
-        some = [one for one, _ in drawn(pairs, max(64, ROUNDS * in_flight))]
+        some = [one for one, _ in drawn(pairs, max(FEWEST, ROUNDS * in_flight))]
         seconds = {
             str(limit): round(
                 mean_s(simulate(cost, closed(some, in_flight), policy=Policy(max_threads=limit))), 4
@@ -118,7 +119,7 @@ def by_placement(cost: Cost, scale: float) -> list[dict[str, Any]]:
     pairs = starter_plans(scale)
     found = []
     for in_flight in (8, 128, 1024):
-        some = [one for one, _ in drawn(pairs, max(128, ROUNDS * in_flight))]
+        some = [one for one, _ in drawn(pairs, max(2 * FEWEST, ROUNDS * in_flight))]
         row: dict[str, Any] = {"in_flight": in_flight}
         for name, policy in (("stays", Policy()), ("anywhere", Policy(is_sticky=False))):
             cluster = simulate(cost, closed(some, in_flight), num_replicas=8, policy=policy)

@@ -57,24 +57,27 @@ def head(chain: Chain, num_tokens: int) -> Chain:
 
 
 class Memory:
-    """The keys and values of a replica: those in use, and those that are kept."""
+    """The keys and values of a replica: those in use, and those that are kept.
+
+    Attributes:
+        in_use: Tokens of completions that run.
+        num_kept: Tokens that are kept beside them.
+    """
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
         self.in_use = 0
+        self.num_kept = 0
         self._kept: dict[Entry, None] = {}  # unpinned, the oldest first
-
-    @property
-    def num_kept(self) -> int:
-        """Return how many tokens are kept without being used."""
-        return sum(entry.num_tokens for entry in self._kept)
 
     def take(self, entry: Entry) -> None:
         """Use an entry that is there."""
         assert entry.is_there
         entry.num_pins += 1
         if entry.num_pins == 1:
-            self._kept.pop(entry, None)
+            if entry in self._kept:
+                del self._kept[entry]
+                self.num_kept -= entry.num_tokens
             self.in_use += entry.num_tokens
             self._make_room()
 
@@ -83,6 +86,7 @@ class Memory:
         entry.num_pins -= 1
         if not entry.num_pins:
             self.in_use -= entry.num_tokens
+            self.num_kept += entry.num_tokens
             self._kept[entry] = None
 
     def has_room(self, num_tokens: int) -> bool:
@@ -93,6 +97,7 @@ class Memory:
         while self._kept and self.in_use + self.num_kept > self.capacity:
             oldest = next(iter(self._kept))
             oldest.is_there = False
+            self.num_kept -= oldest.num_tokens
             del self._kept[oldest]
 
 

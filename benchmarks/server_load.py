@@ -23,7 +23,7 @@ COUNTERS = {  # of prompt tokens, by dialect: those that were cached, or those t
     "vllm": "vllm:prefix_cache_hits_total",
     "llama.cpp": "llamacpp:prompt_tokens_total",
 }
-PROBES = (64, 576)  # prompt tokens
+PROBES = (64, 320)  # prompt tokens
 
 
 @dataclass

@@ -57,14 +57,16 @@ def instructions(number: int) -> dict[str, str]:
 
 
 def decoded(
-    engine: Engine, requests: dict[str, Request], file: Path, at_once: int
+    make_engine: Callable[[], Engine], requests: dict[str, Request], file: Path, at_once: int
 ) -> dict[str, dict[str, Any]]:
     """Return the tokens of each answer by id; those in the file are not decoded again."""
     found = {}
     if file.exists():
         found = {row["id"]: row for row in map(json.loads, file.read_text().splitlines())}
     missing = [name for name in requests if name not in found]
+    engine = make_engine() if missing else None
     for start in range(0, len(missing), at_once):
+        assert engine is not None
         names = missing[start : start + at_once]
         answers = engine.generate([requests[name] for name in names])
         with file.open("a") as out:
@@ -98,12 +100,17 @@ def compare_tokens(
     margin: Callable[[Choice, Choice], float],
 ) -> dict[str, Any]:
     """Return how many choices agree, and each that does not with the margin that it had."""
-    num_choices, num_whole, differing = 0, 0, []
+    num_choices, num_same, differing = 0, 0, []
+    ended = [
+        name
+        for name in requests
+        if ours[name]["finish_reason"] == theirs[name]["finish_reason"] == "stop"
+    ]
     for name, request in requests.items():
         both = [choices(vocabulary, request.prompt, one[name]["threads"]) for one in (ours, theirs)]
         found = agreement(*both)
         num_choices += found.num_compared
-        num_whole += found.is_whole
+        num_same += found.is_whole and name in ended
         for place, pair in found.differing.items():
             differing.append(_difference(name, place, pair, margin(*pair)))
     ties = [one for one in differing if one["margin"] < MARGIN]
@@ -111,8 +118,9 @@ def compare_tokens(
         "answers": len(requests),
         "answers_that_fork": sum(len(one["threads"]) > 1 for one in ours.values()),
         "answers_that_sync": sum(one["num_syncs"] > 0 for one in ours.values()),
-        "answers_cut": sum(one["finish_reason"] != "stop" for one in ours.values()),
-        "same_answers": num_whole,
+        "answers_that_ended": len(ended),  # the others were cut at the limit of tokens
+        "same_of_these": num_same,
+        "recomputed": sum(one["num_recomputed"] for one in theirs.values()),
         "choices": num_choices,
         "bound_of_ties": MARGIN,
         "ties": len(ties),
@@ -168,6 +176,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--loads", default="")
     parser.add_argument("--load-prompts", type=int, default=32)
+    parser.add_argument("--load-tokens", type=int, default=128)
     parser.add_argument("--server", default="unknown", help="the server's version, for the record")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -186,10 +195,10 @@ def main() -> None:
         )
         for name, prompt in prompts.items()
     }
-    theirs = decoded(engine, requests, args.answers / "server.jsonl", args.at_once)
+    theirs = decoded(lambda: engine, requests, args.answers / "server.jsonl", args.at_once)
     dialect = engine.servers[0].dialect.name
     ours = decoded(
-        Pasta.from_pretrained(args.model, dtype="float32").engine,
+        lambda: Pasta.from_pretrained(args.model, dtype="float32").engine,
         requests,
         args.answers.parent / "local.jsonl",
         args.at_once,
@@ -216,8 +225,9 @@ def main() -> None:
         found["prefill_token_ms"] = prefill_token_ms(engine)
     for in_flight in in_flights:
         names = list(prompts)[: max(args.load_prompts, in_flight)]
-        plain = [remote.request(prompts[one], params, strategy="sequential") for one in names]
-        forking = [requests[one] for one in names]
+        short = SamplingParams(max_tokens=args.load_tokens)
+        plain = [remote.request(prompts[one], short, strategy="sequential") for one in names]
+        forking = [replace(requests[one], params=short) for one in names]
         found["loads"].append(at_load(engine, forking, plain, in_flight))
         print(brief(found["loads"][-1]), flush=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from benchmarks.cluster_costs import (
     Stretch,
     plan_of,
 )
+from benchmarks.cluster_report import check, fitted, plan_from
 from benchmarks.cluster_simulation import Cluster, Policy, closed, poisson, simulate
 from pasta_lm.language.document import parse
 
@@ -147,6 +149,36 @@ def test_the_published_latencies_are_met(model: object, num_gpus: int, published
     plans = [Plan(32, (Stretch(128),))] * 8
     cluster = simulate(cost, closed(plans, 8), policy=AT_ONCE)
     assert max(latencies(cluster)) == pytest.approx(published_s, rel=0.05)
+
+
+def a_measured_server(cost: Linear) -> dict[str, Any]:
+    """Return what a server with these costs would measure, in the form of ``server_load.py``."""
+    data = [200, [[30, [[5, 20], [9, 12]]], [8, []]]]
+    plain = [200, [[60, []]]]
+    loads = []
+    for in_flight in (1, 4, 16):
+        runs = {}
+        for name, plan in (("sequential", plain), ("pasta", data)):
+            plans = [plan] * 16
+            run = simulate(cost, closed([plan_from(one) for one in plans], in_flight), block=1)
+            runs[name] = {
+                "responses": 16,
+                "plans": plans,
+                "response_s": sum(latencies(run)),
+                "token_ms": 1000 * cost.step_s(in_flight, 0, 0),
+            }
+        loads.append({"in_flight": in_flight, **runs})
+    prefill = 1000 * cost.prefill_s
+    return {"server": "mine", "dialect": "vllm", "prefill_token_ms": prefill, "loads": loads}
+
+
+def test_a_server_with_linear_costs_is_foretold() -> None:
+    cost = Linear(0.02, 0.003, 0.0002)
+    measured = a_measured_server(cost)
+    found = fitted(measured)
+    assert (found.base_s, found.row_s) == (pytest.approx(0.02), pytest.approx(0.003))
+    for row in check(measured, 1)["loads"]:
+        assert row["simulated_speedup"] == pytest.approx(row["measured_speedup"], rel=0.01)
 
 
 def test_a_document_is_counted_as_it_is_decoded() -> None:
