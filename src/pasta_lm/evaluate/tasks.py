@@ -119,7 +119,8 @@ class TaskSettings:
         is_local = self.draft is not None or self.bounds or self.workers > 1
         if self.servers is not None and is_local:
             raise UsageError(
-                "draft, bounds and workers are for the local engine", hint="leave out --engine"
+                "draft, bounds and worker processes are for the local engine",
+                hint="leave out --engine",
             )
 
     @property
