@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 # The packages that tell the paper.
 CORE = ("language", "interpreter", "engines", "strategies")
 
-MAX_LINES = 42_500
+MAX_LINES = 43_500
 MAX_CORE_LINES = 11_800
 MAX_FILES = 250
 MAX_FUNCTION_LINES = 60

@@ -21,7 +21,6 @@ from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import speed
-from pasta_lm.interpreter.trace import Kind
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import bounded
 
@@ -118,7 +117,7 @@ def measure_load(
     """
     from pasta_lm.engines.torch.engine import TorchEngine
     from pasta_lm.engines.torch.loading import with_pieces
-    from pasta_lm.engines.torch.timing import describe_machine
+    from pasta_lm.engines.torch.timing import describe_run
 
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
@@ -131,14 +130,9 @@ def measure_load(
         decode(engine, requests[name][:1], [0.0])
     loads = _loads(engine, requests, settings, progress)
     return {
-        "kind": Kind.REPLAYED.value,
-        "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
-        "model": loaded.name,
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-        "device": str(loaded.device),
+        **describe_run(loaded),
         "rate": None if settings.rate == inf else settings.rate,
         "num_answers": len(requests[pasta.NAME]),
-        "machine": describe_machine(),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loads": loads,
     }

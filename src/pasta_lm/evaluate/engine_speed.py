@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pasta_lm.engines.annotated import read_annotated
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate import llama_cpp
-from pasta_lm.interpreter.trace import Kind
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.loading import LoadedModel
@@ -81,12 +80,7 @@ def measure_engine(
     first = settings.contexts[0]
     one_row = median(times.sequential) / NUM_GENERATED
     return {
-        "kind": Kind.REPLAYED.value,
-        "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
-        "model": loaded.name,
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-        "device": str(loaded.device),
-        "machine": timing.describe_machine(),
+        **timing.describe_run(loaded),
         "context": first,
         "step_ms": _milliseconds(times.steps[first]),
         "contexts": {str(context): _milliseconds(table) for context, table in times.steps.items()},

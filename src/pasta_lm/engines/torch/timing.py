@@ -25,6 +25,7 @@ from pasta_lm.engines.torch.attention import NAME
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 
 NUM_STEADY = 24  # passes of a measurement in which all its threads decode
@@ -152,6 +153,18 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def describe_run(loaded: LoadedModel) -> dict[str, object]:
+    """Return the conditions of a measurement: kind, weights, model, dtype, device and machine."""
+    return {
+        "kind": Kind.REPLAYED.value,
+        "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
+        "model": loaded.name,
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "device": str(loaded.device),
+        "machine": describe_machine(),
+    }
 
 
 def describe_machine() -> dict[str, str | int]:

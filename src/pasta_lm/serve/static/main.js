@@ -10,6 +10,7 @@ import { Player } from "./player.js";
 import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 import { FactsView, TableView } from "./table.js";
+import { offerTheme } from "./theme.js";
 
 function byId(id) {
   return document.getElementById(id);
@@ -47,15 +48,7 @@ function showRuns(runs) {
   return stage;
 }
 
-function switchTheme() {
-  const { classList } = document.documentElement;
-  const wasDark = classList.contains("dark")
-    || (!classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
-  classList.toggle("dark", !wasDark);
-  classList.toggle("light", wasDark);
-}
-
-byId("theme").addEventListener("click", switchTheme);
+offerTheme(byId("theme"));
 const stored = byId("runs");
 if (stored) {
   showRuns(JSON.parse(stored.textContent).map((data) => Run.stored(data)));

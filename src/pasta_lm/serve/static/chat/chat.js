@@ -2,6 +2,7 @@
 
 import { element, plural, visible } from "../elements.js";
 import { EXAMPLES } from "../examples.js";
+import { offerTheme } from "../theme.js";
 import { Answering } from "./answering.js";
 import { Conversation, shown } from "./conversation.js";
 import { keep, kept } from "./keeping.js";
@@ -294,13 +295,5 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-function switchTheme() {
-  const { classList } = document.documentElement;
-  const wasDark = classList.contains("dark")
-    || (!classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
-  classList.toggle("dark", !wasDark);
-  classList.toggle("light", wasDark);
-}
-
-byId("theme").addEventListener("click", switchTheme);
+offerTheme(byId("theme"));
 new Chat();
