@@ -32,9 +32,11 @@ VERBS += ("train", "train sft", "train preference", "train router")
 VERBS += ("evaluate", "evaluate tasks", "evaluate frontier", "evaluate alpaca")
 VERBS += ("evaluate lc-winrate", "evaluate speed", "evaluate export")
 VERBS += ("evaluate agreement", "evaluate cost", "evaluate instructions", "evaluate ifeval")
-VERBS += ("judge", "judge check", "bench", "bench serve")
+VERBS += ("judge", "judge check", "bench", "bench engine", "bench load", "bench serve")
+VERBS += ("teach", "answer")
 
-MANY_FLAGS = {"run"}
+# Verbs for stock servers have three flags more: --engine, --dialect, --allow-inexact.
+MANY_FLAGS = {"run", "serve", "evaluate tasks", "evaluate alpaca", "evaluate instructions"}
 
 
 def commands(group: Any, name: str = "") -> dict[str, Any]:
@@ -79,6 +81,12 @@ def test_only_flags_of_the_machine_have_an_environment_twin(verb: str, flag: obj
 def test_a_verb_has_at_most_ten_flags(verb: str) -> None:
     flags = {flag.name for name, flag in FLAGS if name == verb and not flag.hidden}
     assert len(flags) <= 10
+
+
+@pytest.mark.parametrize("verb", sorted(MANY_FLAGS - {"run"}))
+def test_a_verb_for_stock_servers_has_ten_flags_besides_theirs(verb: str) -> None:
+    flags = {flag.name for name, flag in FLAGS if name == verb and not flag.hidden}
+    assert len(flags - {"engine", "dialect", "allow_inexact"}) <= 10
 
 
 def test_a_flag_wins_over_its_environment_twin(pasta: Pasta) -> None:

@@ -28,7 +28,7 @@ def answer(
         option("--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as limit=100."),
     ] = None,
 ) -> None:
-    """Let a model answer instructions sequentially, to be taught on its own text.
+    """Let a model answer instructions, to be taught on its own text.
 
     Writes all answers, those that are usable, and why the others are not. Every answer is saved
     when it is complete, so the same command continues a run that was stopped.
