@@ -2,8 +2,8 @@
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
 default product is good for neither. In float32 one row goes to weights stored transposed, several
-go to weights packed for oneDNN. In bfloat16 packed weights are the fastest for any number of rows,
-for one of them twice as fast as the default product. A CPU without bfloat16 instructions keeps a
+go to weights packed for oneDNN. In bfloat16 packed weights are faster than the default product for
+any number of rows (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a
 float32 copy of bfloat16 weights: inputs, products and the rounding of the result stay those of
 bfloat16, only the slow emulation of its arithmetic goes. Memory: up to two more copies of the
 linear weights.
