@@ -19,34 +19,36 @@ SMALLER_THAN_NORMAL = 1e-40
 """A float32 that only the form without a leading one can hold."""
 
 
-def on(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, units: bool) -> None:
-    """Let torch say that the machine has a GPU, or a CPU with matrix units."""
+def on(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, unit: str) -> None:
+    """Let torch say that the machine has a GPU, or a CPU with this unit."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    found = {"amx_bf16": units}
+    found = {name: name == unit for name in ("amx_bf16", "avx512_bf16")}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "units", "dtype", "mixed", "expected"),
+    ("gpu", "unit", "dtype", "mixed", "expected"),
     [
-        (True, False, "bfloat16", False, True),
-        (True, False, "float32", False, False),
-        (True, False, "float32", True, False),
-        (False, True, "float32", True, True),
-        (False, True, "bfloat16", True, True),
-        (False, True, "bfloat16", False, False),
-        (False, False, "bfloat16", True, False),
+        (True, "", "bfloat16", False, True),
+        (True, "", "float32", False, False),
+        (True, "", "float32", True, False),
+        (False, "amx_bf16", "float32", True, True),
+        (False, "amx_bf16", "bfloat16", True, True),
+        (False, "amx_bf16", "bfloat16", False, False),
+        (False, "avx512_bf16", "float32", True, True),
+        (False, "avx512_bf16", "float32", False, False),
+        (False, "", "bfloat16", True, False),
     ],
 )
-def test_mixed_precision_depends_on_dtype_on_a_gpu_and_on_amx_on_a_cpu(
+def test_mixed_precision_depends_on_dtype_on_a_gpu_and_on_the_unit_of_a_cpu(
     monkeypatch: pytest.MonkeyPatch,
     gpu: bool,
-    units: bool,
+    unit: str,
     dtype: str,
     mixed: bool,
     expected: bool,
 ) -> None:
-    on(monkeypatch, gpu=gpu, units=units)
+    on(monkeypatch, gpu=gpu, unit=unit)
     train = TrainConfig(out="out", steps=1, dtype=dtype, mixed_precision=mixed)
     assert is_mixed(train) is expected
 
@@ -62,7 +64,7 @@ def test_without_cpu_capabilities_training_is_in_float32(
 def test_bfloat16_products_train_like_float32_and_weights_stay_float32(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    on(monkeypatch, gpu=False, units=True)
+    on(monkeypatch, gpu=False, unit="amx_bf16")
     model = begin(tmp_path)
     found: dict[str, list[float]] = {}
     for name, mixed in (("whole", False), ("mixed", True)):

@@ -166,13 +166,15 @@ def _say(line: str) -> None:
 def is_mixed(train: TrainConfig) -> bool:
     """Return whether matrix products are computed in bfloat16 on this machine.
 
-    A CPU without matrix units (AMX) stays at float32, which is faster there.
+    A CPU that has neither AMX nor the bfloat16 instructions of AVX-512 stays at float32, which is
+    faster there.
     """
     if torch.cuda.is_available():
         return train.dtype == "bfloat16"
     # Older versions of torch cannot list the capabilities of a CPU.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return train.mixed_precision and bool(capabilities.get("amx_bf16"))
+    has_products = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
+    return train.mixed_precision and bool(has_products)
 
 
 def keep_freed_memory() -> None:
