@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pasta_lm import Pasta, SamplingParams
+from pasta_lm.engines import builtin as named
+from pasta_lm.engines.builtin import BUILTINS, builtin_folder
 from pasta_lm.engines.torch import pretrained
 from pasta_lm.engines.torch.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.strategies import model as public
-from pasta_lm.strategies.model import BASE_PACKAGE, BUILTINS, EXAMPLE, baseline_of, builtin_folder
+from pasta_lm.judging.local import reading_model
+from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, baseline_of
+from pasta_lm.train.config import ModelConfig
+from pasta_lm.train.learner import load_learner
 
 MAX_BYTES = 20_000_000
 
@@ -75,9 +79,14 @@ def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_
 
 
 def test_a_missing_builtin_model_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public, "__file__", "/nowhere/pasta_lm/strategies/model.py")
+    monkeypatch.setattr(named, "__file__", "/nowhere/pasta_lm/engines/builtin.py")
     with pytest.raises(ModelNotFoundError, match="missing in this installation"):
         Pasta.from_pretrained("builtin")
+
+
+def test_recipes_and_judges_may_name_a_model_of_the_package() -> None:
+    assert reading_model("builtin-sequential").name == "builtin-sequential"
+    assert load_learner(ModelConfig(base="builtin")).model.config.model_type == "llama"
 
 
 def test_a_missing_base_is_an_error_with_the_commands_that_get_it(

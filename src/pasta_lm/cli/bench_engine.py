@@ -52,8 +52,8 @@ def engine(
     that is not installed is null in the JSON; llama.cpp is the package llama-cpp-python.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.evaluate.engine_speed import EngineBenchmark, measure_engine, measure_replay
-    from pasta_lm.strategies.model import BUILTIN, resolve
 
     settings = EngineBenchmark(
         rows=numbers("--rows", rows),
@@ -65,7 +65,7 @@ def engine(
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.torch.loading import load
 
-    source = resolve(model or BUILTIN)
+    source = model or BUILTIN
     loaded = load(source, dtype=dtype, device=device)
     kind = str(loaded.dtype).removeprefix("torch.")
     with bars() as progress, _gguf_of(source, kind) as gguf:

@@ -42,9 +42,9 @@ def load(
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
     from pasta_lm.engines.annotated import read_annotated
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.errors import InputError
     from pasta_lm.evaluate.engine_load import LoadBenchmark, measure_load
-    from pasta_lm.strategies.model import BUILTIN, resolve
 
     settings = LoadBenchmark(
         requests=numbers("--requests", requests),
@@ -60,7 +60,7 @@ def load(
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.torch.loading import load as load_model
 
-    loaded = load_model(resolve(model or BUILTIN), dtype=dtype, device=device)
+    loaded = load_model(model or BUILTIN, dtype=dtype, device=device)
     with bars() as progress:
         found = measure_load(
             loaded, records, settings, lambda done, total: progress("runs", done, total)

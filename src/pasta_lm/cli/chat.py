@@ -66,8 +66,9 @@ def chat(
     """
     from pasta_lm.cli.conversation import Conversation
     from pasta_lm.cli.terminal import can_animate, console, silence_libraries
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
-    from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Pasta
+    from pasta_lm.strategies.model import STRATEGIES, Pasta
     from pasta_lm.strategies.speculation import DRAFT
 
     require_one_of("--strategy", strategy, STRATEGIES)

@@ -106,7 +106,6 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
     from platform import platform, python_version
 
     from pasta_lm import __version__
-    from pasta_lm.strategies.model import resolve
 
     packages = {name: _version(name) for names in (CORE, *EXTRAS.values()) for name in names}
     found = Diagnosis(
@@ -128,7 +127,7 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
         devices=devices(),
         self_test=run_self_test(),
         builtin_model=_builtin(),
-        model=None if model is None else describe(resolve(model), dtype=dtype, device=device),
+        model=None if model is None else describe(model, dtype=dtype, device=device),
     )
 
 
@@ -143,9 +142,10 @@ def _version(package: str) -> str | None:
 
 def _builtin() -> BuiltinReport | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.strategies.model import BUILTIN, EXAMPLE, Pasta
+    from pasta_lm.strategies.model import EXAMPLE, Pasta
 
     try:
         model = Pasta.from_pretrained(BUILTIN, device="cpu")

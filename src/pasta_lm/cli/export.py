@@ -38,7 +38,7 @@ def export(
     and nothing is left after an error.
     """
     from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.strategies.model import resolve
+    from pasta_lm.engines.builtin import resolve
 
     if merged is gguf:
         raise UsageError(

@@ -146,9 +146,10 @@ def cost(
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.evaluate.cost import cost_report, measure, read_references
     from pasta_lm.journal import write_rows
-    from pasta_lm.strategies.model import BUILTIN, baseline_of
+    from pasta_lm.strategies.model import baseline_of
 
     silence_libraries()
     given = read_references(references, ids)

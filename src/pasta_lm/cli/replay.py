@@ -161,11 +161,10 @@ def _load(
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
     from pasta_lm.engines.torch.loading import DTYPES, load, usable_device
-    from pasta_lm.strategies.model import resolve
 
     if random is None:
         assert model is not None
-        return load(resolve(model), dtype=dtype, device=device)
+        return load(model, dtype=dtype, device=device)
     from pasta_lm.engines.torch.random_model import (
         load_tokenizer,
         random_model,

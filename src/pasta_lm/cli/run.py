@@ -98,9 +98,10 @@ def run(
     In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
     """
     from pasta_lm.cli.terminal import silence_libraries, write_text
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.errors import UsageError
-    from pasta_lm.strategies.model import BUILTIN, POSITIONS, STRATEGIES, Pasta
+    from pasta_lm.strategies.model import POSITIONS, STRATEGIES, Pasta
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
@@ -140,7 +141,7 @@ def run(
 def _loading(model: str | None) -> Iterator[None]:
     """Show in a terminal that a model is being loaded."""
     from pasta_lm.cli.terminal import can_animate, console
-    from pasta_lm.strategies.model import BUILTIN
+    from pasta_lm.engines.builtin import BUILTIN
 
     if not can_animate():
         yield

@@ -113,8 +113,9 @@ def _local(
     model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe
 ) -> Backend:
     """Load a model into the local engine."""
+    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.serve.backends import TorchBackend
-    from pasta_lm.strategies.model import BUILTIN, Pasta
+    from pasta_lm.strategies.model import Pasta
 
     loaded = Pasta.from_pretrained(
         model or BUILTIN, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pasta_lm.engines.builtin import BUILTIN
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError
@@ -53,7 +54,7 @@ from pasta_lm.judging.llm_judge import LLMJudge, Outcome
 from pasta_lm.recipe import check_choice, check_same_settings
 from pasta_lm.remote.client import ChatClient
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import BUILTIN, STRATEGIES, Servers, baseline_of
+from pasta_lm.strategies.model import STRATEGIES, Servers, baseline_of
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pasta_lm.engines.annotated import Record
+from pasta_lm.engines.builtin import BUILTIN
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError, cause
@@ -44,7 +45,7 @@ from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
 from pasta_lm.recipe import check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import BUILTIN, SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
 
 SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
 SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")

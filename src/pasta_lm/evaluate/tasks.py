@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pasta_lm.engines.builtin import BUILTIN
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError, UsageError
@@ -44,14 +45,7 @@ from pasta_lm.evaluate.structure import Structure, structure
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies.model import (
-    BUILTIN,
-    EXACT_SEQUENTIAL,
-    STRATEGIES,
-    Pasta,
-    Servers,
-    baseline_of,
-)
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL, STRATEGIES, Pasta, Servers, baseline_of
 from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.speculation import DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork

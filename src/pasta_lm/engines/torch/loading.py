@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from pasta_lm.engines.builtin import resolve
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_config
@@ -157,7 +158,7 @@ def load(
         UnsupportedModelError: the engine would not be exact for it.
         VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
-    place = usable_device(device)
+    source, place = resolve(source), usable_device(device)
     model, tokenizer = read_pretrained(source, _dtype(dtype, place), base)
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]

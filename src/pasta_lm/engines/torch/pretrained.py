@@ -26,6 +26,7 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
+from pasta_lm.engines.builtin import resolve
 from pasta_lm.engines.torch.adapter import (
     BaseReference,
     check_base,
@@ -60,6 +61,7 @@ def read_pretrained(
         ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
         ModelError: the files cannot be loaded, or an adapter belongs to another base.
     """
+    source = resolve(source)
     path = Path(source)
     if is_adapter(path):
         return _read_adapted(path, dtype, base)
