@@ -7,7 +7,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.event_stream import EventStream
 from pasta_lm.serve.guard import JsonLines
+from pasta_lm.serve.response_stream import ResponseStream
 from pasta_lm.serve.settings import Queue, ServeRecipe
 from tests.serve.conftest import CHAT, DOCUMENT, TEXT, client_of, run, scripted, streamed, text_of
 
@@ -52,13 +54,22 @@ def recipe(**queue: Any) -> ServeRecipe:
     return ServeRecipe(queue=Queue(**queue))
 
 
-async def settle(is_true: Any) -> None:
-    """Wait until something is true."""
-    for _ in range(1000):
-        if is_true():
-            return
+async def settle(is_true: Callable[[], object]) -> None:
+    """Wait until something is true; ``run`` ends a test that waits for ever."""
+    while not is_true():
         await asyncio.sleep(0.005)
-    raise AssertionError("it never became true")
+
+
+def limit_streams(monkeypatch: pytest.MonkeyPatch, *limits: Queue) -> None:
+    """Give each request's reader limits of its own, in order of arrival.
+
+    The engine keeps those of the server: a busy machine may take longer than a short limit.
+    """
+    given = iter(limits)
+    monkeypatch.setattr(
+        "pasta_lm.serve.engine_loop.ResponseStream",
+        lambda request, _: ResponseStream(request, next(given)),
+    )
 
 
 def is_idle(app: Any) -> bool:
@@ -165,10 +176,11 @@ def test_a_dead_engine_is_told_to_every_client_and_to_health() -> None:
         backend = Held(capacity=2)
         app = create_app(backend)
         async with client_of(app) as client:
-            bodies = [CHAT, STREAM, CHAT, STREAM]  # two of them are queued
-            asked = [asyncio.ensure_future(client.post(PATH, json=one)) for one in bodies]
-            load = app.state.service.engine
-            await settle(lambda: load.load.num_running == load.load.num_waiting == 2)
+            engine = app.state.service.engine
+            asked = [asyncio.ensure_future(client.post(PATH, json=one)) for one in (CHAT, STREAM)]
+            await settle(lambda: engine.load.num_running == 2)
+            asked += [asyncio.ensure_future(client.post(PATH, json=one)) for one in (CHAT, STREAM)]
+            await settle(lambda: engine.load.num_waiting == 2)
             backend.error = SystemExit()
             replies = await asyncio.gather(*asked)
             assert [reply.status_code for reply in replies] == [500, 200, 500, 500]
@@ -183,11 +195,13 @@ def test_a_dead_engine_is_told_to_every_client_and_to_health() -> None:
 
 def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> None:
     async def fill() -> None:
-        app = create_app(Held(capacity=0), recipe(waiting=0, wait_s=0.1))
+        app = create_app(Held(capacity=0), recipe(waiting=0))
+        engine = app.state.service.engine
         async with client_of(app) as client:
             first = asyncio.ensure_future(client.post(PATH, json=STREAM))
-            await settle(lambda: app.state.service.engine.load.num_waiting == 1)
+            await settle(lambda: engine.load.num_waiting == 1)
             full = await client.post(PATH, json=CHAT)
+            engine._queue = Queue(wait_s=0.1)  # not before: the first one must still be waiting
             for reply, code in ((full, "queue_full"), (await first, "queue_wait")):
                 assert reply.status_code == 503
                 assert int(reply.headers["retry-after"]) > 0
@@ -201,10 +215,12 @@ def test_a_full_queue_and_a_long_wait_are_503_with_a_time_to_retry() -> None:
     ("limit", "code"), [({"wall_s": 0.1}, "wall_time"), ({"stall_s": 0.1}, "stall")]
 )
 def test_a_response_that_takes_too_long_ends_with_an_error_and_done(
-    limit: dict[str, float], code: str
+    limit: dict[str, float], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit_streams(monkeypatch, *[Queue(**limit)] * 2)
+
     async def wait() -> None:
-        app = create_app(Held(), recipe(**limit))
+        app = create_app(Held(), recipe(wall_s=limit.get("wall_s", 600)))
         async with client_of(app) as client:
             assert streamed(await client.post(PATH, json=STREAM))[-1]["error"]["code"] == code
             whole = await client.post(PATH, json=CHAT)
@@ -214,33 +230,82 @@ def test_a_response_that_takes_too_long_ends_with_an_error_and_done(
     run(wait())
 
 
-def test_a_step_that_hangs_is_told_to_who_runs_and_to_who_waits() -> None:
+class Hanging(ScriptedBackend):
+    """A backend whose steps do not come back before they may."""
+
+    def __init__(self) -> None:
+        super().__init__(ScriptedEngine(DOCUMENT), capacity=1)
+        self.may_go_on = threading.Event()
+
+    def step(self) -> Events:
+        self.may_go_on.wait()
+        return super().step()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let the step go on in the end, whatever happened in between."""
+        try:
+            yield
+        finally:
+            self.may_go_on.set()
+
+
+def test_a_step_that_hangs_is_told_to_who_runs_and_to_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit_streams(monkeypatch, Queue(stall_s=0.2), Queue(wait_s=0.2, stall_s=0.2))
+
     async def hang() -> None:
-        may_go_on = threading.Event()
+        backend = Hanging()
+        app = create_app(backend)
+        async with client_of(app) as client:
+            with backend.hanging():
+                runs = asyncio.ensure_future(client.post(PATH, json=STREAM))
+                await settle(lambda: app.state.service.engine.load.num_running == 1)
+                reply = await client.post(PATH, json=CHAT)
+                assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stall")
+                assert streamed(await runs)[-1]["error"]["code"] == "stall"
+                text = (await client.get("/metrics")).text
+            assert 'pasta:limit_hits_total{limit="stall",model_name="script"} 2.0' in text
+            await settle(lambda: is_idle(app))
 
-        class Hanging(ScriptedBackend):
-            def step(self) -> Events:
-                may_go_on.wait(60)
-                return super().step()
+    run(hang())
 
-        app = create_app(
-            Hanging(ScriptedEngine(DOCUMENT), capacity=1), recipe(wait_s=0.2, stall_s=0.2)
-        )
+
+def test_while_a_step_hangs_no_request_is_taken_and_afterwards_they_are_again() -> None:
+    async def hang() -> None:
+        backend = Hanging()
+        app = create_app(backend, recipe(stall_s=0.01))
         engine = app.state.service.engine
         async with client_of(app) as client:
-            runs = asyncio.ensure_future(client.post(PATH, json=STREAM))
-            await settle(lambda: engine.load.num_running == 1 or engine._running)
-            waits = asyncio.ensure_future(client.post(PATH, json=CHAT))
-            assert streamed(await runs)[-1]["error"]["code"] == "stall"
-            reply = await waits
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stall")
-            assert (await client.get("/health")).json() == {"status": "stalled"}
-            late = await client.post(PATH, json=CHAT)
-            assert (late.status_code, late.json()["error"]["code"]) == (503, "stalled")
-            may_go_on.set()
-            await settle(lambda: is_idle(app))
+            with backend.hanging():
+                runs = asyncio.ensure_future(client.post(PATH, json=STREAM))
+                await settle(lambda: engine.status == "stalled")
+                assert (await client.get("/health")).json() == {"status": "stalled"}
+                late = await client.post(PATH, json=CHAT)
+                assert (late.status_code, late.json()["error"]["code"]) == (503, "stalled")
+                assert streamed(await runs)[-1]["error"]["code"] == "stall"
+            await settle(lambda: engine.status == "ok")
+            engine._queue = Queue()  # a busy machine may be slower than the short limit
             again = await client.post(PATH, json=CHAT)
             assert again.json()["choices"][0]["message"]["content"] == TEXT
+
+    run(hang())
+
+
+def test_while_the_first_step_hangs_the_metrics_say_who_runs_and_who_waits() -> None:
+    async def hang() -> None:
+        backend = Hanging()
+        app = create_app(backend)
+        engine = app.state.service.engine
+        async with client_of(app) as client:
+            with backend.hanging():
+                asked = [asyncio.ensure_future(client.post(PATH, json=CHAT)) for _ in range(3)]
+                await settle(lambda: (engine.load.num_running, engine.load.num_waiting) == (1, 2))
+                text = (await client.get("/metrics")).text
+            assert 'pasta:num_requests_running{model_name="script"} 1.0' in text
+            assert 'pasta:num_requests_waiting{model_name="script"} 2.0' in text
+            assert [reply.status_code for reply in await asyncio.gather(*asked)] == [200] * 3
 
     run(hang())
 
@@ -339,10 +404,28 @@ def test_what_a_slow_reader_has_not_read_is_bounded() -> None:
 
             request = service.backend.prepare(Prompt("a"), SamplingParams())
             stream = service.engine.submit(request)
-            await asyncio.sleep(0.3)
+            await settle(lambda: stream.is_closed and is_idle(app))  # all has been written
             assert stream.num_unread <= 4
             with pytest.raises(ApiError, match="too slow"):
                 await stream.next()
+
+    run(fall_behind())
+
+
+def test_a_response_whose_reader_fell_behind_is_counted() -> None:
+    async def fall_behind() -> None:
+        backend = Held()
+        app = create_app(backend, recipe(unread_steps=3))
+        async with client_of(app) as client:
+            asked = asyncio.ensure_future(client.post(PATH, json=CHAT))
+            await settle(lambda: app.state.service.engine.load.num_running == 1)
+            backend.may_step.set()
+            while not is_idle(app):
+                time.sleep(0.005)  # the event loop stands still, and with it the reader
+            reply = await asked
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "slow_reader")
+            text = (await client.get("/metrics")).text
+        assert 'pasta:limit_hits_total{limit="slow_reader",model_name="script"} 1.0' in text
 
     run(fall_behind())
 

@@ -23,7 +23,7 @@ from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
 from pasta_lm.serve.replaying import Replayed
-from pasta_lm.serve.settings import Bounds
+from pasta_lm.serve.settings import Bounds, Queue
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.replay import replay
 from tests.models import loaded
@@ -334,12 +334,14 @@ def test_a_client_that_goes_away_ends_its_replay(streams: bool, is_queued: bool)
 
 def test_a_replay_waits_in_the_queue_and_is_given_up_when_it_takes_too_long() -> None:
     async def wait() -> None:
-        app = create_app(Held(capacity=0), recipe(waiting=0, wait_s=0.1))
+        app = create_app(Held(capacity=0), recipe(waiting=0))
+        engine = app.state.service.engine
         async with client_of(app) as client:
             first = asyncio.ensure_future(client.post(REPLAY, json=GIVEN))
-            await settle(lambda: app.state.service.engine.load.num_waiting == 1)
+            await settle(lambda: engine.load.num_waiting == 1)
             full = await client.post(REPLAY, json=GIVEN)
             assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+            engine._queue = Queue(wait_s=0.1)  # not before: the first one must still be waiting
             assert (await first).json()["error"]["code"] == "queue_wait"
         app = create_app(Held(), recipe(wall_s=0.1))
         async with client_of(app) as client:

@@ -57,9 +57,10 @@ async def left(app: Any, client: httpx.AsyncClient) -> str:
     """Begin a stream, go away, and return its id."""
     asked = asyncio.ensure_future(client.post(PATH, json=STREAM))
     await settle(lambda: names(app))
+    (name,) = names(app)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    return names(app)[0]
+    return name
 
 
 def test_a_response_goes_on_without_its_reader_and_has_several_later() -> None:
@@ -155,10 +156,11 @@ def test_a_reader_that_falls_behind_what_is_kept_is_told_so() -> None:
                 yield f"id: {number}\ndata: {{}}\n\n"
                 await asyncio.sleep(0)
 
-        recording = Recording(texts(), max_bytes=100, close=lambda: None)
+        has_ended = asyncio.Event()
+        recording = Recording(texts(), max_bytes=100, close=has_ended.set)
         reader = recording.read(recording.place_after(None))
         found = [await anext(reader)]
-        await asyncio.sleep(0.2)
+        await has_ended.wait()
         return [*found, *[text async for text in reader]]
 
     assert "slow_reader" in run(fall_behind())[-1]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,35 +26,43 @@ STREAM = {**CHAT, "stream": True}
 LIMIT_S = 120  # a process that does not end fails the test
 
 
+class Started:
+    """A server as a process, whose log is a file: a pipe that nobody reads would stop it."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(command, stderr=file, cwd=Path(__file__).parents[2])
+
+    def wait_for(self, pattern: str) -> str:
+        """Wait until the log says something, and return its first group."""
+        has_ended = False
+        while not (found := re.search(pattern, self.log.read_text("utf-8"))):
+            assert not has_ended, self.log.read_text("utf-8")
+            has_ended = self.process.poll() is not None
+            time.sleep(0.01)
+        return found[1]
+
+    def shut_down(self) -> None:
+        """Send SIGTERM and wait until it is said that it has arrived."""
+        self.process.send_signal(signal.SIGTERM)
+        self.wait_for("(Shutting down)")
+
+
 @contextmanager
-def server(file: object, *changes: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    """Start a server and yield it with a client; kill it if it is still there."""
+def server(folder: Path, file: str, *changes: str) -> Iterator[tuple[Started, httpx.Client]]:
+    """Start a server that waits for a file, and yield it with a client; kill it in the end."""
     settings = [part for change in changes for part in ("--set", change)]
-    module = [sys.executable, "-m", "tests.serve.slow_server", str(file)]
-    command = [*module, "serve", "--port", "0", *settings]
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root)
+    module = [sys.executable, "-m", "tests.serve.slow_server"]
+    place = file if file == "hang" else str(folder / file)
+    started = Started([*module, place, "serve", "--port", "0", *settings], folder / "log")
     try:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if found := re.search(r"running on (http://[\w.:]+)", line):
-                with httpx.Client(base_url=found[1], timeout=LIMIT_S) as client:
-                    yield process, client
-                break
-        else:
-            raise AssertionError("".join(lines))
+        address = started.wait_for(r"running on (http://[\w.:]+)")
+        with httpx.Client(base_url=address, timeout=LIMIT_S) as client:
+            yield started, client
     finally:
-        process.kill()
-        process.wait()
-
-
-def shut_down(process: subprocess.Popen[str]) -> None:
-    """Send SIGTERM and wait until it is said that it has arrived."""
-    process.send_signal(signal.SIGTERM)
-    assert process.stderr is not None
-    next(line for line in process.stderr if "Shutting down" in line)
+        started.process.kill()
+        started.process.wait()
 
 
 def is_refused(address: str) -> bool:
@@ -68,10 +77,9 @@ def is_refused(address: str) -> bool:
 
 def wait_until_running(client: httpx.Client, number: int = 1) -> None:
     """Wait until so many requests run; a stream has no piece before its first text."""
-    while (
-        f'num_requests_running{{model_name="script"}} {number}.0' not in client.get("/metrics").text
-    ):
-        pass
+    running = f'num_requests_running{{model_name="script"}} {number}.0'
+    while running not in client.get("/metrics").text:
+        time.sleep(0.01)
 
 
 def pieces_of(lines: Iterator[str]) -> list[dict[str, Any]]:
@@ -82,47 +90,51 @@ def pieces_of(lines: Iterator[str]) -> list[dict[str, Any]]:
 
 
 def test_sigterm_refuses_new_work_finishes_what_runs_and_exits_with_0(tmp_path: Path) -> None:
-    may_step = tmp_path / "may step"
-    with server(may_step) as (process, client), ThreadPoolExecutor(2) as beside:
+    beside = ThreadPoolExecutor(2)
+    with server(tmp_path, "may step", "queue.drain_s=300") as (started, client), beside:
         address = f"{client.base_url}{CHAT_PATH}"
-        asked = [beside.submit(httpx.post, address, json=b, timeout=99) for b in (CHAT, STREAM)]
+        asked = [
+            beside.submit(httpx.post, address, json=body, timeout=LIMIT_S)
+            for body in (CHAT, STREAM)
+        ]
         wait_until_running(client, 2)
-        shut_down(process)
+        started.shut_down()
         assert is_refused(address)
-        may_step.touch()
+        (tmp_path / "may step").touch()
         whole, stream = (one.result() for one in asked)
         assert whole.json()["choices"][0]["message"]["content"] == TEXT
         assert text_of(pieces_of(stream.iter_lines())) == TEXT
-        assert process.wait(LIMIT_S) == 0
+        assert started.process.wait(LIMIT_S) == 0
 
 
 def test_at_the_deadline_what_runs_is_told_so_and_the_exit_is_0(tmp_path: Path) -> None:
-    with server(tmp_path / "never", "queue.drain_s=0.3") as (process, client):
+    with server(tmp_path, "never", "queue.drain_s=0.3") as (started, client):
         with client.stream("POST", CHAT_PATH, json=STREAM) as stream:
             wait_until_running(client)
-            shut_down(process)
+            started.shut_down()
             assert pieces_of(stream.iter_lines())[-1]["error"]["code"] == "shutdown"
-        assert process.wait(LIMIT_S) == 0
+        assert started.process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("file", ["never", "hang"])
-def test_a_second_signal_ends_at_once(file: str) -> None:
+def test_a_second_signal_ends_at_once(file: str, tmp_path: Path) -> None:
     with (
-        server(file, "queue.drain_s=3600") as (process, client),
+        server(tmp_path, file, "queue.drain_s=3600") as (started, client),
         client.stream("POST", CHAT_PATH, json=STREAM) as stream,
     ):
-        shut_down(process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == INTERRUPTED
+        wait_until_running(client)
+        started.shut_down()
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(LIMIT_S) == INTERRUPTED
         with pytest.raises(httpx.TransportError):
             list(stream.iter_lines())
 
 
 @pytest.mark.slow
-def test_a_step_that_hangs_cannot_keep_the_process() -> None:
+def test_a_step_that_hangs_cannot_keep_the_process(tmp_path: Path) -> None:
     with (
-        server("hang", "queue.drain_s=0") as (process, client),
+        server(tmp_path, "hang", "queue.drain_s=0") as (started, client),
         client.stream("POST", CHAT_PATH, json=STREAM),
     ):
-        shut_down(process)
-        assert process.wait(LIMIT_S) == 0
+        started.shut_down()
+        assert started.process.wait(LIMIT_S) == 0

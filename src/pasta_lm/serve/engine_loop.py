@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Literal, Protocol
@@ -63,7 +63,7 @@ class EngineLoop:
 
     def __init__(self, backend: Backend, queue: Queue, observer: Observer) -> None:
         self.backend = backend
-        self.load = Load()
+        self._load = Load()
         self._queue = queue
         self._observer = observer
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
@@ -98,6 +98,11 @@ class EngineLoop:
         """Refuse new requests; end those that still run when the time for it is over."""
         self._drain_until_s = time.monotonic() + self._queue.drain_s
         self._orders.put(None)
+
+    @property
+    def load(self) -> Load:
+        """Return what the engine does; also while a step hangs, who waits is counted."""
+        return replace(self._load, num_waiting=self._num_waiting)
 
     @property
     def status(self) -> str:
@@ -141,10 +146,11 @@ class EngineLoop:
             while not self._stops:
                 self._take_orders(waits=not self.backend.has_work)
                 self._end_late()
-                self._admit()
+                if self._admit():
+                    self._load = self._measure()  # the first step may be long, or hang
                 if self.backend.has_work:
                     self._step()
-                self.load = self._measure()
+                self._load = self._measure()
             error = unavailable("the server is shutting down", "shutdown")
         except BaseException:
             log.exception("the engine's thread died")
@@ -198,11 +204,13 @@ class EngineLoop:
                 message = f"the response took longer than {self._queue.wall_s:g} s"
                 self._fail(stream, unavailable(message, "wall_time"))
 
-    def _admit(self) -> None:
+    def _admit(self) -> int:
+        """Begin what there is room for, and return how many requests that were."""
+        num_begun = 0
         while self._waiting and len(self._running) < self._queue.running:
             stream = self._waiting[0]
             if not self.backend.has_room(stream.request):
-                return
+                break
             try:
                 number = self.backend.submit(stream.request)
             except PastaError as error:
@@ -217,6 +225,8 @@ class EngineLoop:
             stream.number, stream.started_s = number, time.monotonic()
             self._running[number] = stream
             self._post([(stream, None)])
+            num_begun += 1
+        return num_begun
 
     def _step(self) -> None:
         self._step_began_s = time.monotonic()
@@ -304,7 +314,6 @@ class EngineLoop:
         orphans = [one for number, one in counts.items() if number not in self._running]
         return Load(
             num_running=len(self._running),
-            num_waiting=len(self._waiting),
             cache_usage=self.backend.cache_usage,
             num_threads_running=sum(one.num_running for one in counts.values()),
             num_threads_waiting=sum(one.num_waiting for one in counts.values()),

@@ -11,6 +11,7 @@ from pasta_lm.serve.settings import Queue
 
 Batch = list[StreamEvent]  # the events of one request in one step
 Item = Batch | ApiError | None  # None: it runs from now on
+OWN_ERRORS = ("stall", "slow_reader")  # codes of errors that the engine does not know of
 
 
 class ResponseStream:

@@ -23,7 +23,7 @@ from pasta_lm.serve.joined_streams import JoinedStreams
 from pasta_lm.serve.metrics import Metrics
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.replies import DONE, Reply, sse
-from pasta_lm.serve.response_stream import ResponseStream
+from pasta_lm.serve.response_stream import OWN_ERRORS, ResponseStream
 from pasta_lm.serve.resuming import Recordings
 from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.serve.tracing import spans_from_environment
@@ -88,6 +88,8 @@ class Service:
 
         def end() -> None:
             source.abort()
+            if reply.error in OWN_ERRORS:
+                self.metrics.failed(reply.error)
             if self.spans is not None:
                 facts["trace_id"] = self.spans.write(reply, source.streams, http.headers)
 
