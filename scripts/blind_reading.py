@@ -1,0 +1,160 @@
+"""Compare two models' stored answers by blind reading: write pairs, count verdicts.
+
+``show`` writes the pairs of a folder of ``pasta evaluate instructions`` in batches: the prompt and
+two answers, without tags or names. A pair stands in two batches, once in each order. All batches
+of one order hold each pair once, so that no reader need see a pair twice. A reader writes a file
+``NAME.verdicts`` for ``NAME.txt`` with a line ``NUMBER 1``, ``NUMBER 2`` or ``NUMBER =`` for each
+pair. ``count`` reads these files and writes a row for each verdict. ``figures`` prints win rates
+from the rows: the share of pairs in which the taught model's answer is preferred, ties by half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from pasta_lm.errors import InputError, PastaError
+from pasta_lm.evaluate.instructions import read_packed
+from pasta_lm.evaluate.intervals import as_dict, mean
+from pasta_lm.evaluate.prompt_sets import SetFiles, read_sets
+from pasta_lm.journal import read_rows, write_rows, write_whole
+from pasta_lm.strategies import pasta, sequential
+
+ORDERS = {"a": (pasta.NAME, sequential.NAME), "b": (sequential.NAME, pasta.NAME)}
+CHOICES = ("1", "2", "=")
+KEY, EQUAL = "key.json", "equal"
+
+
+class Pair(NamedTuple):
+    """A prompt, and the text of each system's answer to it."""
+
+    id: str
+    prompt: str
+    texts: dict[str, str]
+
+
+def pairs_of(folder: Path, files: SetFiles, limit: int) -> list[Pair]:
+    """Return the pairs of a run, in the order of the sets' prompts."""
+    texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for row in read_packed(folder / "scored.jsonl.gz"):
+        texts[row["prompt_id"]][row["system"]] = row["text"]
+    prompts = {one.id: one.text for one in read_sets(files, limit)}
+    return [Pair(id, prompt, texts[id]) for id, prompt in prompts.items() if id in texts]
+
+
+def write_batches(pairs: list[Pair], out: Path, size: int, seed: int) -> None:
+    """Write the batches of both orders, drawn by chance, and the key to them.
+
+    Equal answers are read by nobody: they stand in the key alone, and are ties.
+    """
+    differ = [one for one in pairs if len(set(one.texts.values())) > 1]
+    Random(seed).shuffle(differ)
+    key: dict[str, list[Any]] = {EQUAL: [one.id for one in pairs if one not in differ]}
+    for order, systems in ORDERS.items():
+        for start in range(0, len(differ), size):
+            name = f"{order}-{start // size + 1:02d}"
+            rows, lines = [], []
+            for number, pair in enumerate(differ[start : start + size], start=1):
+                # No system is always first: a lean towards a place is no lean towards a system.
+                first, second = systems if number % 2 else systems[::-1]
+                rows.append([pair.id, first])
+                lines += [f"##### {number}", f"--- PROMPT\n{pair.prompt}"]
+                lines += [
+                    f"--- ANSWER 1\n{pair.texts[first]}",
+                    f"--- ANSWER 2\n{pair.texts[second]}",
+                ]
+            key[name] = rows
+            write_whole(out / f"{name}.txt", ("\n".join(lines) + "\n").encode())
+    write_whole(out / KEY, json.dumps(key).encode())
+
+
+def verdicts(out: Path, reader: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each verdict.
+
+    Raises:
+        InputError: a line is no verdict, or a pair has none.
+    """
+    key = json.loads((out / KEY).read_text("utf-8"))
+    for id in key.pop(EQUAL):
+        yield {"id": f"{EQUAL}/{id}", "prompt_id": id, "verdict": "=", "reader": EQUAL}
+    for name, pairs in key.items():
+        path = out / f"{name}.verdicts"
+        found = {}
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+            words = line.split()
+            if len(words) != 2 or not words[0].isdigit() or words[1] not in CHOICES:
+                raise InputError(f"{path}:{number}: not a verdict: {line!r}", hint="NUMBER 1|2|=")
+            found[int(words[0])] = words[1]
+        if set(found) != set(range(1, len(pairs) + 1)):
+            raise InputError(f"{path} has {len(found)} verdicts on {len(pairs)} pairs")
+        for number, (id, first) in enumerate(pairs, start=1):
+            row = {"id": f"{name}/{id}", "prompt_id": id, "first": first, "verdict": found[number]}
+            yield row | {"reader": reader}
+
+
+def preference(row: dict[str, Any]) -> float:
+    """Return 1 if the taught model's answer is preferred, 0 if the baseline's, 0.5 for a tie."""
+    if row["verdict"] == "=":
+        return 0.5
+    return float((row["verdict"] == "1") == (row["first"] == pasta.NAME))
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return win rates with intervals over prompts, of all sets together and of each.
+
+    ``order_agreement`` is the share of pairs whose two readings do not prefer different answers.
+    """
+    read: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        read[row["prompt_id"]].append(preference(row))
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for id in read:
+        groups["all"].append(id)
+        groups[id.split("/")[0]].append(id)
+    return {
+        name: {
+            "num_pairs": len(ids),
+            "win_rate": as_dict(mean([fmean(read[id]) for id in ids])),
+            "ties": fmean(preference == 0.5 for id in ids for preference in read[id]),
+            "order_agreement": fmean(set(read[id]) != {0.0, 1.0} for id in ids),
+        }
+        for name, ids in groups.items()
+    }
+
+
+def main() -> int:
+    """Run one of the three commands; 1 if something is wrong with the files."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("command", choices=("show", "count", "figures"))
+    parser.add_argument("rows", type=Path, help="folder of a run (show), or the file of the rows")
+    parser.add_argument("--out", type=Path, help="folder of the batches (show, count)")
+    parser.add_argument("--reader", help="who read: a person, or a model with its maker (count)")
+    parser.add_argument("--sets", default="{}", help="JSON: the files of the sets (show)")
+    parser.add_argument("--limit", type=int, default=80, help="prompts of each set")
+    parser.add_argument("--size", type=int, default=40, help="pairs in a batch")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    try:
+        if given.command == "show":
+            files = SetFiles(**json.loads(given.sets))
+            pairs = pairs_of(given.rows, files, given.limit)
+            write_batches(pairs, given.out, given.size, given.seed)
+            return 0
+        if given.command == "count":
+            write_rows(given.rows, list(verdicts(given.out, given.reader)))
+        print(json.dumps(figures(read_rows(given.rows)), indent=1))
+    except (PastaError, OSError) as exc:
+        print(f"blind_reading.py: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
