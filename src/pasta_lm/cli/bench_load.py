@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,14 @@ def load(
     pool_tokens: Annotated[
         int, option("--pool-tokens", metavar="N", min=1, help="Cache entries of the engine.")
     ] = 65_536,
+    cache_memory: Annotated[
+        str | None,
+        option(
+            "--cache-memory",
+            metavar="SIZE",
+            help="The cache as memory, such as 2GiB, or 40% of what is free.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure an engine under load, sequentially and in parallel.
@@ -59,8 +68,11 @@ def load(
     silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.torch.loading import load as load_model
+    from pasta_lm.engines.torch.memory import pool_slots
 
     loaded = load_model(model or BUILTIN, dtype=dtype, device=device)
+    if cache_memory is not None:
+        settings = replace(settings, pool_tokens=pool_slots(cache_memory, loaded))
     with bars() as progress:
         found = measure_load(
             loaded, records, settings, lambda done, total: progress("runs", done, total)

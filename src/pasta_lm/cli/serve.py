@@ -118,7 +118,12 @@ def _local(
     from pasta_lm.strategies.model import Pasta
 
     loaded = Pasta.from_pretrained(
-        model or BUILTIN, dtype=dtype, device=device, pool_tokens=recipe.pool_tokens
+        model or BUILTIN,
+        dtype=dtype,
+        device=device,
+        pool_tokens=recipe.pool_tokens,
+        cache_memory=recipe.cache_memory,
+        shares_prefixes=recipe.shares_prefixes,
     )
     return TorchBackend(loaded, str(model or BUILTIN))
 

@@ -21,7 +21,8 @@ from pasta_lm.interpreter.join import Join
 
 TRACE_VERSION = 1
 _PID = 1  # Perfetto wants a process
-_LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0}  # what older files do not have
+_LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0, "num_cached_tokens": 0}
+"""What older files do not have."""
 
 
 class Kind(StrEnum):
@@ -107,6 +108,7 @@ class Trace:
     positions: str | None = None
     join: str = Join.SHARED.value
     num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, whose keys another request had computed
     finish_reason: str | None = None
     forward_passes: int = 0  # passes after the prefill in which this response took part
     critical_path: int = 0  # largest depth; the number of passes if threads are unlimited

@@ -66,6 +66,9 @@ class Metrics:
         self._parallelism = histogram("parallelism", "Content tokens / critical path.", RATIOS)
         self._path = histogram("critical_path_tokens", "Critical path of a response.", TOKENS)
         self._prompt = counter("prompt_tokens", "Tokens of prompts.").labels(model)
+        self._cached = counter(
+            "prefix_cache_hits", "Tokens of prompts whose keys were there already."
+        ).labels(model)
         self._generated = counter("generation_tokens", "Tokens of all threads.").labels(model)
         self._success = counter("request_success", "Finished responses.", "finished_reason")
         self._limits = counter("limit_hits", "Limits that were met.", "limit")
@@ -99,6 +102,8 @@ class Metrics:
         trace = event.answer.trace
         self._success.labels(self._model, event.answer.finish_reason).inc()
         self._generated.inc(trace.num_tokens)
+        if event.sample == 0:  # samples share their prompt
+            self._cached.inc(trace.num_cached_tokens)
         self._parallelism.observe(trace.parallelism)
         self._path.observe(trace.critical_path)
         if event.answer.finish_reason == "length":

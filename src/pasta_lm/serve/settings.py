@@ -50,10 +50,14 @@ class ServeRecipe:
     queue: Queue = field(default_factory=Queue)
     cors_origins: tuple[str, ...] = ()  # web sites that may call this server from a browser
     pool_tokens: int | None = None  # cache entries for all requests together
+    cache_memory: str | None = None  # the same as memory: 2GiB, or 40% of what is free
+    shares_prefixes: bool = True  # what prompts have in common at their beginning is computed once
     strategy: str = "pasta"  # when a request does not say
 
     def __post_init__(self) -> None:
         """Refuse numbers that serve nobody, as a ``UsageError``."""
+        if self.pool_tokens is not None and self.cache_memory is not None:
+            raise UsageError("pool_tokens and cache_memory both size the cache", hint="give one")
         for table in ("limits", "queue"):
             part = getattr(self, table)
             for key in part.__slots__:

@@ -98,6 +98,8 @@ class Pasta:
         dtype: str | None = None,
         device: str | None = None,
         pool_tokens: int | None = None,
+        cache_memory: str | None = None,
+        shares_prefixes: bool = False,
         draft: str | Path | None = None,
         base: str | Path | None = None,
     ) -> Pasta:
@@ -111,6 +113,8 @@ class Pasta:
             dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
+            cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
+            shares_prefixes: Compute what prompts have in common at their beginning once.
             draft: The smaller model of strategy 'draft-model', named in the same way.
             base: The base of an adapter; None: as the adapter says.
 
@@ -124,6 +128,7 @@ class Pasta:
             from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
+            from pasta_lm.engines.torch.memory import pool_slots
         except ModuleNotFoundError as exc:
             if exc.name is None or exc.name.startswith("pasta_lm"):
                 raise  # a fault of the package, not an extra that is not installed
@@ -132,7 +137,13 @@ class Pasta:
         guess = None
         if draft is not None:
             guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
-        engine = TorchEngine(loaded, pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS)
+        if cache_memory is not None:
+            pool_tokens = pool_slots(cache_memory, loaded)
+        engine = TorchEngine(
+            loaded,
+            pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS,
+            shares_prefixes=shares_prefixes,
+        )
         router = read_router(Path(source))  # None for a hub id, which is no local folder
         return cls(engine, router=router, guess=guess)
 

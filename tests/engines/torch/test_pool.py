@@ -56,7 +56,12 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = pool_of()
         self.all: list[Owned] = []
+        self.kept: dict[int, Owned] = {}
+        self.pool.on_evict = self.forget
         self.next_mark = 0.0
+
+    def forget(self, run: Run) -> None:
+        del self.kept[id(run)]
 
     def pages(self, num_slots: int) -> int:
         return max(1, -(-num_slots // PAGE))
@@ -99,6 +104,13 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.free(one.run)
             self.all.remove(one)
 
+    @rule(one=consumes(owned))
+    def keep(self, one: Owned | None) -> None:
+        if one is not None:
+            self.pool.keep(one.run, self.pages(len(one.marks)))
+            self.all.remove(one)
+            self.kept[id(one.run)] = one
+
     @rule()
     def compact(self) -> None:
         self.pool.compact()
@@ -110,6 +122,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert len(self.pool._runs) == len(self.all)
         for one in self.all:
             assert one.run.num_pages == self.pages(one.room)
+            assert read(self.pool, one.run, len(one.marks)) == one.marks
+        assert self.kept.keys() == {id(run) for run in self.pool._kept}
+        for one in self.kept.values():
             assert read(self.pool, one.run, len(one.marks)) == one.marks
 
 

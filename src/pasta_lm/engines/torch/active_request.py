@@ -17,6 +17,7 @@ from pasta_lm.engines.request import Guess, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.pool import Run
 from pasta_lm.engines.torch.sampling import token_logprobs
 from pasta_lm.engines.torch.scheduler import Ticket
 from pasta_lm.errors import RequestError, UsageError
@@ -110,11 +111,17 @@ class ActiveRequest:
     responses: list[Response]
     tensors: EntryTensors
     began_s: float
+    run: Run | None = None  # the run that ``tensors`` describe
 
     @property
     def is_finished(self) -> bool:
         """Return whether all its samples are complete."""
         return all(response.is_finished for response in self.responses)
+
+    @property
+    def is_computed(self) -> bool:
+        """Return whether all its entries so far are in the pool, so that its threads can decode."""
+        return self.ticket.num_computed >= len(self.entries)
 
     @property
     def has_decoded(self) -> bool:
@@ -159,8 +166,10 @@ class PassPlan:
     parts: list[tuple[ActiveRequest, RequestSlice]] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)  # of each row's token in the pass
     rows: list[LogitsRow] = field(default_factory=list)
-    decoding: list[ActiveRequest] = field(default_factory=list)  # the others compute entries
+    decoding: list[ActiveRequest] = field(default_factory=list)
+    computing: list[ActiveRequest] = field(default_factory=list)
     num_tokens: int = 0
+    room: int = 0  # tokens that may still be computed for requests that do not decode yet
 
     def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
         """Return the pass of one of its requests alone."""
@@ -176,3 +185,4 @@ class PassPlan:
         kept = [(index, row) for index, row in pairs if row.active.number in numbers]
         self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
         self.decoding = [active for active in self.decoding if active.number in numbers]
+        self.computing = [active for active in self.computing if active.number in numbers]

@@ -38,6 +38,7 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
+CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
 
 LogitsHook = Callable[[Response, LiveThread, Tensor], None]
 """Called with the logits (float32 [V]) of each token before it is chosen."""
@@ -55,7 +56,9 @@ class TorchEngine:
         *,
         pool_tokens: int = DEFAULT_POOL_TOKENS,
         max_batch_tokens: int = 2048,
+        chunk_tokens: int | None = None,
         overcommit: bool = False,
+        shares_prefixes: bool = False,
         captures: bool = True,
         on_logits: LogitsHook | None = None,
     ) -> None:
@@ -65,14 +68,20 @@ class TorchEngine:
             loaded: The model.
             pool_tokens: Cache entries for all requests together.
             max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
+            chunk_tokens: Tokens of prompts that a pass computes beside threads that decode; None:
+                as many as suit the device. So a long prompt holds no thread up for long.
             overcommit: See ``Scheduler``.
+            shares_prefixes: Compute the pages that prompts have in common once. Off where prompts
+                are timed: a repeated one would take no time.
             captures: Run the model as a flat list of operations if its logits are the same; False
                 runs its modules, which starts at least a second sooner and decodes slower.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
-        self.scheduler = Scheduler(self.pool, overcommit=overcommit)
+        self.scheduler = Scheduler(
+            self.pool, overcommit=overcommit, shares_prefixes=shares_prefixes
+        )
         self.num_passes = 0
         fast_logits = loaded.fast_logits if captures else None
         self._runner = Runner(loaded.model, self.pool, fast_logits)
@@ -80,6 +89,8 @@ class TorchEngine:
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
         self._max_batch_tokens = max_batch_tokens
+        own_chunk = CHUNK_TOKENS.get(loaded.device.type, CHUNK_TOKENS["cpu"])
+        self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
@@ -115,7 +126,7 @@ class TorchEngine:
         if request.guess is not None:
             known = known_tokens(request.guess, self.loaded.num_tokens)
             request = replace(request, guess=known)
-        ticket = self.scheduler.submit(len(request.prompt), request.max_entries)
+        ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
         entries = Entries.of_prompt(request.prompt)
         samples = range(request.params.n)
         responses = [new_response(request, entries, one, self.loaded) for one in samples]
@@ -192,7 +203,10 @@ class TorchEngine:
         try:
             plan = self._plan()
             if plan.parts:
-                self._interpret(plan, self._tokens(plan))
+                tokens = self._tokens(plan)
+                for active in plan.computing:
+                    self.scheduler.computed(active.ticket)
+                self._interpret(plan, tokens)
             return self._collect()
         except BaseException:  # also an interrupt: the engine stays usable
             for number, error in self._errors.items():
@@ -213,14 +227,18 @@ class TorchEngine:
             self.scheduler.release(self._requests.pop(active.number).ticket)
 
     def _plan(self) -> PassPlan:
-        plan = PassPlan()
-        for ticket in self.scheduler.schedule():
-            active = self._requests[ticket.arrival]
+        plan = PassPlan(room=self._max_batch_tokens)
+        scheduled = [self._requests[ticket.arrival] for ticket in self.scheduler.schedule()]
+        if any(active.is_computed for active in scheduled):
+            plan.room = self._chunk_tokens
+        for active in scheduled:
+            if active.ticket.run is None:  # an older one took its pages
+                continue
             with self._apart(active):
-                if ticket.num_computed < len(active.entries):
-                    self._plan_computing(plan, active)
-                else:
+                if active.is_computed:
                     self._plan_decoding(plan, active)
+                else:
+                    self._plan_computing(plan, active)
         if self._errors:
             plan.keep(self._requests)
         return plan
@@ -228,13 +246,18 @@ class TorchEngine:
     def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
         """Compute entries that are placed already: a prompt, or all of a preempted request."""
         ticket = active.ticket
-        if ticket.num_computed == 0:
+        if active.run is not ticket.run:  # its keys begin anew, where they stood at first
+            active.run = ticket.run
+            for response in active.responses:
+                response.trace.num_cached_tokens = ticket.num_shared or 0
             active.tensors = EntryTensors(active.entries, self.loaded.device)
-        room = self._max_batch_tokens - plan.num_tokens
-        if room <= 0 or not self.scheduler.reserve_pages(ticket, len(active.entries)):
+        if plan.room <= 0 or not self.scheduler.reserve_pages(ticket, len(active.entries)):
             return
-        first, stop = ticket.num_computed, min(ticket.num_computed + room, len(active.entries))
-        self._add(plan, active, first, active.tensors.chunk_stop(first, stop))
+        first, stop = ticket.num_computed, min(ticket.num_computed + plan.room, len(active.entries))
+        stop = active.tensors.chunk_stop(first, stop)
+        self._add(plan, active, first, stop)
+        plan.room -= stop - first
+        plan.computing.append(active)
         if ticket.num_computed == len(active.entries) and not active.has_decoded:
             for response in active.responses:
                 plan.indices.append(plan.num_tokens - 1)

@@ -4,11 +4,14 @@ A run is consecutive so that attention reads keys and values as a view, without 
 every layer of every pass. It grows in place where the next pages are free, else it moves, else the
 pool is compacted: space that is free in total can always be used, so nothing fails by
 fragmentation. Knows nothing of threads: they are interleaved inside a run, slot by slot.
+
+A run can be *kept* when its request has ended. Its pages count as free, and what they hold can be
+copied until the space is needed; then the run that was used longest ago goes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,6 +62,9 @@ class Pool:
         self.page_size = page_size
         self.num_pages = -(-num_slots // page_size)
         self._runs: list[Run] = []  # in order of place
+        self._kept: list[Run] = []  # the one that was used longest ago first
+        self.on_evict: Callable[[Run], None] = lambda run: None
+        """Called with each kept run whose pages are given to another."""
         slots = self.num_pages * page_size
 
         def zeros(num_heads: int, size: int) -> Tensor:
@@ -75,7 +81,7 @@ class Pool:
 
     @property
     def num_free_pages(self) -> int:
-        """Return the number of free pages."""
+        """Return the number of free pages, those of kept runs among them."""
         return self.num_pages - sum(run.num_pages for run in self._runs)
 
     def pages_for(self, num_slots: int) -> int:
@@ -91,6 +97,9 @@ class Pool:
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
         first = self._find_hole(num_pages)
+        while first is None and self._kept:
+            self._evict()
+            first = self._find_hole(num_pages)
         if first is None:
             self.compact()  # enough pages are free, but not in a row
             first = self._runs[-1].end_page
@@ -108,24 +117,54 @@ class Pool:
         if num_pages <= run.num_pages:
             return
         assert self.can_grow(run, num_slots)
-        index = self._runs.index(run)
-        limit = self._runs[index + 1].first_page if index + 1 < len(self._runs) else self.num_pages
-        if run.first_page + num_pages > limit:
-            hole = self._find_hole(num_pages)
-            if hole is None:
-                self._make_last(run)
-            else:
-                self._move(run, hole)
-                self._runs.remove(run)
-                self._insert(run)
+        hole = self._place_to_grow(run, num_pages)
+        while hole is None and self._kept:
+            self._evict()
+            hole = self._place_to_grow(run, num_pages)
+        if hole is None:
+            self._make_last(run)
+        elif hole != run.first_page:
+            self._move(run, hole)
+            self._runs.remove(run)
+            self._insert(run)
         run.num_pages = num_pages
 
     def free(self, run: Run) -> None:
         """Take a run's pages back."""
         self._runs.remove(run)
 
+    def keep(self, run: Run, num_pages: int) -> None:
+        """Take a run's pages back, but remember what its first pages hold while they are free."""
+        self.free(run)
+        run.num_pages = num_pages
+        self._kept.append(run)
+
+    def touch(self, run: Run) -> None:
+        """Note that a run was used: if it is kept, all others that are kept go before it."""
+        if run in self._kept:
+            self._kept.remove(run)
+            self._kept.append(run)
+
+    def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
+        """Copy the first pages of a run, which may be a kept one, into those of another."""
+        start, num_slots = source.first_page * self.page_size, num_pages * self.page_size
+        saved = [memory[:, start : start + num_slots] for memory in (*self.keys, *self.values)]
+        self._write(target.first_page, saved)
+
+    def _evict(self) -> None:
+        self.on_evict(self._kept.pop(0))
+
+    def _place_to_grow(self, run: Run, num_pages: int) -> int | None:
+        """Return where a run could have so many pages: where it is, or else in a hole."""
+        ends = [one.first_page for one in self._taken() if one.first_page > run.first_page]
+        if run.first_page + num_pages <= min(ends, default=self.num_pages):
+            return run.first_page
+        return self._find_hole(num_pages)
+
     def compact(self) -> None:
         """Slide all runs to the front, so that all free pages lie together behind them."""
+        while self._kept:
+            self._evict()
         page = 0
         for run in self._runs:
             self._move(run, page)
@@ -140,18 +179,22 @@ class Pool:
     def check_integrity(self) -> None:
         """Assert that no two runs overlap and that all lie inside the pool."""
         page = 0
-        for run in self._runs:
-            assert page <= run.first_page, "two runs overlap, or are out of order"
+        assert self._runs == sorted(self._runs, key=lambda run: run.first_page), "out of order"
+        for run in self._taken():
+            assert page <= run.first_page, "two runs overlap"
             page = run.end_page
         assert page <= self.num_pages, "a run lies outside the pool"
 
     def _find_hole(self, num_pages: int) -> int | None:
         page = 0
-        for run in self._runs:
+        for run in self._taken():
             if run.first_page - page >= num_pages:
                 return page
             page = run.end_page
         return page if self.num_pages - page >= num_pages else None
+
+    def _taken(self) -> list[Run]:
+        return sorted((*self._runs, *self._kept), key=lambda run: run.first_page)
 
     def _insert(self, run: Run) -> None:
         self._runs.append(run)

@@ -9,10 +9,11 @@ oldest, when the pool runs full. Either way one request always progresses, and n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta_lm.engines.torch.pool import Pool, Run
+from pasta_lm.engines.torch.prefix import Prefixes
 from pasta_lm.errors import RequestError
 
 FIRST_STRETCH = 64  # entries beyond the prompt that an overcommitted run begins with
@@ -28,25 +29,37 @@ class Ticket:
     run: Run | None = None
     num_computed: int = 0  # entries whose keys are in the pool; a preemption resets it
     num_preemptions: int = 0
+    page_hashes: Sequence[bytes] = ()  # of its prompt, if prompts may share pages
+    num_shared: int | None = None  # entries that were copied when it was first admitted
 
 
 class Scheduler:
     """Admit, grow and preempt requests of one pool."""
 
-    def __init__(self, pool: Pool, *, overcommit: bool = False, max_running: int = 256) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        overcommit: bool = False,
+        shares_prefixes: bool = False,
+        max_running: int = 256,
+    ) -> None:
         """Begin empty; ``overcommit`` admits by present instead of largest possible need.
 
-        ``max_running`` bounds the requests in the pool.
+        ``shares_prefixes`` copies the pages of prompts that begin alike; ``max_running`` bounds
+        the requests in the pool.
         """
         self._pool = pool
+        self._prefixes = Prefixes(pool)
+        self._shares_prefixes = shares_prefixes
         self._overcommit = overcommit
         self._max_running = max_running
         self._num_arrived = 0
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
 
-    def submit(self, num_entries: int, largest_need: int) -> Ticket:
-        """Queue a request.
+    def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
+        """Queue a request; its prompt is read where prompts share pages.
 
         Raises:
             RequestError: it could never fit, whoever else is gone.
@@ -57,7 +70,8 @@ class Scheduler:
                 f"latter twice with join 'recompute'), but the pool holds {self._pool.num_slots}",
                 hint="lower max_tokens or n, or give the engine a larger pool",
             )
-        ticket = Ticket(self._num_arrived, num_entries, largest_need)
+        hashes = self._prefixes.page_hashes(prompt) if self._shares_prefixes else ()
+        ticket = Ticket(self._num_arrived, num_entries, largest_need, page_hashes=hashes)
         self._num_arrived += 1
         self._waiting.append(ticket)
         return ticket
@@ -65,7 +79,7 @@ class Scheduler:
     def release(self, ticket: Ticket) -> None:
         """Take a request's pages back and forget it."""
         if ticket.run is not None:
-            self._pool.free(ticket.run)
+            self._prefixes.release(ticket.run)
             ticket.run = None
         if ticket in self._running:
             self._running.remove(ticket)
@@ -106,7 +120,7 @@ class Scheduler:
 
     def _preempt(self, ticket: Ticket) -> None:
         assert ticket.run is not None
-        self._pool.free(ticket.run)
+        self._prefixes.release(ticket.run)
         ticket.run = None
         ticket.num_computed = 0
         ticket.num_preemptions += 1
@@ -122,6 +136,24 @@ class Scheduler:
             if not self._pool.can_allocate(need):
                 return
             self._waiting.popleft()
-            ticket.run = self._pool.allocate(need)
+            ticket.run = self._allocate(ticket, need)
             self._running.append(ticket)
             self._running.sort(key=lambda other: other.arrival)
+
+    def _allocate(self, ticket: Ticket, need: int) -> Run:
+        """Return a new run, with the first pages of the prompt if another run has them."""
+        found = self._prefixes.find(ticket.page_hashes)
+        run, num_shared = self._pool.allocate(need), 0
+        if found is not None and self._prefixes.holds(found.run):  # the new run may be in its place
+            self._pool.copy_pages(found.run, run, found.num_pages)
+            num_shared = found.num_pages * self._pool.page_size
+        ticket.num_computed = num_shared
+        if ticket.num_shared is None:
+            ticket.num_shared = num_shared
+        return run
+
+    def computed(self, ticket: Ticket) -> None:
+        """Note that a pass has computed what it was given to compute of a request's prompt."""
+        num_pages = ticket.num_computed // self._pool.page_size
+        if ticket.run is not None and num_pages >= len(ticket.page_hashes):
+            self._prefixes.computed(ticket.run, ticket.page_hashes)
