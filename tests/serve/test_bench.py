@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ ANSWER = ScriptedEngine(DOCUMENT).answer()
 VLLM_KEYS = {
     *("duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput"),
     *("output_throughput", "total_token_throughput", "model_id", "num_prompts", "request_rate"),
+    *("backend", "label", "tokenizer_id", "burstiness", "request_goodput", "latencies"),
+    *("start_times", "generated_texts", "max_output_tokens_per_s", "max_concurrent_requests"),
     *("max_concurrency", "date", "failed", "input_lens", "output_lens", "ttfts", "itls", "errors"),
     *(
         f"{kind}_{name}_ms"
@@ -68,6 +71,28 @@ def test_the_result_has_vllm_s_keys_and_the_parallelism(
     assert f"{found['p99_itl_ms']:.2f}" in done.output
 
 
+def test_peaks_are_those_of_one_second() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 12}
+    replies = [
+        TimedReply("abc", [0.5, 0.6, 1.2], usage, sent_s=100.0),  # tokens at 0.5, 0.6 and 1.2
+        TimedReply("ab", [0.1, 0.2], usage, sent_s=101.5),  # at 1.6 and 1.7
+        TimedReply(error="500: no", sent_s=100.0),
+    ]
+    found = figures(LoadSettings(num_prompts=3), Load("m", replies, 2.0))
+    assert found["max_output_tokens_per_s"] == 4 + 12
+    assert found["max_concurrent_requests"] == 2
+    assert found["start_times"] == [100.0, 101.5]
+    assert found["latencies"] == [1.2, 0.2]
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gaps_have_the_mean_of_the_rate_and_the_spread_of_the_burstiness(burstiness: float) -> None:
+    settings, random = LoadSettings(request_rate=5.0, burstiness=burstiness), Random(0)
+    gaps_s = [settings.gap_s(random) for _ in range(20_000)]
+    assert np.mean(gaps_s) == pytest.approx(0.2, rel=0.05)
+    assert np.std(gaps_s) / np.mean(gaps_s) == pytest.approx(burstiness**-0.5, rel=0.05)
+
+
 def test_prompts_of_a_file_are_repeated(url: str, tmp_path: Path) -> None:
     file, result = tmp_path / "prompts.jsonl", tmp_path / "result.json"
     file.write_text('{"prompt": "one"}\n{"prompt": "one two three"}\n', encoding="utf-8")
@@ -102,6 +127,7 @@ def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
         (["--dataset-name", "custom"], KEY, UsageError, "--dataset-path"),
         (["--request-rate", "0"], KEY, UsageError, "--request-rate"),
         (["--request-rate", "nan"], KEY, UsageError, "--request-rate"),
+        (["--burstiness", "0"], KEY, UsageError, "--burstiness"),
     ],
 )
 def test_what_cannot_be_measured_is_an_error(

@@ -83,6 +83,7 @@ def serve(
     result_filename: Annotated[
         Path | None, option("--result-filename", metavar="FILE.json", help="Save the result here.")
     ] = None,
+    burstiness: Annotated[float, typer.Option("--burstiness", hidden=True)] = 1.0,
     save_result: Annotated[bool, typer.Option("--save-result", hidden=True)] = False,
     seed: Annotated[int, typer.Option("--seed", hidden=True)] = 0,
 ) -> None:
@@ -90,7 +91,7 @@ def serve(
 
     Any OpenAI-compatible server will do. The result file has the keys of vLLM's benchmark, and the
     parallelism of the answers if the server is ours. OPENAI_API_KEY is the key of the server.
-    --save-result without a file name makes one up.
+    --save-result without a file name makes one up; --burstiness below 1 makes gaps less even.
     """
     from pasta_lm.cli.terminal import write_text
     from pasta_lm.evaluate.serving import LoadSettings
@@ -100,6 +101,7 @@ def serve(
         dataset_path=dataset_path,
         num_prompts=num_prompts,
         request_rate=request_rate,
+        burstiness=burstiness,
         max_concurrency=max_concurrency,
         random_input_len=random_input_len,
         random_output_len=random_output_len,

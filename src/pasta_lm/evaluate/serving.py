@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +22,7 @@ from pasta_lm.errors import InputError, MissingFileError, RemoteError, UsageErro
 from pasta_lm.remote.timed import TimedClient, TimedReply
 
 CHAT = "/v1/chat/completions"
+BACKEND = "openai-chat"
 RANDOM, CUSTOM = "random", "custom"
 DATASETS = (RANDOM, CUSTOM)
 WORDS = (
@@ -37,7 +39,8 @@ class LoadSettings:
     dataset_name: str = RANDOM
     dataset_path: Path | None = None
     num_prompts: int = 1000
-    request_rate: float = inf  # requests a second, with exponential gaps; inf: all at once
+    request_rate: float = inf  # requests a second; inf: all at once
+    burstiness: float = 1.0  # shape of the gamma distribution of the gaps; 1: a Poisson process
     max_concurrency: int | None = None
     random_input_len: int = 1024  # words of a random prompt; the server counts its tokens
     random_output_len: int = 128  # tokens of each answer; a random prompt gets all of them
@@ -50,8 +53,9 @@ class LoadSettings:
             raise UsageError(f"unknown dataset {self.dataset_name!r}", hint=f"one of {names}")
         if (self.dataset_name == CUSTOM) != (self.dataset_path is not None):
             raise UsageError("--dataset-path goes with --dataset-name custom, and only with it")
-        if not self.request_rate > 0:
-            raise UsageError(f"--request-rate is {self.request_rate}, but must be above 0")
+        for flag, value in (("request-rate", self.request_rate), ("burstiness", self.burstiness)):
+            if not value > 0:
+                raise UsageError(f"--{flag} is {value}, but must be above 0")
 
     def bodies(self) -> list[dict[str, Any]]:
         """Return the request for each prompt, without the model.
@@ -66,6 +70,12 @@ class LoadSettings:
             {"messages": [{"role": "user", "content": prompt}], **more}
             for prompt in self._prompts()
         ]
+
+    def gap_s(self, random: Random) -> float:
+        """Draw the time between two requests, in seconds; its mean is 1 / ``request_rate``."""
+        if self.request_rate == inf:
+            return 0.0
+        return random.gammavariate(self.burstiness, 1 / (self.request_rate * self.burstiness))
 
     def _prompts(self) -> Sequence[str]:
         if self.dataset_path is not None:
@@ -131,7 +141,7 @@ async def send(settings: LoadSettings, client: TimedClient, model: str | None = 
     due_s = 0.0
     for body in settings.bodies():
         tasks.append(asyncio.ensure_future(send_one(body)))
-        due_s += random.expovariate(settings.request_rate) if settings.request_rate < inf else 0.0
+        due_s += settings.gap_s(random)
         await asyncio.sleep(max(0.0, due_s - (time.perf_counter() - began)))
     replies = await asyncio.gather(*tasks)
     duration_s = time.perf_counter() - began
@@ -156,11 +166,15 @@ def figures(settings: LoadSettings, load: Load) -> dict[str, Any]:
     choices = [one for reply in done for one in reply.pasta.get("choices", ())]
     return {
         "date": time.strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": "openai-chat",
+        "endpoint_type": BACKEND,
+        "backend": BACKEND,
+        "label": BACKEND,
         "model_id": load.model,
+        "tokenizer_id": load.model,  # the server counts the tokens
         "dataset_name": settings.dataset_name,
         "num_prompts": settings.num_prompts,
         "request_rate": "inf" if settings.request_rate == inf else settings.request_rate,
+        "burstiness": settings.burstiness,
         "max_concurrency": settings.max_concurrency,
         "duration": load.duration_s,
         "completed": len(done),
@@ -168,8 +182,10 @@ def figures(settings: LoadSettings, load: Load) -> dict[str, Any]:
         "total_input_tokens": sum(inputs),
         "total_output_tokens": sum(outputs),
         "request_throughput": len(done) / load.duration_s,
+        "request_goodput": None,  # no limits are given that an answer could keep
         "output_throughput": sum(outputs) / load.duration_s,
         "total_token_throughput": (sum(inputs) + sum(outputs)) / load.duration_s,
+        **_peaks(done, outputs),
         **{key: value for name, values in times_s.items() for key, value in _ms(name, values)},
         "parallelism": _mean([one["parallelism"] for one in choices]),
         "critical_path_tokens": _mean([one["critical_path_tokens"] for one in choices]),
@@ -177,8 +193,30 @@ def figures(settings: LoadSettings, load: Load) -> dict[str, Any]:
         "output_lens": outputs,
         "ttfts": times_s["ttft"],
         "itls": gaps,
+        "latencies": times_s["e2el"],
+        "start_times": [reply.sent_s for reply in done],
+        "generated_texts": [reply.text for reply in done],
         "parallelisms": [one["parallelism"] for one in choices],
         "errors": [reply.error or "" for reply in load.replies],
+    }
+
+
+def _peaks(done: Sequence[TimedReply], outputs: Sequence[int]) -> dict[str, float]:
+    """Return the most tokens and the most running requests of one second, counted from the first.
+
+    The tokens of an answer are spread evenly over its pieces of text.
+    """
+    first_s = min((reply.sent_s for reply in done), default=0.0)
+    tokens: defaultdict[int, float] = defaultdict(float)
+    running: Counter[int] = Counter()
+    for reply, num_tokens in zip(done, outputs, strict=True):
+        sent_s = reply.sent_s - first_s
+        for text_s in reply.text_s:
+            tokens[int(sent_s + text_s)] += num_tokens / len(reply.text_s)
+        running.update(range(int(sent_s), int(sent_s + reply.text_s[-1]) + 1))
+    return {
+        "max_output_tokens_per_s": float(max(tokens.values(), default=0)),
+        "max_concurrent_requests": max(running.values(), default=0),
     }
 
 

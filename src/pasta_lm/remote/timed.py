@@ -29,6 +29,7 @@ class TimedReply:
     usage: Mapping[str, int] = field(default_factory=dict)
     pasta: Mapping[str, Any] = field(default_factory=dict)  # our own figures, of our own server
     error: str | None = None  # None: the stream came to its end
+    sent_s: float = 0.0  # by the clock of ``time.perf_counter``
 
 
 class TimedClient:
@@ -72,8 +73,8 @@ class TimedClient:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> TimedReply:
         """Send a request and read its stream to the end; what goes wrong is its ``error``."""
-        reply = TimedReply()
         began = time.perf_counter()
+        reply = TimedReply(sent_s=began)
         try:
             async with self._http.stream("POST", path, json=dict(body)) as answer:
                 if answer.status_code != httpx.codes.OK:
