@@ -2,8 +2,7 @@
 
 Training uses the definitions of decoding: ``interpreter.placement`` gives visibility and
 positions, the vocabulary gives the ids of the tags. Tokens are stored in the order of the written
-form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought;
-``decisions_of`` says which labels decide the structure of an answer.
+form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought.
 
 Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training;
 Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no model.
@@ -11,11 +10,11 @@ Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no mo
 
 from __future__ import annotations
 
-import unicodedata
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pasta_lm.data.decisions import decisions_of
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Start
@@ -114,43 +113,6 @@ def encode_example(
         return replace(plain, decisions=array("i", slots))
     writer = _BlocksWriter(prompt, vocabulary, eos_id, strategy, form, join)
     return writer.write(record.id, encoded)
-
-
-def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
-    """Return which labels of main are decisions about structure, the end-of-text as the last one.
-
-    A decision is a tag, a topic or the end-of-text; text that main writes while a block is pending;
-    and a token at a boundary, where one of these could have stood: the first of a line, and white
-    space after punctuation other than a comma. Other text of main, and all text of blocks, is none.
-
-    Our own definition: a small model's losses against its sequential baseline were decisions of
-    main, which ended early or promised an item twice (``docs/training.md``).
-
-    Args:
-        main: What main decodes, without the end-of-text: text, promises, syncs.
-        vocabulary: With tag pieces if main has tags.
-
-    Returns:
-        One flag for each token of main, and one for the end-of-text.
-    """
-    found: list[bool] = []
-    is_pending, before = False, "\n"
-    for token in main:
-        lexeme, text = vocabulary.id_to_lexeme(token), vocabulary.token_text(token)
-        found.append(is_pending or lexeme is not None or _is_boundary(before, text))
-        if lexeme is not None:
-            is_pending = lexeme.kind is not LexemeKind.SYNC
-        before = text or "\n"  # a tag has no text; what follows a sync begins a part
-    return [*found, True]
-
-
-def _is_boundary(before: str, text: str) -> bool:
-    """Return whether a promise could have stood between two tokens of text."""
-    if before.rstrip(" ").endswith("\n"):
-        return True
-    mark = before[-1]
-    is_mark = mark != "," and unicodedata.category(mark).startswith("P")
-    return is_mark and text[:1].isspace()
 
 
 def encode_points(
