@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 CORE = ("language", "interpreter", "engines", "strategies")
 
 MAX_LINES = 43_500
-MAX_CORE_LINES = 12_000
+MAX_CORE_LINES = 12_500
 MAX_FILES = 250
 MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL = 5

@@ -24,6 +24,12 @@ RESPONSE = (
 ROW = {"id": "x", "messages": [{"role": "user", "content": "Count."}], "response": RESPONSE}
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what passes cost be kept here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
     file = tmp_path / "answers.jsonl"
@@ -42,11 +48,12 @@ def test_both_strategies_decode_every_load(
     assert (found["kind"], found["num_answers"], found["rate"]) == ("replayed", 1, None)
     assert [load["requests"] for load in found["loads"]] == [1, 5]
     for load in found["loads"]:
-        for name in ("sequential", "pasta"):
+        for name in ("sequential", "pasta", "pasta, when it pays"):
             assert load[name]["tokens_per_s"] > 0
             latency = load[name]["latency_s"]
             assert latency["p50"] <= latency["p90"] <= latency["p99"] <= load[name]["wall_s"]
         assert load["speedup"] > 0
+        assert load["speedup_when_it_pays"] > 0
         assert load["pasta"]["forward_passes"] < load["sequential"]["forward_passes"]
 
 
@@ -56,6 +63,7 @@ def test_the_table_names_the_conditions(pasta: Pasta, answers: Path, untaught_fo
     assert (result.code, result.err) == (0, "")
     assert "2 sequential" in result.out
     assert "2 pasta" in result.out
+    assert "2 pasta, when it pays" in result.out
     assert "replayed: " in result.out
 
 

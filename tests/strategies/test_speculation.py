@@ -11,7 +11,7 @@ import pytest
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.drafting import DraftModel
 from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.errors import UsageError
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
 from tests.models import build, load, loaded
@@ -156,13 +156,12 @@ def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
         assert said(found) == said(alone)
 
 
-def test_guesses_are_refused_where_threads_share_a_cache() -> None:
-    for given in (
-        Request(prompt=PROMPT, guess=PromptLookup()),
-        request(PROMPT, replace(GREEDY, n=2), PromptLookup(), LOOKUP),
-    ):
-        with pytest.raises(RequestError, match="single thread"):
-            engine().submit(given)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_samples_of_one_prompt_may_be_guessed_together(temperature: float) -> None:
+    params = replace(GREEDY, temperature=temperature, n=3)
+    alone = engine().generate([sequential.request(PROMPT, params)])[0]
+    found = engine().generate([request(PROMPT, params, PromptLookup(), LOOKUP)])[0]
+    assert [said(one) for one in found] == [said(one) for one in alone]
 
 
 # --- a draft model

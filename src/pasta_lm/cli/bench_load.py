@@ -87,10 +87,12 @@ def load(
 def _print(found: Mapping[str, Any]) -> None:
     rows = []
     for one in found["loads"]:
-        for name in ("sequential", "pasta"):
+        for name in ("sequential", "pasta", "pasta, when it pays"):
             figures = one[name]
             latency = [number(figures["latency_s"][key]) for key in ("p50", "p90", "p99")]
-            speedup = number(one["speedup"]) if name == "pasta" else ""
+            speedup = {"sequential": "", "pasta": number(one["speedup"])}.get(
+                name, number(one["speedup_when_it_pays"])
+            )
             rate = number(figures["tokens_per_s"], 1)
             rows.append([f"{one['requests']} {name}", rate, *latency, speedup])
     header = ["requests", "tokens/s", "p50, s", "p90, s", "p99, s", "speedup of p50"]

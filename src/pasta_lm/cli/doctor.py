@@ -40,6 +40,8 @@ class BuiltinReport:
     num_threads: int
     parallelism: float
     wall_s: float
+    step_ms: dict[str, float]
+    """Milliseconds of a pass by its rows: what decides with --fork when-it-pays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ def _builtin() -> BuiltinReport | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.engines.torch.forking import step_costs
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import EXAMPLE, Pasta
 
@@ -160,6 +163,9 @@ def _builtin() -> BuiltinReport | None:
         num_threads=len(answer.trace.threads),
         parallelism=round(answer.trace.parallelism, 3),
         wall_s=round(answer.trace.wall_s, 3),
+        step_ms={
+            str(rows): round(cost, 2) for rows, cost in step_costs(model.engine.loaded).step_ms
+        },
     )
 
 
@@ -186,7 +192,15 @@ def _health(found: Diagnosis) -> Rows:
         *(("device", device) for device in found.devices),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
         ("built-in model", _builtin_row(found.builtin_model)),
+        *_cost_rows(found.builtin_model),
     ]
+
+
+def _cost_rows(found: BuiltinReport | None) -> Rows:
+    if found is None:
+        return []
+    costs = ", ".join(f"{rows} {cost:.0f}" for rows, cost in found.step_ms.items())
+    return [("its passes", f"milliseconds by rows: {costs}")]
 
 
 def _builtin_row(found: BuiltinReport | None) -> str:

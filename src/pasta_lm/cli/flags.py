@@ -157,9 +157,9 @@ def require_draft(draft: str | None, strategies: Iterable[str]) -> None:
     Raises:
         UsageError: only one of the two was given.
     """
-    from pasta_lm.strategies.speculation import DRAFT
+    from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
 
-    if (draft is not None) is not (DRAFT in strategies):
+    if (draft is not None) is not bool({DRAFT, PASTA_DRAFT} & set(strategies)):
         raise UsageError(f"--draft and the strategy {DRAFT} go together", hint="give both, or none")
 
 

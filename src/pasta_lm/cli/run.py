@@ -54,7 +54,8 @@ def run(
         option(
             "--strategy",
             metavar="NAME",
-            help="pasta, sequential, apar, sot, sot-router, prompt-lookup or draft-model.",
+            help="pasta, sequential, apar, sot, sot-router, prompt-lookup, draft-model, or "
+            "pasta-prompt-lookup, pasta-draft-model.",
         ),
     ] = "pasta",
     draft: Draft = None,
@@ -65,6 +66,14 @@ def run(
         ),
     ] = 1024,
     max_threads: MaxThreads = None,
+    fork: Annotated[
+        str,
+        option(
+            "--fork",
+            metavar="RULE",
+            help="always, or when-it-pays: blocks one after the other where that is faster.",
+        ),
+    ] = "always",
     temperature: Annotated[
         float,
         option("--temperature", metavar="T", help="0 is greedy decoding."),
@@ -99,17 +108,19 @@ def run(
     """
     from pasta_lm.cli.terminal import silence_libraries, write_text
     from pasta_lm.engines.builtin import BUILTIN
-    from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.engines.request import FORK_RULES, SamplingParams
     from pasta_lm.errors import UsageError
     from pasta_lm.strategies.model import POSITIONS, STRATEGIES, Pasta
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
+    require_one_of("--fork", fork, FORK_RULES)
     require_draft(draft, [strategy])
     require_one_of("--positions", positions, POSITIONS)
     params = SamplingParams(
         max_tokens=max_tokens,
         max_threads=max_threads,
+        fork=fork,  # type: ignore[arg-type]  # checked above
         temperature=temperature,
         top_p=top_p,
         seed=seed,

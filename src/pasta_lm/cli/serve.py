@@ -125,7 +125,7 @@ def _local(
         cache_memory=recipe.cache_memory,
         shares_prefixes=recipe.shares_prefixes,
     )
-    return TorchBackend(loaded, str(model or BUILTIN))
+    return TorchBackend(loaded, str(model or BUILTIN), fork=recipe.fork)
 
 
 def _served(source: str, engine: str, dialect: str | None, *, allow_inexact: bool) -> Backend:

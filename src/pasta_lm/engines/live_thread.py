@@ -1,7 +1,7 @@
 """The threads of a running response, and what an engine keeps beside them between two passes.
 
-``Tokens`` is the interface to token ids. ``Guesses`` and ``Expander`` extend a response whose
-request asks for them: guessed tokens, and threads that begin when main has ended.
+``Tokens`` is the interface to token ids. ``Expander`` extends a response whose request asks for it:
+threads that begin when main has ended.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from pasta_lm.engines.request import Expansion, Guess, Start
+from pasta_lm.engines.request import Expansion, Start
 from pasta_lm.engines.text_stream import StopWatch
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
-from pasta_lm.interpreter.placement import Placement, Placer
+from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.lexer import Lexeme
 
@@ -68,6 +68,7 @@ class LiveThread:
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
     seen: set[int] = field(default_factory=set)  # ids that a repetition penalty counts
+    is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
     @property
     def feeds_next(self) -> bool:
@@ -83,48 +84,6 @@ class LiveThread:
     def decodes(self) -> bool:
         """Return whether it decodes a token after the pass."""
         return self.thread.state is ThreadState.RUNNING
-
-
-@dataclass(slots=True)
-class Guesses:
-    """Guessed tokens of a response's only thread, fed and checked in one pass."""
-
-    guess: Guess
-    placer: Placer
-    unchecked: list[Placement] = field(default_factory=list)
-
-    def propose(self, live: LiveThread, interpreter: Interpreter) -> None:
-        """Guess the tokens behind the thread's next one, as far as it may still decode."""
-        assert live.next_token is not None
-        thread, limits = live.thread, interpreter.limits
-        ids = [entry.token for entry in self.placer.entries.items]
-        room = limits.max_tokens - thread.num_tokens
-        if limits.max_position is not None:
-            room = min(room, limits.max_position - thread.position)
-        live.guesses = tuple(self.guess([*ids, live.next_token]))[: max(0, room)]
-
-    def feed(self, live: LiveThread) -> None:
-        """Place the guesses behind the token that was just placed."""
-        feed, thread = self.placer.feed, live.thread
-        self.unchecked = [feed(thread, token, is_same_pass=True) for token in live.guesses]
-
-    def confirm(self, live: LiveThread, number: int) -> Placement | None:
-        """Return where the decoded token was fed already, or None if it was not guessed.
-
-        It is compared with one guess, counted from 1; all guesses before that one must be right.
-        """
-        num_right = len(live.guesses) - len(self.unchecked)
-        if num_right != number - 1 or live.next_token != live.guesses[number - 1]:
-            return None
-        live.next_token = None
-        return self.unchecked.pop(0)
-
-    def take_back(self, live: LiveThread) -> int:
-        """Remove the entries of wrong guesses and return their number."""
-        num_wrong = len(self.unchecked)
-        self.placer.take_back(live.thread, num_wrong)
-        live.guesses, self.unchecked = (), []
-        return num_wrong
 
 
 class Expander:

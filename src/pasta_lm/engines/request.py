@@ -27,6 +27,8 @@ Guess = Callable[[Sequence[int]], Sequence[int]]
 
 
 SampledTokens = Literal["all", "structure"]
+ForkRule = Literal["always", "when-it-pays"]
+FORK_RULES: tuple[ForkRule, ...] = ("always", "when-it-pays")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed
     repetition_penalty: float = 1.0  # counts what the thread sees, never tag pieces
     max_threads: int | None = None  # threads that decode in the same step
+    fork: ForkRule = "always"  # when-it-pays: blocks one after the other where that is faster
     max_blocks: int = 64
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
@@ -58,6 +61,7 @@ class SamplingParams:
             "n": (self.n >= 1, "at least 1"),
             "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0"),
+            "fork": (self.fork in FORK_RULES, f"one of {', '.join(FORK_RULES)}"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
         }
         for name, (is_fine, rule) in rules.items():
@@ -108,8 +112,8 @@ class Request:
     form: Form = Form.MAIN  # the table of what main may say: MAIN, or FORKED for APAR
     expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
     guess: Guess | None = None
-    """Guesses of main's next tokens: right ones are decoded in one pass. Only for one thread
-    and one sample; the tokens are the same as without."""
+    """Guesses of each thread's next tokens: right ones are decoded in one pass. The tokens are the
+    same as without. Nothing is guessed where ``max_threads`` can defer a block."""
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, Guesses, LiveThread, Special, Tokens
+from pasta_lm.engines.guesses import Guesses
+from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, LiveThread, Special, Tokens
+from pasta_lm.engines.pace import Pace
 from pasta_lm.engines.recorder import Recorder
 from pasta_lm.engines.request import (
     Answer,
@@ -41,7 +43,7 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
-from pasta_lm.interpreter.placement import Placer
+from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
@@ -85,7 +87,12 @@ class Response:
         self._counts_seen = request.params.repetition_penalty != 1.0
         self._seen_at_fork: dict[int, set[int]] = {}
         self._seen_at_end: dict[int, set[int]] = {}
-        self._guesses = None if request.guess is None else Guesses(request.guess, self.placer)
+        is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
+        is_alone = not request.forks and request.expansion is None
+        self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
+        self._guesses: Guesses | None = None
+        if request.guess is not None and self._pace.can_vary:
+            self._guesses = Guesses(request.guess, self.placer, self._pace, self._is_text)
         self._expander: Expander | None = None
         if request.expansion is not None:
             self._expander = Expander(request.expansion, self.interpreter, self.placer)
@@ -120,12 +127,46 @@ class Response:
 
     # Feeding
 
-    def threads_to_feed(self) -> list[LiveThread]:
-        """Return the threads that feed in the coming pass: by birth, then those at a sync."""
+    def threads_to_feed(self, width: int | None = None) -> list[LiveThread]:
+        """Return the threads that feed in the coming pass: by birth, then those at a sync.
+
+        ``width`` bounds the threads that decode in it: the first ones in reading order, as far as
+        that changes no token. None: all.
+        """
         threads = [live for live in self.live.values() if live.feeds_next]
-        if threads and self._guesses is not None:
-            self._guesses.propose(threads[0], self.interpreter)
+        for live in threads:
+            live.is_held = False
+        if width is not None or self._guesses is not None:
+            self._hold(threads, width)
+            threads = [live for live in threads if not live.is_held]
+        if self._guesses is not None:
+            room = self.interpreter.limits.max_tokens - self.interpreter.num_tokens
+            self._guesses.propose(threads, self.interpreter.limits, room)
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
+
+    def lengths_left(self) -> list[int]:
+        """Return how many tokens each thread that decodes has left, as far as promised."""
+        if not self.request.forks or not self._pace.can_vary:
+            return []
+        running = [live.thread for live in self.live.values() if live.decodes]
+        promised = ((thread.units or 1) * TOKENS_PER_UNIT - thread.num_tokens for thread in running)
+        return [max(1, left) for left in promised]
+
+    def _hold(self, threads: Sequence[LiveThread], width: int | None) -> None:
+        """Hold threads back: beyond the width, or all that are ahead if the limit may be near."""
+        running = [live for live in threads if live.decodes]
+        if any(self._pace.room(live.thread) < 0 for live in running):
+            slowest = self._pace.slowest([live.thread for live in running])
+            held = [live for live in running if live.thread not in slowest]
+        else:
+            # A promise's end goes first, because its thread begins behind it.
+            running.sort(key=lambda live: (live.promised is None, live.thread.reading_key))
+            held = running[width:] if width is not None else []
+        for live in held:
+            live.is_held = True
+
+    def _is_text(self, token: int) -> bool:
+        return token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
 
     def max_to_feed(self, live: LiveThread) -> int:
         """Return how many entries a thread feeds in the coming pass at most."""
@@ -150,10 +191,17 @@ class Response:
             self.trace.num_recomputed = self.placer.num_recomputed
         for one in (*placements, placement):
             self.recorder.fed(thread, one, step=self._step)
+        if live.joined is None:
+            self._pace.fed(thread)
+        else:
+            self._pace.synced(thread, live.joined)
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
+
+    def feed_guesses(self) -> None:
+        """Place the guesses of all threads, after everything else of the request's pass."""
         if self._guesses is not None:
-            self._guesses.feed(live)
+            self._guesses.feed()
 
     def passed(self, t_s: float) -> None:
         """Record the end of the pass; forget threads that have fed their last token."""
@@ -164,18 +212,24 @@ class Response:
             if live.thread.is_alive or live.feeds_next
         }
 
+    def guessed_slots(self, live: LiveThread) -> list[int]:
+        """Return where the guesses of a thread stand in this pass."""
+        return [] if self._guesses is None else self._guesses.slots(live)
+
     # Decoding
 
     def threads_to_decode(self) -> list[LiveThread]:
         """Return the threads that decode a token, in reading order: limits favour the first."""
-        threads = [live for live in self.live.values() if live.decodes]
+        threads = [live for live in self.live.values() if live.decodes and not live.is_held]
         return sorted(threads, key=lambda live: live.thread.reading_key)
 
-    def legal(self, live: LiveThread) -> Legal:
-        """Return the tokens that may be sampled for a thread."""
+    def legal(self, live: LiveThread, ahead: int = 0) -> Legal:
+        """Return the tokens that may be sampled for a thread, or ``ahead`` words of text later."""
         if not self.request.forks:
             return PLAIN_TEXT
-        return self.interpreter.legal(live.thread) if self.request.params.mask else EVERYTHING
+        if not self.request.params.mask:
+            return EVERYTHING
+        return self.interpreter.legal(live.thread, ahead)
 
     def take(
         self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
@@ -226,6 +280,8 @@ class Response:
             thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced
         )
         live.next_token = token
+        if self._guesses is not None:
+            self._guesses.decoded(thread, token)
         if self._counts_seen and lexeme is None:
             live.seen.add(token)
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
@@ -247,17 +303,16 @@ class Response:
             self.events.append(TextDelta(self.sample, live.thread.id, text))
 
     def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the token just taken is a guess that was fed already; record it as fed."""
-        placement = None if self._guesses is None else self._guesses.confirm(live, number)
-        if placement is not None:
-            self.recorder.fed(live.thread, placement, step=self._step)
-        return placement is not None
+        """Return whether the token just taken is a guess that was fed already."""
+        return self._guesses is not None and self._guesses.confirm(live, number)
 
-    def take_back(self) -> int:
-        """Remove the wrong guesses of this pass and return their number."""
-        if self._guesses is None:
-            return 0
-        return sum(self._guesses.take_back(live) for live in self.live.values())
+    def settle(self) -> list[tuple[Thread, Placement]]:
+        """Return the threads and places of the guesses of this pass that were right."""
+        return [] if self._guesses is None else self._guesses.settle()
+
+    def keep_guess(self, thread: Thread, placement: Placement) -> None:
+        """Record a right guess as fed, in the slot that it has now."""
+        self.recorder.fed(thread, placement, step=self._step)
 
     # Commands of the interpreter
 
@@ -281,6 +336,7 @@ class Response:
         self.recorder.thread_started(child)
         parent = self.live[child.parent.id]
         parent.promised = child
+        self._pace.clock(child)  # it stands where its parent stands now
         if child.state is ThreadState.DEFERRED:
             self.events.append(Deferred(self.sample, child.id, child.parent.id))
         if self._forced is not None:
@@ -303,6 +359,8 @@ class Response:
         )
         texts = [""] * (len(prefix) - 1) + ["" if start is None else start.text]
         for token, text in zip(prefix, texts, strict=True):
+            if self._guesses is not None:
+                self._guesses.decoded(child, token)
             self.recorder.decoded(
                 child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True
             )
@@ -311,6 +369,8 @@ class Response:
 
     def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:
         live.joined = joined
+        if self._guesses is not None:
+            self._guesses.joined(live.thread, joined)
         live.seen.update(*(self._seen_at_end.pop(other.id, ()) for other in joined))
         ids = tuple(other.id for other in joined)
         self.events.append(Synced(self.sample, live.thread.id, ids))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
 from random import Random
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pasta_lm.engines.torch.engine import TorchEngine
     from pasta_lm.engines.torch.loading import LoadedModel
 
-STRATEGIES = (sequential.NAME, pasta.NAME)
+WHEN_IT_PAYS = "pasta, when it pays"
+STRATEGIES = (sequential.NAME, pasta.NAME, WHEN_IT_PAYS)
 MIN_BLOCKS = 2
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -116,6 +117,7 @@ def measure_load(
         RequestError: an answer is longer than the model's context or the pool.
     """
     from pasta_lm.engines.torch.engine import TorchEngine
+    from pasta_lm.engines.torch.forking import step_costs
     from pasta_lm.engines.torch.loading import with_pieces
     from pasta_lm.engines.torch.timing import describe_run
 
@@ -124,7 +126,8 @@ def measure_load(
     chosen = [one for one in records if len(one.document.blocks) >= MIN_BLOCKS]
     if not chosen:
         raise UsageError("no answer has two blocks or more", hint="name other annotated answers")
-    engine = TorchEngine(loaded, pool_tokens=settings.pool_tokens)
+    costs = step_costs(loaded)
+    engine = TorchEngine(loaded, pool_tokens=settings.pool_tokens, costs=costs)
     requests = {name: _requests(loaded, chosen, name, settings) for name in STRATEGIES}
     for name in STRATEGIES:  # first passes allocate and compile
         decode(engine, requests[name][:1], [0.0])
@@ -132,6 +135,7 @@ def measure_load(
     return {
         **describe_run(loaded),
         "rate": None if settings.rate == inf else settings.rate,
+        "step_ms": dict(costs.step_ms),
         "num_answers": len(requests[pasta.NAME]),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loads": loads,
@@ -153,8 +157,9 @@ def _loads(
             num_done += 1
             if progress is not None:
                 progress(num_done, len(settings.requests) * len(STRATEGIES))
-        one, many = (found[name]["latency_s"]["p50"] for name in STRATEGIES)
+        one, many, paid = (found[name]["latency_s"]["p50"] for name in STRATEGIES)
         found["speedup"] = round(speed.realised_speedup(one, many), 4)
+        found["speedup_when_it_pays"] = round(speed.realised_speedup(one, paid), 4)
         loads.append(found)
     return loads
 
@@ -171,7 +176,10 @@ def _requests(
         else:
             join = loaded.join_with(loaded.positions)
             one = pasta.replay(prompt, document, vocabulary, params, loaded.positions, join)
-        found.append(bounded(one, settings.max_threads))
+        one = bounded(one, settings.max_threads)
+        if strategy == WHEN_IT_PAYS:
+            one = replace(one, params=replace(one.params, fork="when-it-pays"))
+        found.append(one)
     return found
 
 

@@ -68,6 +68,10 @@ class Entries:
         """Forget the entries from this slot on."""
         del self.items[num_entries:]
 
+    def keep(self, first: int, slots: Sequence[int]) -> None:
+        """Of the entries from a slot on, keep those in these slots; they move up in their order."""
+        self.items[first:] = [self.items[slot] for slot in slots]
+
     def is_visible(self, query_slot: int, slot: int) -> bool:
         """Return whether the query in one slot saw the entry in another when it was fed."""
         row, owner = self.items[query_slot].row, self.items[slot].owner

@@ -69,16 +69,17 @@ class Interpreter:
 
     # Legal tokens
 
-    def legal(self, thread: Thread) -> Legal:
-        """Return the tokens that the thread may decode next."""
+    def legal(self, thread: Thread, ahead: int = 0) -> Legal:
+        """Return the tokens that the thread may decode next, or ``ahead`` words of text later."""
         if thread.in_topic:
+            assert ahead == 0
             return self._legal_in_topic(thread)
         kinds = set(thread.parser.legal()) - {LexemeKind.ASYNC_OPEN}
         if not thread.unjoined:
             kinds.discard(LexemeKind.SYNC)
-        if not self._may_promise(thread):
+        if not self._may_promise(thread, ahead):
             kinds.discard(LexemeKind.PROMISE_OPEN)
-        if thread.num_tokens == 1 and not thread.is_main:  # only <async> so far
+        if thread.num_tokens + ahead == 1 and not thread.is_main:  # only <async> so far
             kinds.discard(LexemeKind.ASYNC_CLOSE)
         return Legal(frozenset(kinds), thread.is_main, 0)
 
@@ -94,12 +95,12 @@ class Interpreter:
         needs_text = is_last and not thread.has_topic_text
         return Legal(frozenset(kinds), False, max(1, units), in_topic=True, needs_text=needs_text)
 
-    def _may_promise(self, thread: Thread) -> bool:
+    def _may_promise(self, thread: Thread, ahead: int) -> bool:
         if self._form is Form.FORKED and thread.content and isinstance(thread.content[-1], Thread):
             return False  # APAR: no fork right behind a fork
         if len(self.threads) > self.limits.max_blocks or len(thread.path) >= self.limits.max_depth:
             return False
-        farthest = thread.position + self.limits.max_topic_tokens + 3
+        farthest = thread.position + ahead + self.limits.max_topic_tokens + 3
         return self.limits.largest_units(farthest) >= 1
 
     def forced(self, thread: Thread) -> Lexeme | None:

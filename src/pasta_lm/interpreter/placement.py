@@ -88,15 +88,18 @@ class Placer:
             )
         return placement
 
-    def take_back(self, thread: Thread, num_tokens: int) -> None:
-        """Forget the last entries: a thread's tokens that were guessed wrong.
+    def guess(self, thread: Thread, tokens: Sequence[int]) -> list[Placement]:
+        """Place guesses behind the token that a thread has just fed; the thread does not move.
 
-        They are the last entries: no other thread has fed anything since.
+        All tokens of the pass that are no guesses are placed before. The guesses that are right
+        are ``confirmed`` one by one; then ``Entries.keep`` removes the others.
         """
-        first = len(self.entries) - num_tokens
-        assert all(entry.owner == thread.owner for entry in self.entries.items[first:])
-        self.entries.truncate(first)
-        thread.position -= num_tokens
+        assert thread.row is not None
+        placements = []
+        for position, token in enumerate(tokens, start=thread.position):
+            entry = Entry(token, thread.owner, position, thread.row, thread.epoch)
+            placements.append(Placement(self.entries.append(entry), position, thread.depth))
+        return placements
 
     def start(self, thread: Thread, num_seen: int | None) -> None:
         """Let a thread that no promise forked begin, once its parent has fed its last token.

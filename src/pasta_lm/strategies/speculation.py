@@ -1,7 +1,8 @@
-"""Speculative decoding of the sequential answer: several guessed tokens are checked in one pass.
+"""Speculative decoding: several guessed tokens of each thread are checked in one pass.
 
-The tokens are those of the sequential strategy; wrong guesses are removed from the cache. Prompt
-lookup finds an earlier occurrence of the last few tokens, and guesses the tokens that followed it.
+The tokens are those of the strategy without guesses, sequential or PASTA; wrong guesses are removed
+from the cache. Prompt lookup finds an earlier occurrence of the last few tokens, and guesses the
+tokens that followed it.
 The draft model is in ``engines/torch/drafting.py``.
 
 Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
@@ -17,6 +18,8 @@ from pasta_lm.strategies import sequential
 
 LOOKUP = "prompt-lookup"
 DRAFT = "draft-model"
+PASTA_LOOKUP = "pasta-prompt-lookup"
+PASTA_DRAFT = "pasta-draft-model"
 NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts (``benchmarks/guesses.py``)
 
 
@@ -39,6 +42,5 @@ class PromptLookup:
 
 
 def request(prompt: Sequence[int], params: SamplingParams, guess: Guess, strategy: str) -> Request:
-    """Return the request for a prompt of token ids; the engine refuses more than one sample."""
-    # Only one thread: wrong guesses are removed from the end of the cache, which must be theirs.
+    """Return the sequential request for a prompt of token ids, with guesses."""
     return replace(sequential.request(prompt, params), guess=guess, strategy=strategy)

@@ -25,6 +25,7 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.join import check_join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.language.parser import Form
 
 
 def check_request(request: Request, loaded: LoadedModel) -> None:
@@ -44,10 +45,10 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             hint="shorten the prompt",
         )
     _check_tokens(request, loaded.num_tokens)
-    if request.guess is not None and (request.forks or request.expansion or request.params.n > 1):
+    if request.guess is not None and (request.expansion or request.form is not Form.MAIN):
         raise RequestError(
-            "guesses are for a single thread, but the request forks or wants several samples",
-            hint="decode sequentially, one sample a request",
+            f"strategy {request.strategy!r} decodes no guesses",
+            hint="leave them out, or answer sequentially or with pasta",
         )
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
         raise RequestError(
@@ -112,11 +113,31 @@ class ActiveRequest:
     tensors: EntryTensors
     began_s: float
     run: Run | None = None  # the run that ``tensors`` describe
+    first_guess: int | None = None  # the slot of the first guess of the pass
 
     @property
     def is_finished(self) -> bool:
         """Return whether all its samples are complete."""
         return all(response.is_finished for response in self.responses)
+
+    def settle(self) -> list[tuple[int, int]] | None:
+        """Remove the wrong guesses of a pass, and let the right ones move up.
+
+        Returns:
+            The slots before and after of those that moved; None if there were no guesses.
+        """
+        first, self.first_guess = self.first_guess, None
+        if first is None:
+            return None
+        right = [(one, *pair) for one in self.responses for pair in one.settle()]
+        slots = sorted(placement.slot for _, _, placement in right)
+        self.entries.keep(first, slots)
+        now = {slot: index for index, slot in enumerate(slots, start=first)}
+        for response, thread, placement in right:
+            response.keep_guess(thread, replace(placement, slot=now[placement.slot]))
+        self.ticket.num_computed = len(self.entries)
+        self.tensors.truncate(first)
+        return [pair for pair in now.items() if pair[0] != pair[1]]
 
     @property
     def is_computed(self) -> bool:
@@ -169,6 +190,8 @@ class PassPlan:
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
     num_tokens: int = 0
+    running: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Threads that decode, by number of request and sample."""
     room: int = 0  # tokens that may still be computed for requests that do not decode yet
 
     def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:

@@ -29,6 +29,7 @@ from pasta_lm.engines.torch.active_request import (
     new_response,
 )
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
+from pasta_lm.engines.torch.forking import StepCosts, best_width, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
@@ -60,6 +61,7 @@ class TorchEngine:
         overcommit: bool = False,
         shares_prefixes: bool = False,
         captures: bool = True,
+        costs: StepCosts | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
         """Allocate the cache of a loaded model.
@@ -75,6 +77,8 @@ class TorchEngine:
                 are timed: a repeated one would take no time.
             captures: Run the model as a flat list of operations if its logits are the same; False
                 runs its modules, which starts at least a second sooner and decodes slower.
+            costs: What passes cost, for requests that fork when it pays; None: measured for the
+                first of them, once for each model and machine.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded
@@ -91,6 +95,7 @@ class TorchEngine:
         self._max_batch_tokens = max_batch_tokens
         own_chunk = CHUNK_TOKENS.get(loaded.device.type, CHUNK_TOKENS["cpu"])
         self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
+        self._costs = costs
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
@@ -123,6 +128,8 @@ class TorchEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
+        if request.params.fork == "when-it-pays" and self._costs is None:
+            self._costs = step_costs(self.loaded)
         if request.guess is not None:
             known = known_tokens(request.guess, self.loaded.num_tokens)
             request = replace(request, guess=known)
@@ -231,6 +238,12 @@ class TorchEngine:
         scheduled = [self._requests[ticket.arrival] for ticket in self.scheduler.schedule()]
         if any(active.is_computed for active in scheduled):
             plan.room = self._chunk_tokens
+        plan.running = {
+            (active.number, response.sample): len(response.threads_to_decode())
+            for active in scheduled
+            if active.is_computed
+            for response in active.responses
+        }
         for active in scheduled:
             if active.ticket.run is None:  # an older one took its pages
                 continue
@@ -266,7 +279,9 @@ class TorchEngine:
     def _plan_decoding(self, plan: PassPlan, active: ActiveRequest) -> None:
         """Let every thread of a request feed its next tokens, or none if pages are missing."""
         feeding = [
-            (response, live) for response in active.responses for live in response.threads_to_feed()
+            (response, live)
+            for response in active.responses
+            for live in response.threads_to_feed(self._width(plan, active.number, response))
         ]
         first = len(active.entries)
         num_new = sum(response.max_to_feed(live) for response, live in feeding)
@@ -280,16 +295,36 @@ class TorchEngine:
         index = {}
         for response, live in feeding:
             response.feed(live)
-            num_fed = plan.num_tokens + len(active.entries) - first
-            index[response.sample, live.thread.id] = num_fed - 1 - len(live.guesses)
+            index[response.sample, live.thread.id] = len(active.entries) - 1
+        num_placed = len(active.entries)
+        for response in active.responses:
+            response.feed_guesses()
+        if len(active.entries) > num_placed:
+            active.first_guess = num_placed
+        start = plan.num_tokens - first  # of the request's first slot in the pass
         for response in active.responses:
             for live in response.threads_to_decode():
-                start = index[response.sample, live.thread.id]
-                for num_guessed in range(len(live.guesses) + 1):
-                    plan.indices.append(start + num_guessed)
+                slots = [index[response.sample, live.thread.id], *response.guessed_slots(live)]
+                for num_guessed, slot in enumerate(slots):
+                    plan.indices.append(start + slot)
                     plan.rows.append(LogitsRow(active, response, live, num_guessed))
         plan.decoding.append(active)
         self._add(plan, active, first, len(active.entries))
+
+    def _width(self, plan: PassPlan, number: int, response: Response) -> int | None:
+        """Return how many threads of a response to feed, if it forks when it pays."""
+        if response.request.params.fork == "always":
+            return None
+        assert self._costs is not None
+        lengths = response.lengths_left()
+        if len(lengths) < 2:
+            return None
+        others = [rows for key, rows in plan.running.items() if key != (number, response.sample)]
+        width = best_width(
+            self._costs, lengths, other_rows=sum(others), num_responses=1 + len(others)
+        )
+        plan.running[number, response.sample] = width
+        return width if width < len(lengths) else None
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
@@ -336,10 +371,8 @@ class TorchEngine:
                 with self._apart(row.active):
                     row.take(token, now - row.active.began_s)
         for active in (one for one in plan.decoding if one.number in self._requests):
-            # Entries of wrong guesses are forgotten; the next tokens overwrite them in the cache.
-            if sum(response.take_back() for response in active.responses):
-                active.ticket.num_computed = len(active.entries)
-                active.tensors.truncate(len(active.entries))
+            if (moves := active.settle()) and active.ticket.run is not None:
+                self.pool.move_slots(active.ticket.run, moves)
 
     def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
         if not plan.rows:
@@ -362,7 +395,7 @@ class TorchEngine:
         if params.repetition_penalty != 1.0:
             ids = sorted(live.seen.union(live.guesses[:num_guessed]))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
-        return Choice(params, response.legal(live), uniform, seen)
+        return Choice(params, response.legal(live, num_guessed), uniform, seen)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
         events: list[tuple[int, StreamEvent | Failed]] = [

@@ -151,6 +151,14 @@ class Pool:
         saved = [memory[:, start : start + num_slots] for memory in (*self.keys, *self.values)]
         self._write(target.first_page, saved)
 
+    def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy entries of a run to other slots of it: pairs of slots, before and after."""
+        start = run.first_page * self.page_size
+        before = torch.tensor([start + old for old, _ in moves], device=self.keys[0].device)
+        after = torch.tensor([start + new for _, new in moves], device=self.keys[0].device)
+        for memory in (*self.keys, *self.values):
+            memory.index_copy_(1, after, memory.index_select(1, before))
+
     def _evict(self) -> None:
         self.on_evict(self._kept.pop(0))
 

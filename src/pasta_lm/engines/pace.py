@@ -1,0 +1,88 @@
+"""Let the threads of a response run ahead of each other without changing what any of them writes.
+
+Threads that decode guessed tokens, or that wait while another one decodes, are no longer fed in
+step. Each has a *clock*: the pass that would have fed its last token if all had been fed in every
+pass. Only the limit on all tokens depends on that order, so a thread runs ahead as far as that
+limit is surely not reached there, and no farther; near the limit all go in step. Knows no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pasta_lm.interpreter.interpreter import Interpreter
+from pasta_lm.interpreter.thread import Thread, ThreadState
+
+TOKENS_OF_PROMISE = 3  # the shortest: opening, topic, closing
+
+
+class Pace:
+    """The clocks of a response's threads."""
+
+    def __init__(self, interpreter: Interpreter, *, is_uncut: bool = False) -> None:
+        """Begin before the first token; ``is_uncut``: its tokens are known to stay in the limit."""
+        self._interpreter = interpreter
+        self._is_uncut = is_uncut
+        self._clocks: dict[int, int] = {0: 0}
+
+    @property
+    def can_vary(self) -> bool:
+        """Return whether threads may leave the common step: no other limit may depend on it."""
+        limits = self._interpreter.limits
+        is_bounded = limits.max_threads is not None and limits.max_threads <= limits.max_blocks
+        return limits.max_depth <= 1 and not is_bounded
+
+    def clock(self, thread: Thread) -> int:
+        """Return the pass that feeds a thread's last token if all are fed in every pass."""
+        if thread.id not in self._clocks:
+            # A promise's end is fed, and <async> with it.
+            assert thread.parent is not None
+            self._clocks[thread.id] = self.clock(thread.parent)
+        return self._clocks[thread.id]
+
+    def fed(self, thread: Thread, num_tokens: int = 1) -> None:
+        """Note that a thread fed tokens."""
+        self._clocks[thread.id] = self.clock(thread) + num_tokens
+
+    def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
+        """Note that a thread fed a sync, after all that it joins."""
+        self._clocks[thread.id] = max([self.clock(thread) + 1, *map(self.clock, joined)])
+
+    def room(self, thread: Thread, most: int = 0) -> int:
+        """Return how many tokens beyond its next a thread may feed; -1: not even the next.
+
+        Args:
+            thread: The thread.
+            most: The most that is asked for.
+        """
+        if self._is_uncut:
+            return most
+        most_tokens = self._interpreter.limits.max_tokens
+        first = self.clock(thread) + 1
+        count = (n for n in range(most, -1, -1) if self._bound(first + n) < most_tokens)
+        return next(count, -1)
+
+    def slowest(self, threads: Sequence[Thread]) -> list[Thread]:
+        """Return the threads that go next if all go in step."""
+        first = min(map(self.clock, threads), default=0)
+        return [thread for thread in threads if self.clock(thread) == first]
+
+    def _bound(self, clock: int) -> int:
+        """Return how many tokens the response has after a pass at most, whoever decodes how."""
+        interpreter = self._interpreter
+        bound = interpreter.num_tokens
+        for thread in interpreter.threads:
+            if thread.state is ThreadState.ENDED:
+                continue
+            left = max(0, clock - self.clock(thread))
+            bound += left
+            if thread.is_main:
+                bound += self._of_promises(thread, left)
+        return bound
+
+    def _of_promises(self, main: Thread, left: int) -> int:
+        """Return how many tokens threads decode that main can still fork in so many passes."""
+        limits, num_blocks = self._interpreter.limits, len(self._interpreter.threads) - 1
+        first = 0 if main.in_topic else TOKENS_OF_PROMISE - 1
+        sizes = range(left - first, 0, -TOKENS_OF_PROMISE)
+        return sum(sizes[: max(0, limits.max_blocks - num_blocks)])

@@ -1,0 +1,89 @@
+"""What a response tells, apart from when: tokens and places of each thread, and what they saw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pasta_lm.engines.request import Answer, Finished, Guess, Request
+from pasta_lm.engines.torch.engine import TorchEngine
+from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.interpreter import Entries
+from pasta_lm.language.tags import ASYNC_CLOSE
+
+
+class Told(NamedTuple):
+    """What happened in a response, apart from when."""
+
+    finish_reason: str
+    program: str
+    tokens: dict[int, list[tuple[int | None, int | None]]]
+    """Of each thread, the tokens with their positions; those that were not fed have none."""
+    sees: dict[tuple[int, int], frozenset[tuple[int, int]]]
+    """For each fed token, by thread and index, the tokens that it saw."""
+
+
+def decoded(
+    model: LoadedModel, requests: Sequence[Request], preempt_every: int = 0, **settings: object
+) -> tuple[list[Answer], list[Told]]:
+    """Decode requests together; return all samples of all of them, and what they tell.
+
+    With ``preempt_every``, all pages are taken away after each so many passes.
+    """
+    engine = TorchEngine(model, **{"pool_tokens": 4096, **settings})  # type: ignore[arg-type]
+    numbers = [engine.submit(request) for request in requests]
+    active = [engine.active[number] for number in numbers]
+    answers: dict[tuple[int, int], Answer] = {}
+    while engine.has_work:
+        for number, event in engine.step():
+            if isinstance(event, Finished):
+                answers[number, event.sample] = event.answer
+        if preempt_every and engine.num_passes % preempt_every == 0:
+            for ticket in engine.scheduler._running[::-1]:
+                engine.scheduler._preempt(ticket)
+    assert engine.pool.num_free_pages == engine.pool.num_pages
+    found, told = [], []
+    for number, one in zip(numbers, active, strict=True):
+        for response in one.responses:
+            answer = answers[number, response.sample]
+            found.append(answer)
+            closing = model.vocabulary.piece_id(ASYNC_CLOSE)
+            told.append(tell(answer, one.entries, len(one.request.prompt), closing))
+    return found, told
+
+
+def tell(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Told:
+    """Return what an answer tells; ``closing`` is the id of ``</async>``."""
+    names = {slot: (-1, slot) for slot in range(num_prompt)}
+    tokens: dict[int, list[tuple[int | None, int | None]]] = {}
+    for token in answer.trace.tokens:
+        lane = tokens.setdefault(token.thread, [])
+        is_end = token.token == closing  # the last one of a response to come is not fed
+        if token.slot is not None and not is_end:
+            assert token.slot not in names, "two tokens in one slot"
+            assert entries[token.slot].token == token.token
+            names[token.slot] = token.thread, len(lane)
+        lane.append((token.token, None if is_end else token.position))
+    sees = {
+        name: frozenset(other for key, other in names.items() if entries.is_visible(slot, key))
+        for slot, name in names.items()
+        if slot >= num_prompt
+    }
+    return Told(answer.finish_reason, answer.program, tokens, sees)
+
+
+def knowing(answer: Answer, seed: str, chance: float = 0.8, size: int = 5) -> Guess:
+    """Return what guesses from an answer that is known, wrong now and then."""
+    lanes = [[t.token for t in answer.trace.tokens_of(i.id)] for i in answer.trace.threads]
+    rng = random.Random(seed)
+
+    def guess(context: Sequence[int]) -> list[int]:
+        for lane in lanes:
+            for end in range(1, len(lane)):
+                if lane[max(0, end - 4) : end] == list(context[-min(4, end) :]):
+                    told = [t for t in lane[end : end + size] if t is not None]
+                    return [t if rng.random() < chance else (t + 1) % 200 for t in told]
+        return []
+
+    return guess
