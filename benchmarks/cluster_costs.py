@@ -127,6 +127,24 @@ class Linear:
         return self.base_s + self.row_s * rows + self.prefill_s * prefill
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A step whose time was measured for some numbers of rows."""
+
+    steps: tuple[tuple[int, float], ...]  # rows and seconds, at least two
+    prefill_s: float
+    capacity: float = 1e9
+
+    def step_s(self, rows: int, context: int, prefill: int) -> float:
+        """Return the seconds of a step; between two measured ones, and above, on a line."""
+        rows = max(rows, 1)
+        right = next((at for at, (some, _) in enumerate(self.steps) if some >= rows), None)
+        at = len(self.steps) - 1 if right is None else max(right, 1)
+        (few, few_s), (many, many_s) = self.steps[at - 1], self.steps[at]
+        slope_s = (many_s - few_s) / (many - few)
+        return few_s + slope_s * (rows - few) + self.prefill_s * prefill
+
+
 # --- answers
 
 

@@ -4,8 +4,8 @@ r"""Answer by simulation when forking pays on a cluster, what a sync costs, and 
         [--servers benchmarks/results/stock_servers]
 
 Answers are those of corpora/starter, by structure; ``cluster_costs.py`` has the assumptions. With
-measured servers (JSON of ``stock_servers.py``) the simulation is checked against them: costs are
-fitted to their sequential runs, and the runs with forks are foretold.
+measured servers (JSON of ``stock_servers.py``) the simulation is checked against them: it gets what
+a step costs there by rows, and foretells the runs under load.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 
 from benchmarks.cluster_costs import (
     H100,
@@ -29,7 +28,7 @@ from benchmarks.cluster_costs import (
     LLAMA_70B,
     Cost,
     Fork,
-    Linear,
+    Measured,
     Plan,
     Roofline,
     Stretch,
@@ -44,7 +43,21 @@ THREADS = (1, 2, 3, 4, 6, 8, inf)
 ROUNDS = 3  # responses for each one in flight
 FEWEST = 64  # responses of a run
 
+SIDES = ("sequential", "pasta")
+
 Pair = tuple[Plan, Plan]
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """How the scripts start a server."""
+
+    block: int  # tokens of a block of the prefix cache
+    max_rows: int
+    lends: bool  # whether others see the cache of a completion that is being decoded
+
+
+KINDS = {"vllm": ServerKind(32, 128, True), "llama.cpp": ServerKind(1, 32, False)}
 
 
 def mean_s(cluster: Cluster) -> float:
@@ -148,37 +161,55 @@ def plan_from(data: Sequence[Any]) -> Plan:
     )
 
 
-def fitted(measured: dict[str, Any]) -> Linear:
-    """Return the costs of a server: its step by rows from the sequential runs, least squares."""
-    runs = measured["loads"]
-    rows = np.array([min(one["in_flight"], one["sequential"]["responses"]) for one in runs])
-    step_s = np.array([one["sequential"]["token_ms"] / 1000 for one in runs])
-    # Weighted by relative error: the load makes steps ten times as long.
-    design = np.stack([1 / step_s, rows / step_s], axis=1)
-    base_s, row_s = np.linalg.lstsq(design, np.ones(len(runs)), rcond=None)[0]
-    return Linear(max(base_s, 0.0), max(row_s, 0.0), measured["prefill_token_ms"] / 1000)
+def measured_cost(measured: dict[str, Any]) -> Measured:
+    """Return the costs of a server as it was probed, without forks."""
+    costs = measured["costs_ms"]
+    steps = tuple((rows, step_ms / 1000) for rows, step_ms in costs["steps"])
+    return Measured(steps, costs["prefill_token"] / 1000)
 
 
-def check(measured: dict[str, Any], block: int) -> dict[str, Any]:
-    """Foretell the measured runs; those with forks were not used to fit the costs."""
-    cost = fitted(measured)
+def check(measured: dict[str, Any], server: ServerKind) -> dict[str, Any]:
+    """Foretell the measured runs, of which none was used for the costs."""
+    cost = measured_cost(measured)
+    policy = Policy(round_trip_s=measured["costs_ms"]["request"] / 1000)
     rows = []
     for load in measured["loads"]:
         row: dict[str, Any] = {"in_flight": load["in_flight"]}
-        for name in ("sequential", "pasta"):
-            plans = [plan_from(one) for one in load[name]["plans"]]
-            run = simulate(cost, closed(plans, load["in_flight"]), policy=Policy(), block=block)
+        for name in SIDES:
+            runs = [
+                simulate(
+                    cost,
+                    closed([plan_from(one) for one in plans], load["in_flight"]),
+                    policy=policy,
+                    block=server.block,
+                    max_rows=server.max_rows,
+                    lends=server.lends,
+                )
+                for plans in load[name]["plans"]
+            ]
+            latencies = [one.latency_s for run in runs for one in run.outcomes]
+            (fed, cached) = (
+                sum(getattr(replica, key) for run in runs for replica in run.replicas)
+                for key in ("num_fed", "num_cached")
+            )
             row[name] = {
-                "measured_s": round(load[name]["response_s"] / len(plans), 3),
-                "simulated_s": round(mean_s(run), 3),
+                "measured_s": round(load[name]["response_s"] / len(latencies), 3),
+                "simulated_s": round(statistics.mean(latencies), 3),
+                "measured_busy_s": load[name]["busy_s"],
+                "simulated_busy_s": round(sum(run.env.now for run in runs), 3),
+                "measured_cached": round(
+                    load[name]["cached_tokens"] / load[name]["prompt_tokens"], 3
+                ),
+                "simulated_cached": round(cached / (fed + cached), 3),
             }
-        sides = [row["sequential"], row["pasta"]]
-        row["measured_speedup"], row["simulated_speedup"] = (
-            round(sides[0][key] / sides[1][key], 3) for key in ("measured_s", "simulated_s")
-        )
+        sides = [row[name] for name in SIDES]
+        for key, of in (("speedup", "s"), ("throughput", "busy_s")):
+            for kind in ("measured", "simulated"):
+                before, after = (one[f"{kind}_{of}"] for one in sides)
+                row[f"{kind}_{key}"] = round(before / after, 3)
+            row[f"error_{key}"] = round(row[f"simulated_{key}"] / row[f"measured_{key}"] - 1, 3)
         rows.append(row)
-    costs = {key: round(1000 * value, 3) for key, value in vars(cost).items() if key != "capacity"}
-    return {"server": measured["server"], "cost_ms": costs, "loads": rows}
+    return {"server": measured["server"], "costs_ms": measured["costs_ms"], "loads": rows}
 
 
 # --- all
@@ -225,8 +256,7 @@ def main() -> None:
     for file in sorted(args.servers.glob("*.json")) if args.servers else ():
         measured = json.loads(file.read_text())
         if measured.get("loads"):
-            block = 32 if measured["dialect"] == "vllm" else 1
-            found["checks"].append(check(measured, block))
+            found["checks"].append(check(measured, KINDS[measured["dialect"]]))
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     plot(found, args.picture)
 

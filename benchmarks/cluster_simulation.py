@@ -134,9 +134,15 @@ class Replica:
     """One server."""
 
     def __init__(
-        self, env: simpy.Environment, cost: Cost, *, max_rows: int = MAX_ROWS, block: int = BLOCK
+        self,
+        env: simpy.Environment,
+        cost: Cost,
+        *,
+        max_rows: int = MAX_ROWS,
+        block: int = BLOCK,
+        lends: bool = True,
     ) -> None:
-        self.env, self.cost, self.block = env, cost, block
+        self.env, self.cost, self.block, self.lends = env, cost, block, lends
         self.max_rows = max_rows
         self.memory = Memory(cost.capacity)
         self.running: list[Completion] = []
@@ -207,6 +213,8 @@ class Replica:
         found = 0
         for entry, size in one.prefix:
             if not entry.is_there or entry.home not in (None, self.memory):
+                break
+            if entry.num_pins and not self.lends:  # llama.cpp: of a slot that decodes
                 break
             found += size
         return min(found, one.num_prompt - 1) // self.block * self.block
@@ -359,10 +367,13 @@ def simulate(
     policy: Policy = Policy(),
     max_rows: int = MAX_ROWS,
     block: int = BLOCK,
+    lends: bool = True,
 ) -> Cluster:
     """Run until every response has ended."""
     env = simpy.Environment()
-    replicas = [Replica(env, cost, max_rows=max_rows, block=block) for _ in range(num_replicas)]
+    replicas = [
+        Replica(env, cost, max_rows=max_rows, block=block, lends=lends) for _ in range(num_replicas)
+    ]
     cluster = Cluster(env, replicas, policy)
     env.process(arrivals(cluster))  # type: ignore[arg-type]
     env.run()

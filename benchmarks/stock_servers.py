@@ -22,7 +22,7 @@ import httpx2 as httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.server_load import at_load, brief, prefill_token_ms
+from benchmarks.server_load import at_load, brief, costs_ms, measured_by
 from benchmarks.token_agreement import Choice, Place, agreement, choices
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.torch.timing import describe_machine
@@ -101,16 +101,12 @@ def compare_tokens(
 ) -> dict[str, Any]:
     """Return how many choices agree, and each that does not with the margin that it had."""
     num_choices, num_same, differing = 0, 0, []
-    ended = [
-        name
-        for name in requests
-        if ours[name]["finish_reason"] == theirs[name]["finish_reason"] == "stop"
-    ]
+    whole = [name for name in requests if _is_whole(ours[name]) and _is_whole(theirs[name])]
     for name, request in requests.items():
         both = [choices(vocabulary, request.prompt, one[name]["threads"]) for one in (ours, theirs)]
         found = agreement(*both)
         num_choices += found.num_compared
-        num_same += found.is_whole and name in ended
+        num_same += found.is_whole and name in whole
         for place, pair in found.differing.items():
             differing.append(_difference(name, place, pair, margin(*pair)))
     ties = [one for one in differing if one["margin"] < MARGIN]
@@ -118,15 +114,22 @@ def compare_tokens(
         "answers": len(requests),
         "answers_that_fork": sum(len(one["threads"]) > 1 for one in ours.values()),
         "answers_that_sync": sum(one["num_syncs"] > 0 for one in ours.values()),
-        "answers_that_ended": len(ended),  # the others were cut at the limit of tokens
+        "syncs": sum(one["num_syncs"] for one in ours.values()),
+        "answers_compared_whole": len(whole),  # the limit of tokens cut the others where it fell
         "same_of_these": num_same,
-        "recomputed": sum(one["num_recomputed"] for one in theirs.values()),
+        "recomputed": sum(theirs[name]["num_recomputed"] for name in whole),
+        "recomputed_locally": sum(ours[name]["num_recomputed"] for name in whole),
         "choices": num_choices,
         "bound_of_ties": MARGIN,
         "ties": len(ties),
         "differences": len(differing) - len(ties),
         "differing": differing,
     }
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Return whether no limit of all tokens cut it, or one that can cut at one place only."""
+    return row["finish_reason"] == "stop" or len(row["threads"]) == 1
 
 
 def _difference(name: str, place: Place, pair: tuple[Choice, Choice], gap: float) -> dict[str, Any]:
@@ -175,8 +178,9 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--loads", default="")
-    parser.add_argument("--load-prompts", type=int, default=32)
     parser.add_argument("--load-tokens", type=int, default=128)
+    parser.add_argument("--load-s", type=float, default=120.0, help="no new turn of a load after")
+    parser.add_argument("--processes", default="", help="those of the server whose time counts")
     parser.add_argument("--server", default="unknown", help="the server's version, for the record")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -216,21 +220,24 @@ def main() -> None:
         "machine": describe_machine(),
         "tokenizer": same_ids(engine.servers[0].url, dialect, engine.servers[0].model, vocabulary),
         "tokens": compare_tokens(vocabulary, requests, ours, theirs, margin),
-        "loads": [],
     }
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found["tokens"] | {"differing": len(found["tokens"]["differing"])}))
+    found["loads"] = []
     in_flights = [int(one) for one in args.loads.split(",") if one]
-    if in_flights:
-        found["prefill_token_ms"] = prefill_token_ms(engine)
-    for in_flight in in_flights:
-        names = list(prompts)[: max(args.load_prompts, in_flight)]
+    pids = [int(one) for one in args.processes.split(",") if one]
+    found["clock"] = "processor time of the server" if pids else "wall"
+    with measured_by(pids):
+        if in_flights:
+            found["costs_ms"] = costs_ms(engine)
+            print(found["costs_ms"], flush=True)
         short = SamplingParams(max_tokens=args.load_tokens)
-        plain = [remote.request(prompts[one], short, strategy="sequential") for one in names]
-        forking = [replace(requests[one], params=short) for one in names]
-        found["loads"].append(at_load(engine, forking, plain, in_flight))
-        print(brief(found["loads"][-1]), flush=True)
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        plain = [remote.request(one, short, strategy="sequential") for one in prompts.values()]
+        forking = [replace(one, params=short) for one in requests.values()]
+        for in_flight in in_flights:
+            found["loads"].append(at_load(engine, forking, plain, in_flight, args.load_s))
+            print(brief(found["loads"][-1]), flush=True)
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # What scripts/vllm-server and scripts/llama-server share; sourced by them, and not run by itself.
 #
-# MODEL    first argument: a model as `pasta export` takes it (default: builtin)
+# MODEL    first argument: a model as `pasta export` takes it (default: builtin-continue)
 # CACHE    virtual environments, exported models and answers (default: ~/.cache/pasta-lm/stock)
 # VENV     the server's virtual environment (default: one in CACHE)
 # PORT     on 127.0.0.1
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-model="${1:-builtin}"
+model="${1:-builtin-continue}"
 shift $(($# > 0))
 cache="${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pasta-lm/stock}"
 work="$cache/$(basename "$model")"

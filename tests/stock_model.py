@@ -22,6 +22,7 @@ def greedy(folder: Path) -> NextToken:
         with lock, torch.inference_mode():
             logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
             logits[sorted(barred)] = -torch.inf
+            logits[sorted(draw.favoured)] += 100
             return int(logits.argmax())
 
     return next_token

@@ -16,12 +16,13 @@ from benchmarks.cluster_costs import (
     LLAMA_70B,
     Fork,
     Linear,
+    Measured,
     Plan,
     Roofline,
     Stretch,
     plan_of,
 )
-from benchmarks.cluster_report import check, fitted, plan_from
+from benchmarks.cluster_report import KINDS, ServerKind, check, plan_from
 from benchmarks.cluster_simulation import Cluster, Policy, closed, poisson, simulate
 from pasta_lm.language.document import parse
 
@@ -151,34 +152,66 @@ def test_the_published_latencies_are_met(model: object, num_gpus: int, published
     assert max(latencies(cluster)) == pytest.approx(published_s, rel=0.05)
 
 
-def a_measured_server(cost: Linear) -> dict[str, Any]:
+def a_measured_server(cost: Linear, server: ServerKind) -> dict[str, Any]:
     """Return what a server with these costs would measure, in the form of ``server_load.py``."""
     data = [200, [[30, [[5, 20], [9, 12]]], [8, []]]]
     plain = [200, [[60, []]]]
     loads = []
     for in_flight in (1, 4, 16):
-        runs = {}
+        row: dict[str, Any] = {"in_flight": in_flight}
         for name, plan in (("sequential", plain), ("pasta", data)):
-            plans = [plan] * 16
-            run = simulate(cost, closed([plan_from(one) for one in plans], in_flight), block=1)
-            runs[name] = {
-                "responses": 16,
-                "plans": plans,
-                "response_s": sum(latencies(run)),
-                "token_ms": 1000 * cost.step_s(in_flight, 0, 0),
+            plans = [plan] * in_flight
+            runs = [
+                simulate(
+                    cost,
+                    closed([plan_from(one) for one in plans], in_flight),
+                    block=server.block,
+                    max_rows=server.max_rows,
+                    lends=server.lends,
+                )
+                for _ in range(2)
+            ]
+            replicas = [run.replicas[0] for run in runs]
+            cached = sum(one.num_cached for one in replicas)
+            row[name] = {
+                "plans": [plans, plans],
+                "response_s": sum(sum(latencies(run)) for run in runs),
+                "busy_s": sum(run.env.now for run in runs),
+                "cached_tokens": cached,
+                "prompt_tokens": cached + sum(one.num_fed for one in replicas),
             }
-        loads.append({"in_flight": in_flight, **runs})
-    prefill = 1000 * cost.prefill_s
-    return {"server": "mine", "dialect": "vllm", "prefill_token_ms": prefill, "loads": loads}
+        loads.append(row)
+    steps = [[rows, 1000 * cost.step_s(rows, 0, 0)] for rows in (1, 4, 16)]
+    costs = {"steps": steps, "prefill_token": 1000 * cost.prefill_s, "request": 1.0}
+    return {"server": "mine", "costs_ms": costs, "loads": loads}
 
 
-def test_a_server_with_linear_costs_is_foretold() -> None:
-    cost = Linear(0.02, 0.003, 0.0002)
-    measured = a_measured_server(cost)
-    found = fitted(measured)
-    assert (found.base_s, found.row_s) == (pytest.approx(0.02), pytest.approx(0.003))
-    for row in check(measured, 1)["loads"]:
-        assert row["simulated_speedup"] == pytest.approx(row["measured_speedup"], rel=0.01)
+@pytest.mark.parametrize("server", KINDS.values(), ids=KINDS)
+def test_a_server_with_linear_costs_is_foretold(server: ServerKind) -> None:
+    measured = a_measured_server(Linear(0.02, 0.003, 0.0002), server)
+    for row in check(measured, server)["loads"]:
+        assert (row["error_speedup"], row["error_throughput"]) == (
+            pytest.approx(0, abs=0.02),
+            pytest.approx(0, abs=0.02),
+        )
+        assert row["pasta"]["simulated_cached"] == row["pasta"]["measured_cached"]
+
+
+def test_a_measured_step_lies_between_those_of_fewer_and_of_more_rows() -> None:
+    cost = Measured(((1, 0.01), (4, 0.04), (8, 0.05)), 0.001)
+    found = [cost.step_s(rows, 0, 0) for rows in (0, 1, 2, 4, 6, 8, 16)]
+    assert found == pytest.approx([0.01, 0.01, 0.02, 0.04, 0.045, 0.05, 0.07])
+    assert cost.step_s(8, 500, 10) == pytest.approx(0.06)
+
+
+def test_a_server_that_lends_no_cache_feeds_a_forks_prompt_again() -> None:
+    plan = Plan(200, (Stretch(40, (Fork(20, 30),)), Stretch(5)))
+    lending, keeping = (
+        simulate(CONSTANT, closed([plan], 1), policy=AT_ONCE, block=1, lends=lends).replicas[0]
+        for lends in (True, False)
+    )
+    # The fork's 220 tokens; the sync reads what has ended then.
+    assert keeping.num_fed == lending.num_fed + 220
 
 
 def test_a_document_is_counted_as_it_is_decoded() -> None:

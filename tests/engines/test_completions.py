@@ -13,9 +13,15 @@ from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Finished, Request, SamplingParams, ThreadStarted
 from pasta_lm.engines.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
-from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.interpreter import Join, Limits, PositionStrategy, Role
 from pasta_lm.language.document import Document, parse
-from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    MAX_UNITS,
+    PROMISE_OPEN,
+    closing_piece,
+)
 from pasta_lm.remote.dialects import DIALECTS
 from pasta_lm.testing.stock_server import Draw, StockFaults, StockTestServer
 from tests.data.examples import BARE, EOS
@@ -125,6 +131,34 @@ def test_an_illegal_token_is_asked_for_again_with_it_barred() -> None:
         ((answer,),) = engine(server).generate([asked()])
     assert answer.document == DOCUMENT
     assert num_tried == 3, "once for each block"
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama.cpp"])
+def test_a_topic_that_is_full_is_ended_by_the_closing_piece_that_the_server_likes_best(
+    dialect: str,
+) -> None:
+    opening, word = BARE.piece_id(PROMISE_OPEN), ANSWER.main[1]
+    closing = {BARE.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)}
+    asked_for: list[Set[int]] = []
+
+    def next_token(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
+        if draw.favoured:
+            asked_for.append(draw.favoured)
+            return max(draw.favoured & closing)
+        if closing.isdisjoint(ids):
+            return word if opening in ids else opening
+        if BARE.piece_id(ASYNC_OPEN) not in ids:
+            return EOS
+        return word if ids[-1] != word else BARE.piece_id(ASYNC_CLOSE)
+
+    with StockTestServer(next_token, EOS, dialect=dialect) as server:
+        ((answer,),) = engine(server).generate([asked()])
+    assert asked_for == [closing]
+    (block,) = answer.document.blocks
+    assert block.units == MAX_UNITS
+    topic = [one for one in answer.trace.tokens_of(0) if one.role is Role.TOPIC]
+    assert len(topic) == Limits().max_topic_tokens
+    assert answer.trace.num_illegal == 0
 
 
 def test_a_server_that_cannot_bar_tokens_ends_in_a_counted_malformed_one() -> None:

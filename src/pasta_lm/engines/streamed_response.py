@@ -194,9 +194,12 @@ class StreamedResponse:
         live = stream.live
         self._feed(live)
         refused = (*stream.refused, token)
-        tags = (*self._piece_ids, *self._eos_ids)
-        illegal = (one for one in tags if not self._is_legal(live, one))
-        self._open(live, barred={*refused, *illegal}, refused=refused, max_tokens=1)
+        tags = {*self._piece_ids, *self._eos_ids}
+        legal = {one for one in tags if self._is_legal(live, one)}
+        # A topic that is full must end: no text is legal, which is more than can be barred.
+        favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
+        barred = {*refused, *tags} - legal
+        self._open(live, barred=barred, favoured=favoured, refused=refused, max_tokens=1)
 
     # Streams
 
@@ -229,6 +232,7 @@ class StreamedResponse:
         live: LiveThread,
         *,
         barred: set[int],
+        favoured: Collection[int] = (),
         refused: tuple[int, ...] = (),
         max_tokens: int | None = None,
     ) -> None:
@@ -248,6 +252,7 @@ class StreamedResponse:
             top_k=params.top_k,
             seed=seed_of(params.seed or 0, response.sample, thread.path, thread.num_tokens),
             barred=sorted(barred),
+            favoured=sorted(favoured),
             stop_ids=sorted(self._pieces_of(ends)) if response.request.forks else (),
             ignore_eos=params.ignore_eos,
         )

@@ -15,8 +15,9 @@ from pasta_lm.errors import RemoteError, UsageError
 
 KEY_ENV = "PASTA_ENGINE_KEY"
 """The environment variable with the key that servers ask for, if they do."""
-BARRED = -100.0
-"""The bias of a token that shall not be sampled; servers clamp at it."""
+BARRED, FAVOURED = -100.0, 100.0
+"""The bias of a token that shall not be sampled, and of the only ones that may be; servers clamp
+at them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,14 @@ class CompletionRequest:
     top_k: int | None = None
     seed: int = 0
     barred: Sequence[int] = ()  # ids that shall not be sampled
+    favoured: Sequence[int] = ()  # if any, the only ids that may be sampled
     stop_ids: Sequence[int] = ()  # ids behind which the server may stop
     ignore_eos: bool = False
+
+    @property
+    def biases(self) -> dict[int, float]:
+        """Return what is added to logits; equal for all favoured ids, so that their odds stay."""
+        return dict.fromkeys(self.barred, BARRED) | dict.fromkeys(self.favoured, FAVOURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ def _vllm_body(model: str, request: CompletionRequest) -> dict[str, Any]:
         "top_p": request.top_p,
         "seed": request.seed,
         "stop_token_ids": list(request.stop_ids),
-        "logit_bias": {str(token): BARRED for token in request.barred},
+        "logit_bias": {str(token): bias for token, bias in request.biases.items()},
         "ignore_eos": request.ignore_eos,
         "skip_special_tokens": False,
         "return_token_ids": True,
@@ -107,7 +114,7 @@ def _sglang_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
         "top_k": -1 if request.top_k is None else request.top_k,
         "sampling_seed": request.seed,
         "stop_token_ids": list(request.stop_ids),
-        "logit_bias": {str(token): BARRED for token in request.barred},
+        "logit_bias": {str(token): bias for token, bias in request.biases.items()},
         "ignore_eos": request.ignore_eos,
         "skip_special_tokens": False,
     }
@@ -133,7 +140,10 @@ def _llama_cpp_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
         "top_k": request.top_k or 0,
         "min_p": 0.0,  # on by default
         "seed": request.seed % 2**32,
-        "logit_bias": [[token, False] for token in request.barred],
+        "logit_bias": [
+            *([token, False] for token in request.barred),
+            *([token, FAVOURED] for token in request.favoured),
+        ],
         "ignore_eos": request.ignore_eos,
         "cache_prompt": True,
         "return_tokens": True,

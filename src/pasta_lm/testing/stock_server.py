@@ -24,6 +24,7 @@ class Draw:
     top_k: int | None
     seed: int  # of the completion
     index: int  # of the token in it
+    favoured: frozenset[int] = frozenset()  # if any, the only ids that may be chosen
 
 
 NextToken = Callable[[Sequence[int], Set[int], Draw], int]
@@ -65,7 +66,7 @@ class _Asked:
 
     prompt: Sequence[int]
     max_tokens: int
-    barred: frozenset[int]
+    biases: Mapping[int, float]
     stop_ids: frozenset[int]
     ignore_eos: bool
     temperature: float
@@ -177,11 +178,13 @@ class StockTestServer(ThreadingHTTPServer):
 
     def _chunks(self, asked: _Asked, write: _Write) -> Iterator[dict[str, Any]]:
         ids: list[int] = []
+        barred = frozenset(token for token, bias in asked.biases.items() if bias <= -100)
+        barred |= self._eos_ids if asked.ignore_eos else frozenset()
+        favoured = frozenset(token for token, bias in asked.biases.items() if bias >= 100)
         while len(ids) < asked.max_tokens:
             self._closing.wait(self._faults.pause_s)
-            barred = asked.barred | (self._eos_ids if asked.ignore_eos else frozenset())
             how = asked.temperature, asked.top_p, asked.top_k, asked.seed
-            token = self._next_token([*asked.prompt, *ids], barred, Draw(*how, len(ids)))
+            token = self._next_token([*asked.prompt, *ids], barred, Draw(*how, len(ids), favoured))
             if not self._may_send():
                 return
             ids.append(token)
@@ -234,11 +237,10 @@ _Write = Callable[[list[int], str | None, int | None], dict[str, Any]]
 
 
 def _read_vllm(body: Mapping[str, Any]) -> _Asked:
-    barred = frozenset(int(token) for token, bias in body["logit_bias"].items() if bias <= -100)
     return _Asked(
         body["prompt"],
         body["max_tokens"],
-        barred,
+        {int(token): bias for token, bias in body["logit_bias"].items()},
         frozenset(body["stop_token_ids"]),
         body["ignore_eos"],
         body["temperature"],
@@ -258,9 +260,9 @@ def _read_sglang(body: Mapping[str, Any]) -> _Asked:
 
 
 def _read_llama_cpp(body: Mapping[str, Any]) -> _Asked:
-    barred = frozenset(token for token, is_allowed in body["logit_bias"] if is_allowed is False)
+    biases = {token: -100 if bias is False else bias for token, bias in body["logit_bias"]}
     named = {"max_tokens": body["n_predict"], "top_k": body["top_k"] or None}
-    named |= {"stop_token_ids": [], "logit_bias": {token: -100 for token in barred}}
+    named |= {"stop_token_ids": [], "logit_bias": biases}
     return _read_vllm({**body, **named})
 
 

@@ -93,6 +93,7 @@ def decoder(model: LoadedModel, requests: Sequence[Request]) -> NextToken:
         with lock, torch.inference_mode():
             scores = plain(input_ids=torch.tensor([ids])).logits[0, -1].clone()
             scores[sorted(barred)] = -torch.inf
+            scores[sorted(draw.favoured)] += 100
             (token,) = choose(scores[None], [Choice(params, EVERYTHING, number)], masks)
         return token
 
