@@ -1,7 +1,7 @@
 r"""Sample a round of stage two on a stock server and on the local engine; compare them.
 
     PYTHONPATH=. python benchmarks/served_rollouts.py MODEL --engine URL --out OUT.json \
-        [--prompts 16] [--samples 4] [--max-tokens 256]
+        --processes PID[,PID] [--prompts 16] [--samples 4] [--max-tokens 256]
 
 MODEL as for ``stock_servers.py``. A server draws other tokens from a seed than the local engine, so
 distributions are compared: each token against the model's own probabilities, and what a round
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.server_load import ProcessorClock
 from benchmarks.stock_servers import Engine, instructions
 from benchmarks.token_agreement import Choice, Threads, choices
 from pasta_lm.data.preferences import ScoreConfig, select_pairs
@@ -47,6 +48,7 @@ SPEED = ScoreConfig(quality_weight=0.0)
 
 Samples = Mapping[str, Sequence[Answer]]
 """By prompt."""
+Clock = Callable[[], float]
 
 
 class NoJudge:
@@ -63,6 +65,7 @@ class Side:
 
     samples: Samples
     wall_s: float
+    busy_s: float  # processor time of what computes the tokens: this process, or the server
 
     @property
     def answers(self) -> list[Answer]:
@@ -77,28 +80,31 @@ class Side:
             "answers": len(traces),
             "tokens": num_tokens,
             "wall_s": round(self.wall_s, 2),
+            "busy_s": round(self.busy_s, 2),
             "tokens_per_s": round(num_tokens / self.wall_s, 1),
+            "tokens_per_busy_s": round(num_tokens / self.busy_s, 1),
             "threads": sum(len(trace.threads) for trace in traces),
             "ended": sum(answer.finish_reason == "stop" for answer in self.answers),
         }
 
 
 def take_turns(
-    engines: Mapping[str, Engine], requests: Mapping[str, Request], at_once: int
+    engines: Mapping[str, tuple[Engine, Clock]], requests: Mapping[str, Request], at_once: int
 ) -> dict[str, Side]:
-    """Let engines sample the same prompts in turn, so many at once."""
+    """Let engines, each with the clock of what computes, sample the same prompts in turn."""
     names = list(requests)
     samples: dict[str, dict[str, Sequence[Answer]]] = {engine: {} for engine in engines}
-    walls = dict.fromkeys(engines, 0.0)
+    walls, busy = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, 0.0)
     for turn, start in enumerate(range(0, len(names), at_once)):
         some = names[start : start + at_once]
-        for engine in list(engines) if turn % 2 == 0 else reversed(list(engines)):
-            began_s = time.perf_counter()
-            answers = engines[engine].generate([requests[name] for name in some])
-            walls[engine] += time.perf_counter() - began_s
-            samples[engine] |= dict(zip(some, answers, strict=True))
-            print(f"{engine}: {len(samples[engine])} of {len(names)} prompts", flush=True)
-    return {engine: Side(samples[engine], walls[engine]) for engine in engines}
+        for name, (engine, clock) in list(engines.items())[:: 1 if turn % 2 == 0 else -1]:
+            began_s, busy_s = time.perf_counter(), clock()
+            answers = engine.generate([requests[one] for one in some])
+            walls[name] += time.perf_counter() - began_s
+            busy[name] += clock() - busy_s
+            samples[name] |= dict(zip(some, answers, strict=True))
+            print(f"{name}: {len(samples[name])} of {len(names)} prompts", flush=True)
+    return {name: Side(samples[name], walls[name], busy[name]) for name in engines}
 
 
 # --- tokens against the model's probabilities
@@ -230,6 +236,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--processes", required=True, help="those of the server, by a comma")
     parser.add_argument("--server", default="unknown", help="the server's version, for the record")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -244,9 +251,12 @@ def main() -> None:
         name: local.request(prompt, sampling.params(name), strategy=sampling.strategy)
         for name, prompt in prompts.items()
     }
-    sides = take_turns(
-        {"local": local.engine, "server": remote.engine}, requests, IN_FLIGHT // args.samples
-    )
+    server_clock = ProcessorClock([int(one) for one in args.processes.split(",")])
+    engines = {
+        "local": (local.engine, time.process_time),
+        "server": (remote.engine, server_clock.perf_counter),
+    }
+    sides = take_turns(engines, requests, IN_FLIGHT // args.samples)
     greedy = SamplingParams(max_tokens=args.max_tokens)
     plain = local.engine.generate(
         [local.request(one, greedy, strategy=sequential.NAME) for one in prompts.values()]
@@ -255,6 +265,11 @@ def main() -> None:
     loaded = remote.engine.loaded
     special = sorted({*loaded.vocabulary.piece_ids.values(), *loaded.eos_ids})
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
+    figures = {name: side.figures() for name, side in sides.items()}
+    ratios = {
+        key: round(figures["server"][key] / figures["local"][key], 3)
+        for key in ("tokens_per_s", "tokens_per_busy_s")
+    }
     found: dict[str, Any] = {
         "kind": "generated",
         "server": args.server,
@@ -263,15 +278,12 @@ def main() -> None:
         "in_flight": IN_FLIGHT,
         "machine": describe_machine(),
         "load_average": os.getloadavg()[0],
-        "speedup_of_the_server": round(sides["local"].wall_s / sides["server"].wall_s, 3),
-        "of_a_token": round(
-            sides["server"].figures()["tokens_per_s"] / sides["local"].figures()["tokens_per_s"], 3
-        ),
+        "server_over_local": ratios,
     }
     for name, side in sides.items():
         drawn = surprise(side, requests, loaded.vocabulary, model, special)
         found[name] = {
-            **side.figures(),
+            **figures[name],
             "checked_tokens": drawn.num_tokens,
             "excess_nats": round(drawn.excess / drawn.num_tokens, 5),
             "z": round(drawn.z, 2),

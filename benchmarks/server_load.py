@@ -27,7 +27,6 @@ COUNTERS = {  # of prompt tokens, by dialect: those that were cached, or those t
     "llama.cpp": "llamacpp:prompt_tokens_total",
 }
 PROBES = (64, 320)  # prompt tokens
-ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROBED_STEPS, PROBED_TIMES = 20, 2
 FEWEST = 4  # prompts of a turn
 
@@ -236,7 +235,7 @@ def plan(answer: Answer, vocabulary: Vocabulary) -> list[Any]:
 # --- what a simulation needs
 
 
-def costs_ms(engine: CompletionsEngine, rows: Sequence[int] = ROWS) -> dict[str, Any]:
+def costs_ms(engine: CompletionsEngine, rows: Sequence[int]) -> dict[str, Any]:
     """Return what a step costs by rows, a token of a prompt, and a request; no answer has forks."""
     steps = [(number, _step_ms(engine, number)) for number in rows]
     short, long = (_first_ms(engine, size) for size in PROBES)

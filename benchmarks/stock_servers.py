@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--loads", default="")
     parser.add_argument("--load-tokens", type=int, default=128)
+    parser.add_argument("--rows", default="1,2,4,8,16,32", help="those whose step is measured")
     parser.add_argument("--load-s", type=float, default=120.0, help="no new turn of a load after")
     parser.add_argument("--processes", default="", help="those of the server whose time counts")
     parser.add_argument("--server", default="unknown", help="the server's version, for the record")
@@ -229,7 +230,7 @@ def main() -> None:
     found["clock"] = "processor time of the server" if pids else "wall"
     with measured_by(pids):
         if in_flights:
-            found["costs_ms"] = costs_ms(engine)
+            found["costs_ms"] = costs_ms(engine, [int(one) for one in args.rows.split(",")])
             print(found["costs_ms"], flush=True)
         short = SamplingParams(max_tokens=args.load_tokens)
         plain = [remote.request(one, short, strategy="sequential") for one in prompts.values()]

@@ -43,11 +43,11 @@ wait_until_healthy() { # LOG: until /health answers; the server must not die bef
     return 1
 }
 
-compare() { # NAME VERSION ARGS...: compare the running server with the local engine
+compare() { # NAME VERSION ARGS...: compare the running server, whose processes are $processes
     local name="$1" version="$2"
     shift 2
     "$python" benchmarks/stock_servers.py "$work/merged" --engine "http://127.0.0.1:$port" \
-        --server "$version" --answers "$work/$name" \
+        --server "$version" --processes "$processes" --answers "$work/$name" \
         --out "benchmarks/results/stock_servers/$name-$(basename "$model").json" "$@"
 }
 
