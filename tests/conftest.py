@@ -17,6 +17,11 @@ settings.load_profile("house")
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 
+# Triton chooses its interpreter when it is imported, so this comes before torch.
+if not [*Path("/dev").glob("nvidia*")]:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of the data that is never copied into the project, or skip the test."""

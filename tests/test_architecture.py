@@ -23,6 +23,7 @@ DEPTH = {name: depth for depth, layer in enumerate(ORDER.split("<")) for name in
 DOORS = {
     "recipe.py": "pydantic",
     "engines/torch/": "torch transformers tokenizers safetensors",
+    "engines/torch/paged/kernels.py": "triton",
     "engines/torch/pretrained.py": "gguf",
     "engines/vocabulary.py": "transformers tokenizers",
     "judging/local.py": "torch",

@@ -40,6 +40,7 @@ class RequestSlice:
     key_positions: Tensor  # int64 [K], or [Q, K] if queries of several epochs differ
     largest_distance: int  # no query is farther from a key than this, in positions
     rotation: KeyRotation | None = None
+    is_sketch: bool = False  # without mask and key positions: for paged passes
 
     @property
     def num_entries(self) -> int:
@@ -71,6 +72,19 @@ class EntryTensors:
         self._has_all = False
         self._epochs: set[int] = set()
 
+    def sketch(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
+        """Describe the same as ``slice``, but without a mask where no key moves."""
+        if any(self._moves_keys(slot) for slot in range(first_slot, stop_slot)):
+            return self.slice(start, first_slot, stop_slot, run)
+        stop = start + stop_slot - first_slot
+        return RequestSlice(start, stop, run, first_slot, None, torch.empty(0), 0, is_sketch=True)
+
+    def owners_and_positions(self, first_slot: int, stop_slot: int) -> Tensor:
+        """Return owner and position of entries [first_slot, stop_slot), int32 [2, K]."""
+        self._extend(stop_slot)
+        span = slice(first_slot, stop_slot)
+        return torch.stack((self._owners[span], self._positions[span])).int()
+
     def slice(self, start: int, first_slot: int, stop_slot: int, run: Run) -> RequestSlice:
         """Describe entries [first_slot, stop_slot), placed already, as part of a pass."""
         self._extend(stop_slot)
@@ -95,10 +109,14 @@ class EntryTensors:
     def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
         """Return where a pass of placed entries must end: behind the next sync that moves keys."""
         for slot in range(first_slot, stop_slot):
-            epoch = self._entries[slot].epoch
-            if epoch.moved and epoch.index not in self._epochs:
+            if self._moves_keys(slot):
                 return slot + 1
         return stop_slot
+
+    def _moves_keys(self, slot: int) -> bool:
+        """Return whether the entry in a slot begins an epoch that no pass has begun."""
+        epoch = self._entries[slot].epoch
+        return bool(epoch.moved) and epoch.index not in self._epochs
 
     def _extend(self, stop: int) -> None:
         if stop > len(self._owners):

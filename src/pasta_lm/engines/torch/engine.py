@@ -31,6 +31,7 @@ from pasta_lm.engines.torch.active_request import (
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.forking import StepCosts, best_width, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.paged.decoder import Part, paged_decoder
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
@@ -62,6 +63,7 @@ class TorchEngine:
         shares_prefixes: bool = False,
         captures: bool = True,
         costs: StepCosts | None = None,
+        paged: bool | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
         """Allocate the cache of a loaded model.
@@ -79,6 +81,8 @@ class TorchEngine:
                 runs its modules, which starts at least a second sooner and decodes slower.
             costs: What passes cost, for requests that fork when it pays; None: measured for the
                 first of them, once for each model and machine.
+            paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
+                None: on a GPU, if Triton is installed.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded
@@ -92,6 +96,7 @@ class TorchEngine:
         self._masks = TokenMasks(
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
+        self._paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
         self._max_batch_tokens = max_batch_tokens
         own_chunk = CHUNK_TOKENS.get(loaded.device.type, CHUNK_TOKENS["cpu"])
         self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
@@ -100,6 +105,11 @@ class TorchEngine:
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
+
+    def warm_up(self, max_rows: int = 16) -> None:
+        """Do now what the first passes would be slow for: a GPU captures its passes."""
+        if self._paged is not None:
+            self._paged.prepare(max_rows, self.pool.num_slots)
 
     # Asking
 
@@ -328,7 +338,8 @@ class TorchEngine:
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None
-        part = active.tensors.slice(plan.num_tokens, first, stop, active.ticket.run)
+        describe = active.tensors.slice if self._paged is None else active.tensors.sketch
+        part = describe(plan.num_tokens, first, stop, active.ticket.run)
         plan.parts.append((active, part))
         plan.num_tokens += stop - first
         active.ticket.num_computed = stop
@@ -355,10 +366,31 @@ class TorchEngine:
         return tokens
 
     def _run(self, plan: PassPlan) -> list[int]:
-        entries = [(active.entries, part) for active, part in plan.parts]
-        logits = self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
+        choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         self.num_passes += 1
-        return self._choose(plan, logits)
+        if self._paged is None or any(part.rotation for _, part in plan.parts):
+            return self._choose(plan, choices, self._run_views(plan))
+        parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
+        result = self._paged.run(parts, plan.indices, choices)
+        if result.tokens is not None and not self._reads_logits(plan):
+            return result.tokens
+        return self._choose(plan, choices, result.logits_WV, result.tokens)
+
+    def _run_views(self, plan: PassPlan) -> Tensor:
+        """Run a pass in which each request attends over a view of its own run."""
+        entries = []
+        for active, part in plan.parts:
+            if part.is_sketch:
+                span = part.first_slot, part.num_entries
+                part = active.tensors.slice(part.start, *span, part.run)
+            if self._paged is not None:
+                self._paged.forget(active.entries)
+            entries.append((active.entries, part))
+        return self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
+
+    def _reads_logits(self, plan: PassPlan) -> bool:
+        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
+        return self._on_logits is not None or any(wants)
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()
@@ -373,15 +405,23 @@ class TorchEngine:
         for active in (one for one in plan.decoding if one.number in self._requests):
             if (moves := active.settle()) and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
+                if self._paged is not None:
+                    self._paged.forget(active.entries)
 
-    def _choose(self, plan: PassPlan, logits_WV: Tensor) -> list[int]:
+    def _choose(
+        self,
+        plan: PassPlan,
+        choices: Sequence[Choice],
+        logits_WV: Tensor,
+        tokens: list[int] | None = None,
+    ) -> list[int]:
+        """Return a token for each row; ``tokens`` if the pass has chosen them."""
         if not plan.rows:
             return []
         if self._on_logits is not None:
             for logits_V, row in zip(logits_WV, plan.rows, strict=True):
                 self._on_logits(row.response, row.live, logits_V)
-        choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
-        tokens = choose(logits_WV, choices, self._masks)
+        tokens = tokens or choose(logits_WV, choices, self._masks)
         for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
             row.note(logits_V, token)
         return tokens

@@ -1,0 +1,156 @@
+"""Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
+
+Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
+slow and obvious; ``attend_split`` launches Triton kernels. Soft caps, windows of positions, sinks
+and groups of query heads are part of both, so a pass never needs another kernel for a layer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.torch.attention import LayerCall, additive, attend
+from pasta_lm.engines.torch.paged.batch import PagedBatch, RowIndex
+from pasta_lm.engines.torch.paged.buckets import num_splits, power_of_two
+
+_TILE_BYTES = 32_768  # of the keys that a program holds at a time
+_LEAST_TILE = 16  # the smallest side of a product in Triton
+
+# Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.
+
+
+class Tuning(NamedTuple):
+    """How the kernel is launched; 0: chosen by the sizes."""
+
+    block_keys: int = 0
+    num_warps: int = 0
+    num_stages: int = 2
+    num_splits: int = 0
+
+
+BY_SIZE = Tuning()
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+@cache
+def _kernels():  # type: ignore[no-untyped-def]
+    from pasta_lm.engines.torch.paged import kernels
+
+    return kernels
+
+
+class LayerMemory(NamedTuple):
+    """The pool as one layer sees it."""
+
+    keys_GSD: Tensor
+    values_GSV: Tensor
+    entries: Tensor
+    """int32 [2, S]: the owner and the position of the entry in each slot."""
+
+
+def place_entries(batch: PagedBatch, entries: Tensor) -> None:
+    """Write owners and positions of the pass into their slots of the pool."""
+    places = batch.rows[RowIndex.PLACE]
+    if entries.is_cuda:
+        _kernels().place[(len(places),)](batch.rows, entries, len(places), entries.shape[1])
+        return
+    is_row = places >= 0
+    lines = batch.rows[[RowIndex.OWNER, RowIndex.POSITION]]
+    entries[:, places[is_row]] = lines[:, is_row]
+
+
+def attend_gathered(
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
+    batch: PagedBatch,
+) -> Tensor:  # fmt: skip
+    """Write the new keys and values, then attend; plain torch.
+
+    Returns:
+        [H, N, V]: 0 for padding.
+    """
+    places_N, slots_N = batch.rows[RowIndex.PLACE], batch.rows[RowIndex.SLOT]
+    is_row = places_N >= 0
+    memory.keys_GSD[:, places_N[is_row]] = k_GND[:, is_row]
+    memory.values_GSV[:, places_N[is_row]] = v_GNV[:, is_row]
+    out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
+    for start, num_rows, request, num_keys in batch.blocks.t().tolist():
+        if num_rows == 0:
+            continue
+        span = slice(start, start + num_rows)
+        slots_K = torch.arange(num_keys, device=q_HND.device)
+        places_K = batch.table[request][slots_K // batch.page_size] * batch.page_size
+        places_K = places_K + slots_K % batch.page_size
+        owners_K, positions_K = memory.entries[:, places_K]
+        seen = (slots_K <= slots_N[span, None]) & (slots_K < batch.cutoffs[span][:, owners_K])
+        if call.window is not None:
+            positions = batch.rows[RowIndex.POSITION, span]
+            seen = seen & (positions[:, None] - positions_K < call.window)
+        mask = additive(seen, q_HND.dtype)
+        keys, values = memory.keys_GSD[:, places_K], memory.values_GSV[:, places_K]
+        out[:, span] = attend(call, q_HND[:, span], keys, values, mask)
+    return out
+
+
+def attend_split(
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
+    batch: PagedBatch, tuning: Tuning = BY_SIZE,
+) -> Tensor:  # fmt: skip
+    """Write the new keys and values, then attend; Triton kernels.
+
+    Returns:
+        [H, N, V]: 0 for padding.
+    """
+    kernels, bucket = _kernels(), batch.bucket
+    (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
+    q_HND, k_GND, v_GNV = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (q_HND, k_GND, v_GNV)
+    )
+    keys, values, entries = memory
+    sizes = {
+        "KEY_SIZE": key_size, "VALUE_SIZE": value_size,
+        "BLOCK_D": _tile(key_size), "BLOCK_V": _tile(value_size),
+    }  # fmt: skip
+    pool_strides = keys.stride(0), values.stride(0)
+    kernels.write[(num_rows, num_key_heads)](
+        k_GND, v_GNV, keys, values, batch.rows, num_rows,
+        *k_GND.stride()[:2], *v_GNV.stride()[:2], *pool_strides, **sizes,
+    )  # fmt: skip
+    splits = tuning.num_splits or num_splits(bucket, num_key_heads, batch.page_size)
+    parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
+    maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
+    group = num_heads // num_key_heads
+    block_m = max(_LEAST_TILE, power_of_two(bucket.block_rows * group))
+    least_keys = max(1, _TILE_BYTES // (_tile(key_size) * keys.element_size()))
+    kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
+        q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
+        parts, maxima, sums, num_rows, bucket.num_blocks, splits, entries.shape[1],
+        batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2], *pool_strides,
+        key_size**-0.5 if call.scaling is None else call.scaling,
+        call.softcap or 0.0, call.window or 0,
+        NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size,
+        HAS_CAP=call.softcap is not None, HAS_WINDOW=call.window is not None,
+        BLOCK_M=block_m, BLOCK_K=tuning.block_keys or max(_LEAST_TILE, min(128, least_keys)),
+        num_warps=tuning.num_warps or (8 if block_m * sizes["BLOCK_V"] > 8192 else 4),
+        num_stages=tuning.num_stages, **sizes,
+    )  # fmt: skip
+    out = q_HND.new_empty(num_rows, num_heads, value_size)
+    has_sinks = call.sinks_H is not None
+    kernels.combine[(num_rows, num_heads)](
+        parts, maxima, sums, batch.rows, call.sinks_H if has_sinks else parts, out, num_rows,
+        NUM_HEADS=num_heads, VALUE_SIZE=value_size, NUM_SPLITS=splits, HAS_SINKS=has_sinks,
+        BLOCK_V=sizes["BLOCK_V"],
+    )  # fmt: skip
+    return out.transpose(0, 1)
+
+
+def _tile(size: int) -> int:
+    return max(_LEAST_TILE, power_of_two(size))
