@@ -131,7 +131,8 @@ def check(
             touched.add(drawn.place(request, slot))
             assert torch.equal(memory.keys_GSD[:, drawn.place(request, slot)], k[:, row])
             expected = expected_row(call, drawn, request, slot, q[:, row], memory)
-            assert (found[:, row].double() - expected).abs().max() <= tolerance
+            difference = (found[:, row].double() - expected).abs().max()
+            assert difference <= tolerance
             row += 1
     assert not found[:, row:].any(), "padding attends to something"
     others = [place for place in range(NUM_PAGES * PAGE) if place not in touched]
@@ -184,6 +185,8 @@ def test_many_rows_of_one_request_are_several_blocks(attend: Attend) -> None:
 def test_halves_are_as_exact_as_they_can_be(
     attend: Attend, dtype: torch.dtype, tolerance: float
 ) -> None:
+    if attend is attend_split and dtype is torch.bfloat16 and DEVICE == "cpu":
+        pytest.skip("the interpreter multiplies the bits of bfloat16")
     for seed in range(2):
         drawn = Drawn(random.Random(seed), 2, 4)
         check(attend, drawn, PLAIN, (4, 2), (16, 16), dtype, tolerance)

@@ -66,10 +66,9 @@ def attend(
     q, keys, values, rows, blocks, table, cutoffs, entries, parts, maxima, sums,
     num_rows, num_blocks, num_splits, num_slots, table_stride, cutoff_stride,
     q_stride_h, q_stride_n, pool_k_stride, pool_v_stride, scale, softcap, window,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr, PAGE: tl.constexpr, HAS_CAP: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    PAGE: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Attend of one block of rows over one part of its request's keys, for one key head."""
     block, split = tl.program_id(0), tl.program_id(2)
@@ -77,7 +76,6 @@ def attend(
     start, in_block = tl.load(blocks + block), tl.load(blocks + num_blocks + block)
     request = tl.load(blocks + 2 * num_blocks + block).to(tl.int64)
     num_keys = tl.load(blocks + 3 * num_blocks + block)
-
     m, d, e = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     row, q_head = start + m // GROUP, head * GROUP + m % GROUP
     is_query, row_cutoffs = m < in_block * GROUP, row.to(tl.int64) * cutoff_stride
@@ -85,7 +83,6 @@ def attend(
     positions = tl.load(rows + num_rows + row, mask=is_query, other=0)
     at = q_head[:, None] * q_stride_h + row[:, None].to(tl.int64) * q_stride_n + d[None, :]
     queries = tl.load(q + at, mask=is_query[:, None] & (d[None, :] < KEY_SIZE), other=0.0)
-
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
     summed = tl.full([BLOCK_M, BLOCK_V], 0.0, tl.float32)
@@ -119,7 +116,6 @@ def attend(
         weights = weights.to(value.dtype)
         summed = summed * shrink[:, None] + tl.dot(weights, value, input_precision="ieee")
         largest = now
-
     cell = (split * num_rows + row.to(tl.int64)) * NUM_HEADS + q_head
     tl.store(maxima + cell, largest, mask=is_query)
     tl.store(sums + cell, total, mask=is_query)
