@@ -140,6 +140,11 @@ class _Requests(NamedTuple):
     sequential: Request
     parallel: Request
 
+    @property
+    def num_blocks(self) -> int:
+        """Return how many blocks the answer has."""
+        return len(self.answer.document.blocks)
+
 
 def replay(
     answers: Sequence[Record],
@@ -240,6 +245,7 @@ def _decode_all(
 ) -> tuple[list[Pair], list[Skipped], bool]:
     """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
     pairs, skipped = list[Pair](), list[Skipped]()
+    engine.warm_up(1 + max((one.num_blocks for one in requests), default=0))
     for one in requests[:1]:  # first passes allocate and compile, so they are not timed
         with suppress(RequestError):  # reported below, where the answer is decoded again
             _decode(engine, one)

@@ -31,7 +31,7 @@ from pasta_lm.engines.torch.active_request import (
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.forking import StepCosts, best_width, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.engines.torch.paged.decoder import Part, paged_decoder
+from pasta_lm.engines.torch.paged.decoder import PagedDecoder, Part, paged_decoder
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
@@ -105,6 +105,11 @@ class TorchEngine:
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
+
+    @property
+    def paged(self) -> PagedDecoder | None:
+        """Return what runs paged passes, for reading; None: passes run over views of the pool."""
+        return self._paged
 
     def warm_up(self, max_rows: int = 16) -> None:
         """Do now what the first passes would be slow for: a GPU captures its passes."""
@@ -367,11 +372,13 @@ class TorchEngine:
 
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
-        self.num_passes += 1
         if self._paged is None or any(part.rotation for _, part in plan.parts):
-            return self._choose(plan, choices, self._run_views(plan))
+            logits_WV = self._run_views(plan)
+            self.num_passes += 1
+            return self._choose(plan, choices, logits_WV)
         parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self._paged.run(parts, plan.indices, choices)
+        self.num_passes += 1
         if result.tokens is not None and not self._reads_logits(plan):
             return result.tokens
         return self._choose(plan, choices, result.logits_WV, result.tokens)

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -73,7 +74,8 @@ def random_model(
 ) -> LoadedModel:
     """Build a model with random weights around a tokenizer, which gets the tag pieces.
 
-    The vocabulary of the configuration grows to that of the tokenizer if it is smaller.
+    The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU
+    the weights are drawn there, in ``dtype``: other numbers than on a CPU.
 
     Raises:
         UnsupportedModelError: the engine would not be exact for this architecture.
@@ -83,12 +85,20 @@ def random_model(
     config.eos_token_id = tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        model = _built(config, dtype, torch.device(device)).eval()
     check_exact(model)
     model = model.to(device=device, dtype=dtype)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     ends = eos_ids(model, tokenizer)
     return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
+
+
+def _built(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    settings: dict[str, Any] = {"attn_implementation": "eager"}
+    if device.type == "cpu":
+        return AutoModelForCausalLM.from_config(config, **settings)  # type: ignore[no-any-return]
+    with device:  # billions of weights are drawn in a second there, in minutes on a CPU
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, **settings)  # type: ignore[no-any-return]
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:

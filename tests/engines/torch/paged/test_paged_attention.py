@@ -31,6 +31,7 @@ from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 from tests.triton_kernels import DEVICE, needs_kernels
 
+pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 PAGE, NUM_PAGES = 4, 40
 Attend = Callable[..., Tensor]
 

@@ -68,7 +68,7 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(name: str, devic
     witness = Witness(model, paged=True, max_batch_tokens=24)
     seen = witness.run(requests)
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
-    buckets = witness.engine._paged.buckets  # type: ignore[union-attr]
+    buckets = witness.engine.paged.buckets  # type: ignore[union-attr]
     assert any(bucket.num_rows > 1 for bucket in buckets)
 
 
@@ -98,7 +98,7 @@ def test_a_long_prompt_is_computed_in_one_pass_without_a_bucket(device: str) -> 
     witness = Witness(model, paged=True)
     ((seen,),) = witness.run([request])
     assert seen.worst_difference(model) <= TOLERANCE
-    assert {bucket.num_rows for bucket in witness.engine._paged.buckets} == {1}  # type: ignore[union-attr]
+    assert {bucket.num_rows for bucket in witness.engine.paged.buckets} == {1}  # type: ignore[union-attr]
 
 
 @devices
@@ -211,9 +211,9 @@ def test_all_shapes_of_a_response_can_be_made_before_it_begins() -> None:
     model = loaded("llama")
     engine = TorchEngine(model, pool_tokens=CONTEXT, paged=True)
     engine.warm_up(16)
-    before = set(engine._paged.buckets)  # type: ignore[union-attr]
+    before = set(engine.paged.buckets)  # type: ignore[union-attr]
     engine.generate(requests_of("llama", "cpu", 1, "warm"))
-    after = set(engine._paged.buckets)  # type: ignore[union-attr]
+    after = set(engine.paged.buckets)  # type: ignore[union-attr]
     assert {bucket for bucket in after if bucket.num_rows <= 16} == before
 
 
