@@ -18,7 +18,7 @@ from pasta_lm.engines.torch.attention import LayerCall, additive, attend
 from pasta_lm.engines.torch.paged.batch import PagedBatch, RowIndex
 from pasta_lm.engines.torch.paged.buckets import num_splits, power_of_two
 
-_TILE_BYTES = 32_768  # of the keys that a program holds at a time
+_TILE_BYTES = 32_768  # of the keys that an instance of the kernel holds at a time
 _LEAST_TILE = 16  # the smallest side of a product in Triton
 
 # Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.

@@ -2,7 +2,7 @@
 
 A captured graph has one shape. Rows and blocks cost a little where they are padding, so they are
 rounded to powers of two; pages and owners are only bounds of tables, so they are rounded to few
-values. How many programs share the keys of a row follows from the shape alone.
+values. How many instances share the keys of a row follows from the shape alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pasta_lm.engines.torch.paged.batch import Bucket, RequestSize
 
 MIN_PAGES, MIN_OWNERS = 32, 16
-MAX_QUERIES = 64  # rows times query heads of a key head that one program takes
-MIN_SPLIT_KEYS = 64  # fewer keys a program are not worth combining
+MAX_QUERIES = 64  # rows times query heads of a key head that one instance of the kernel takes
+MIN_SPLIT_KEYS = 64  # fewer keys an instance are not worth combining
 MAX_SPLITS = 64
-WANTED_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
+WANTED_INSTANCES = 264  # two for each multiprocessor of an H100 or H200
 _STEP = 4  # ratio of neighbouring sizes where padding costs next to nothing
 
 
@@ -44,7 +44,7 @@ def bucket_of(requests: Sequence[RequestSize], group: int) -> Bucket:
 
 def num_splits(bucket: Bucket, num_key_heads: int, page_size: int) -> int:
     """Return into how many parts the keys of a block are split, a power of two."""
-    by_work = WANTED_PROGRAMS / (bucket.num_blocks * num_key_heads)
+    by_work = WANTED_INSTANCES / (bucket.num_blocks * num_key_heads)
     by_keys = bucket.num_pages * page_size // MIN_SPLIT_KEYS
     return power_of_two(max(1, min(int(by_work), by_keys, MAX_SPLITS)))
 

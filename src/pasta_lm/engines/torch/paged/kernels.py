@@ -1,7 +1,7 @@
 """Triton kernels of a paged pass: write new keys, attend with the table of cutoffs, combine.
 
-One program of ``_attend`` reads one part of a request's keys for one key head, once for up to
-``block_rows`` rows and all query heads that share it; ``_combine`` joins the parts by their
+One instance of ``attend`` reads one part of a request's keys for one key head, once for up to
+``block_rows`` rows and all query heads that share it; ``combine`` joins the parts by their
 maxima and sums. Loop bounds are read from memory, so a captured launch serves any context.
 
 Source: split keys as in Flash-Decoding (Dao et al. 2023); online softmax, Milakov and Gimelshein
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 # Legend: N rows, B blocks of rows, G key heads, H query heads, S slots of the pool, D head size,
-# P pages of a request at most, O owners at most, M queries of a program (rows times heads).
+# P pages of a request at most, O owners at most, M queries of an instance (rows times heads).
 
 _FREE = ["num_rows", "num_blocks", "num_splits", "num_slots", "table_stride", "cutoff_stride"]
 _FREE += ["scale", "softcap", "window"]
@@ -86,7 +86,7 @@ def attend(
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
     summed = tl.full([BLOCK_M, BLOCK_V], 0.0, tl.float32)
-    # Whole tiles, so that no tile is read by two programs.
+    # Whole tiles, so that no tile is read by two instances.
     part = (num_keys + num_splits * BLOCK_K - 1) // (num_splits * BLOCK_K) * BLOCK_K
     stop = tl.minimum((split + 1) * part, num_keys)
     for first in range(split * part, stop, BLOCK_K):
