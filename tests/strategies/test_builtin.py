@@ -21,8 +21,14 @@ MAX_BYTES = 20_000_000
 
 
 @pytest.fixture(scope="module")
-def builtin() -> Pasta:
-    return Pasta.from_pretrained("builtin")
+def model(request: pytest.FixtureRequest) -> Pasta:
+    """Return a model of the package; one at a time, for each takes gigabytes."""
+    return Pasta.from_pretrained(request.param)
+
+
+def of(name: str) -> pytest.MarkDecorator:
+    """Let a test have one of the models."""
+    return pytest.mark.parametrize("model", [name], indirect=True)
 
 
 @pytest.mark.parametrize("name", BUILTINS)
@@ -41,35 +47,37 @@ def test_its_base_is_the_package_of_weights_or_a_file_of_the_hub(name: str) -> N
     assert all((base.hub_id, base.file, base.weights_sha256, base.tokenizer_sha256))
 
 
-def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(builtin: Pasta) -> None:
-    answer = builtin.generate(EXAMPLE, SamplingParams(max_tokens=200))
+@of("builtin")
+def test_the_builtin_model_forks_where_a_question_asks_for_several_parts(model: Pasta) -> None:
+    answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
     blocks = answer.document.blocks
     assert len(blocks) > 1
     assert len(answer.trace.threads) == len(blocks) + 1
     assert answer.trace.parallelism > 1
 
 
+@of("builtin")
 @pytest.mark.parametrize(
-    "prompt", ["Hello!", "Why is the sky blue?", "<sync/><async>", "1 2 3 " * 200, "\U0001f35d"]
+    "prompt", ["Hello!", "Why is the sky blue?", "<sync/><async>", "1 2 3 " * 60, "\U0001f35d"]
 )
-def test_any_prompt_gets_an_answer(builtin: Pasta, prompt: str) -> None:
-    answer = builtin.generate(prompt, SamplingParams(max_tokens=40))
+def test_any_prompt_gets_an_answer(model: Pasta, prompt: str) -> None:
+    answer = model.generate(prompt, SamplingParams(max_tokens=12))
     assert answer.finish_reason in {"stop", "length"}
     assert answer.usage["completion_tokens"] > 0
 
 
-def test_the_model_for_stock_servers_says_so_and_forks() -> None:
-    model = Pasta.from_pretrained("builtin-continue")
+@of("builtin-continue")
+def test_the_model_for_stock_servers_says_so_and_forks(model: Pasta) -> None:
     loaded = model.engine.loaded
     assert (loaded.positions, loaded.join) == (PositionStrategy.CONTINUE, Join.RECOMPUTE)
     answer = model.generate(EXAMPLE, SamplingParams(max_tokens=200))
     assert len(answer.document.blocks) > 1
 
 
-def test_the_sequential_baseline_was_not_taught_the_tags() -> None:
-    baseline = Pasta.from_pretrained("builtin-sequential")
-    assert not baseline.has_tag_pieces
-    answer = baseline.generate(EXAMPLE, SamplingParams(max_tokens=8), strategy="sequential")
+@of("builtin-sequential")
+def test_the_sequential_baseline_was_not_taught_the_tags(model: Pasta) -> None:
+    assert not model.has_tag_pieces
+    answer = model.generate(EXAMPLE, SamplingParams(max_tokens=8), strategy="sequential")
     assert len(answer.trace.threads) == 1
 
 
