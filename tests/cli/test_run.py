@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
-from pasta_lm.cli.doctor import CORE, EXTRAS
+from pasta_lm.cli.doctor import CORE, EXTRAS, BuiltinReport, _builtin
 from pasta_lm.errors import RequestError
 from pasta_lm.strategies import model as public
 from pasta_lm.strategies.model import Prompt
@@ -210,23 +212,38 @@ def test_a_prompt_that_is_too_long_is_invalid_input(pasta: Pasta, taught_folder:
     assert "context" in result.err
 
 
-def test_doctor_reports_the_self_test_and_the_builtin_model(pasta: Pasta) -> None:
-    result = pasta("doctor")
+@pytest.fixture(scope="module")
+def asked_once() -> Callable[[], BuiltinReport | None]:
+    """Return what asks the built-in model the first time, and has its answer afterwards."""
+    return cache(_builtin)
+
+
+@pytest.fixture
+def doctor(
+    pasta: Pasta, asked_once: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> Pasta:
+    """Return ``pasta doctor``; loading the built-in model is most of what it does."""
+    monkeypatch.setattr("pasta_lm.cli.doctor._builtin", asked_once)
+    return partial(pasta, "doctor")
+
+
+def test_doctor_reports_the_self_test_and_the_builtin_model(doctor: Pasta) -> None:
+    result = doctor()
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^self-test {2,}exact: ", result.out, re.M)
     assert re.search(r"^built-in model {2,}answers 'Describe .*: \d+ threads, ", result.out, re.M)
 
 
-def test_doctor_aligns_all_values(pasta: Pasta, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_aligns_all_values(doctor: Pasta, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pasta_lm.cli.doctor._version", lambda package: "1.0")
-    lines = [line for line in pasta("doctor").out.splitlines() if line]
+    lines = [line for line in doctor().out.splitlines() if line]
     assert any(line.startswith("prometheus-client ") for line in lines)
     starts = {re.match(r".*?\S {2,}", line).end() for line in lines}  # type: ignore[union-attr]
     assert len(starts) == 1
 
 
-def test_doctor_answers_in_json(pasta: Pasta, taught_folder: Path) -> None:
-    facts = pasta("doctor", "--model", taught_folder, "--json").json
+def test_doctor_answers_in_json(doctor: Pasta, taught_folder: Path) -> None:
+    facts = doctor("--model", taught_folder, "--json").json
     assert facts["self_test"]["is_exact"] is True
     assert facts["builtin_model"]["finish_reason"] in {"stop", "length"}
     assert facts["builtin_model"]["parallelism"] > 1
