@@ -68,11 +68,10 @@ def chat(
     from pasta_lm.cli.terminal import can_animate, console, silence_libraries
     from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
-    from pasta_lm.strategies.model import STRATEGIES, Pasta
-    from pasta_lm.strategies.speculation import DRAFT
+    from pasta_lm.strategies.model import DRAFTED, STRATEGIES, Pasta
 
     require_one_of("--strategy", strategy, STRATEGIES)
-    if strategy == DRAFT:
+    if strategy in DRAFTED:
         require_draft(draft, [strategy])
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     silence_libraries()

@@ -15,7 +15,7 @@ from pasta_lm.evaluate.intervals import Interval, mean
 from pasta_lm.evaluate.records import BOUNDS, PERFECT, GradedAnswer, read_answers
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import SPECULATIVE
+from pasta_lm.strategies.model import PASTA_SPECULATIVE, SPECULATIVE
 from pasta_lm.tasks.registry import training_families
 
 ByTask = Mapping[str, GradedAnswer]
@@ -56,7 +56,7 @@ class PointAnswers:
 
         Its forward passes exclude the draft model's, so they give no theoretical speedup.
         """
-        return self.point.strategy in SPECULATIVE
+        return self.point.strategy in (*SPECULATIVE, *PASTA_SPECULATIVE)
 
     def log_speed(self, kind: Speed) -> dict[str, float]:
         """Return by task the logarithm of the speedup over the baseline, if there is one."""

@@ -47,7 +47,7 @@ from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL, STRATEGIES, Pasta, Servers, baseline_of
 from pasta_lm.strategies.replay import bounded
-from pasta_lm.strategies.speculation import DRAFT
+from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.referee import referee_grade
 from pasta_lm.tasks.registry import held_out_families, make, prompts_hash, training_families
@@ -104,7 +104,7 @@ class TaskSettings:
         """Validate values before a model is loaded."""
         for name in self.strategies:
             check_choice("strategies", name, STRATEGIES)
-        if (self.draft is not None) is not (DRAFT in self.strategies):
+        if (self.draft is not None) is not bool({DRAFT, PASTA_DRAFT} & {*self.strategies}):
             raise UsageError(f"draft and the strategy {DRAFT} go together")
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
             check_choice(key, value, [one.value for one in Split])
@@ -125,7 +125,7 @@ class TaskSettings:
         return {"model": model, "baseline": self.baseline or baseline}
 
     def load_models(self) -> dict[str, Pasta]:
-        """Load the model and the sequential baseline, which has the draft model."""
+        """Load the model and the sequential baseline, with the draft model for their strategies."""
         if self.servers is not None:
             assert self.model is not None
             served = self.servers.holding(self.model)
@@ -136,7 +136,9 @@ class TaskSettings:
         names = self.model_names
         baseline = load(names["baseline"], draft=self.draft)
         is_same = names["model"] == names["baseline"]
-        return {"model": baseline if is_same else load(names["model"]), "baseline": baseline}
+        own_draft = self.draft if PASTA_DRAFT in self.strategies else None
+        model = baseline if is_same else load(names["model"], draft=own_draft)
+        return {"model": model, "baseline": baseline}
 
 
 class TaskBenchmark(Benchmark):
