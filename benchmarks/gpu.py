@@ -30,7 +30,7 @@ from benchmarks.gpu_sections import (
     host_share,
     load_sweep,
     machine,
-    real_weights,
+    small_model,
     step_times,
 )
 
@@ -48,7 +48,7 @@ SECTIONS: dict[str, tuple[Callable[[Conditions], None], float]] = {
     "host": (host_share, 20),
     "load": (load_sweep, 80),
     "attention": (attention, 60),
-    "weights": (real_weights, 80),
+    "small": (small_model, 80),
 }
 
 

@@ -62,8 +62,10 @@ def _exactness(section: Mapping[str, Any]) -> str:
     found = section.get("architectures", {})
     rows = [
         (name, f"{one['float32_worst']:.1e}", number(one["bfloat16_over_noise"]))
-        for name, one in found.items()
         if isinstance(one, dict)
+        else (name, f"**failed**: {one}", "")
+        for name, one in found.items()
+        if name != "tolerance_float32"
     ]
     head = ("architecture", "float32, worst difference", "bfloat16, error over its noise")
     return "Decoded logits against one masked pass:\n\n" + table(head, rows) if rows else ""
@@ -127,11 +129,11 @@ def _load(section: Mapping[str, Any]) -> str:
     return f"Under load, all at once:\n\n{table(head, rows)}" if rows else ""
 
 
-def _weights(section: Mapping[str, Any]) -> str:
+def _small(section: Mapping[str, Any]) -> str:
     if not section.get("num_documents"):
         return ""
     return (
-        f"{section['model']} with its own weights, {section['dtype']}: sequential "
+        f"{section['model']}, weights {section['weights']}, {section['dtype']}: sequential "
         f"{number(section['sequential_tokens_per_s'], 0)} tokens/s, `generate` "
         f"{number(section['generate_tokens_per_s'], 0)}; {section['num_documents']} answers: "
         f"theoretical {number(section['theoretical_speedup'])}, realised "
@@ -145,7 +147,7 @@ WRITERS = {
     "answers": _answers,
     "host": _host,
     "load": _load,
-    "weights": _weights,
+    "small": _small,
 }
 
 

@@ -6,6 +6,7 @@ On a CPU with plain calls and plain torch; on a GPU with Triton kernels and CUDA
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -128,21 +129,27 @@ def test_tokens_are_those_of_a_pass_over_views(params: SamplingParams, device: s
 
 
 @devices
-def test_wrong_guesses_leave_no_trace(device: str) -> None:
+@pytest.mark.parametrize("forks", [False, True])
+def test_guesses_leave_the_tokens_of_every_thread_as_they_are(forks: bool, device: str) -> None:
     model = loaded("llama", device)
-    prompt = requests_of("llama", device, 1, "guess")[0].prompt
-    request = Request(prompt=prompt, params=SamplingParams(max_tokens=24), forks=False)
-    ((plain,),) = TorchEngine(model, pool_tokens=512, paged=True).generate([request])
-    right = plain.document.plain_text
-    ids = model.vocabulary.encode_text(right)
+    prompts = [one.prompt for one in requests_of("llama", device, 3, "guess")]
+    params = SamplingParams(max_tokens=60, temperature=1.0 if forks else 0.0, seed=11)
+    requests = [Request(prompt=prompt, params=params, forks=forks) for prompt in prompts]
+    plain = TorchEngine(model, pool_tokens=2048, paged=True).generate(requests)
+    if forks:
+        assert any(one.document.blocks for (one,) in plain)
+    rng = random.Random(2)
+    text = [model.vocabulary.encode_text(one.document.plain_text) for (one,) in plain]
 
-    def guess(written: object) -> tuple[int, ...]:
-        return (ids[0], ids[1] if len(ids) > 1 else 5, 7)  # now and then right
+    def guess(written: Sequence[int]) -> Sequence[int]:
+        ids = rng.choice(text)  # now and then right
+        first = next((i for i, token in enumerate(ids) if token == written[-1]), 0)
+        return ids[first + 1 : first + 4]
 
-    ((guessed,),) = TorchEngine(model, pool_tokens=512, paged=True).generate(
-        [replace(request, guess=guess)]
+    guessed = TorchEngine(model, pool_tokens=2048, paged=True).generate(
+        [replace(request, guess=guess) for request in requests]
     )
-    assert guessed.document.plain_text == right
+    assert [one.document for (one,) in guessed] == [one.document for (one,) in plain]
 
 
 @given(

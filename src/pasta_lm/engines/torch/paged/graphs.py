@@ -68,6 +68,7 @@ class CudaGraphs:
         except RuntimeError as exc:  # an operation that waits for the device, such as item()
             logger.warning("passes run without CUDA graphs: %s", exc)
             self.failure = exc
+            self._memory = torch.cuda.graph_pool_handle()  # the old one belongs to half a graph
             torch.cuda.synchronize()
             return function
 
