@@ -130,8 +130,8 @@ class Response:
     def threads_to_feed(self, width: int | None = None) -> list[LiveThread]:
         """Return the threads that feed in the coming pass: by birth, then those at a sync.
 
-        ``width`` bounds the threads that decode in it: the first ones in reading order, as far as
-        that changes no token. None: all.
+        ``width`` bounds the threads that decode in it: main, then blocks in reading order, as far
+        as that changes no token. None: all.
         """
         threads = [live for live in self.live.values() if live.feeds_next]
         for live in threads:
@@ -145,12 +145,17 @@ class Response:
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
     def lengths_left(self) -> list[int]:
-        """Return how many tokens each thread that decodes has left, as far as promised."""
+        """Return how many tokens each thread that decodes has left, as far as promised.
+
+        Main promises nothing: it counts as the longest block, because it forks what comes next.
+        """
         if not self.request.forks or not self._pace.can_vary:
             return []
         running = [live.thread for live in self.live.values() if live.decodes]
-        promised = ((thread.units or 1) * TOKENS_PER_UNIT - thread.num_tokens for thread in running)
-        return [max(1, left) for left in promised]
+        blocks = [thread for thread in running if not thread.is_main]
+        promised = ((one.units or 1) * TOKENS_PER_UNIT - one.num_tokens for one in blocks)
+        left = [max(1, number) for number in promised]
+        return left + [max(left, default=1)] * (len(running) - len(blocks))
 
     def _hold(self, threads: Sequence[LiveThread], width: int | None) -> None:
         """Hold threads back: beyond the width, or all that are ahead if the limit may be near."""
@@ -159,8 +164,9 @@ class Response:
             slowest = self._pace.slowest([live.thread for live in running])
             held = [live for live in running if live.thread not in slowest]
         else:
-            # A promise's end goes first, because its thread begins behind it.
-            running.sort(key=lambda live: (live.promised is None, live.thread.reading_key))
+            # Main goes first, because it forks what can be decoded side by side; a thread begins
+            # behind its promise's end. Then blocks in reading order.
+            running.sort(key=lambda live: (not live.thread.is_main, live.thread.reading_key))
             held = running[width:] if width is not None else []
         for live in held:
             live.is_held = True

@@ -48,7 +48,7 @@ class StepCosts:
         costs = accumulate((cost for _, cost in ordered), max)
         return cls(tuple(zip((rows for rows, _ in ordered), costs, strict=True)))
 
-    def __call__(self, rows: int) -> float:
+    def __call__(self, rows: float) -> float:
         """Return the milliseconds of a pass; between and beyond the measured rows on a line."""
         first = self.step_ms[0]
         if rows <= first[0] or len(self.step_ms) == 1:
@@ -64,8 +64,8 @@ def best_width(
     """Return how many threads of a response to feed in a pass.
 
     With w of them it needs as many passes as the longest thread has tokens, or all threads
-    together divided by w. Each pass takes its own time, and from every other response what w rows
-    add to the time of theirs.
+    together divided by w, and feeds all tokens in them, whatever w is. Each pass takes its own
+    time, and from every other response what these rows add to the time of theirs.
 
     Args:
         costs: What passes cost.
@@ -76,8 +76,8 @@ def best_width(
 
     def cost(width: int) -> float:
         num_passes = max(max(lengths), ceil(sum(lengths) / width))
-        taken = costs(other_rows + width) - costs(other_rows)
-        return num_passes * (costs(other_rows + width) + (num_responses - 1) * taken)
+        own = costs(other_rows + sum(lengths) / num_passes)
+        return num_passes * (own + (num_responses - 1) * (own - costs(other_rows)))
 
     most = len(lengths)
     best = min(range(1, most + 1), key=cost, default=most)
