@@ -158,4 +158,5 @@ def test_finished_responses_leave_memory_where_it_was(
         tracemalloc.stop()
     assert engine.pool.num_free_pages == engine.pool.num_pages
     assert not engine._unread
-    assert after - before < 200 * num_responses, "a response has thousands of bytes"
+    # Python's own tables take some tens of kilobytes more, depending on the tests before.
+    assert after - before < 1000 * num_responses, "a response has thousands of bytes"
