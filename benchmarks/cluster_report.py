@@ -263,7 +263,7 @@ def main() -> None:
     found["checks"] = []
     for file in sorted(args.servers.glob("*.json")) if args.servers else ():
         measured = json.loads(file.read_text())
-        if measured.get("loads"):
+        if measured.get("costs_ms") and measured["loads"]:
             found["checks"].append(check(measured, KINDS[measured["dialect"]]))
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     plot(found, args.picture)

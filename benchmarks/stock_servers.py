@@ -101,7 +101,7 @@ def compare_tokens(
 ) -> dict[str, Any]:
     """Return how many choices agree, and each that does not with the margin that it had."""
     num_choices, num_same, differing = 0, 0, []
-    whole = [name for name in requests if _is_whole(ours[name]) and _is_whole(theirs[name])]
+    whole = [name for name in requests if _are_whole(ours[name], theirs[name])]
     for name, request in requests.items():
         both = [choices(vocabulary, request.prompt, one[name]["threads"]) for one in (ours, theirs)]
         found = agreement(*both)
@@ -110,6 +110,7 @@ def compare_tokens(
         for place, pair in found.differing.items():
             differing.append(_difference(name, place, pair, margin(*pair)))
     ties = [one for one in differing if one["margin"] < MARGIN]
+    synced = [name for name in requests if ours[name]["num_syncs"] == theirs[name]["num_syncs"]]
     return {
         "answers": len(requests),
         "answers_that_fork": sum(len(one["threads"]) > 1 for one in ours.values()),
@@ -117,8 +118,8 @@ def compare_tokens(
         "syncs": sum(one["num_syncs"] for one in ours.values()),
         "answers_compared_whole": len(whole),  # the limit of tokens cut the others where it fell
         "same_of_these": num_same,
-        "recomputed": sum(theirs[name]["num_recomputed"] for name in whole),
-        "recomputed_locally": sum(ours[name]["num_recomputed"] for name in whole),
+        "recomputed": sum(theirs[name]["num_recomputed"] for name in synced),
+        "recomputed_locally": sum(ours[name]["num_recomputed"] for name in synced),
         "choices": num_choices,
         "bound_of_ties": MARGIN,
         "ties": len(ties),
@@ -127,9 +128,12 @@ def compare_tokens(
     }
 
 
-def _is_whole(row: dict[str, Any]) -> bool:
-    """Return whether no limit of all tokens cut it, or one that can cut at one place only."""
-    return row["finish_reason"] == "stop" or len(row["threads"]) == 1
+def _are_whole(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Return whether both ended by themselves, or had one thread, cut at the same place."""
+    if ours["finish_reason"] == theirs["finish_reason"] == "stop":
+        return True
+    lengths = [[len(thread) for thread in one["threads"]] for one in (ours, theirs)]
+    return lengths[0] == lengths[1] and len(lengths[0]) == 1
 
 
 def _difference(name: str, place: Place, pair: tuple[Choice, Choice], gap: float) -> dict[str, Any]:
