@@ -79,6 +79,27 @@ def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     assert all(kernel._weight.data_ptr() in shared for kernel in kernels_)
 
 
+def test_float32_parameters_become_views_of_the_kernels_layout_and_keep_their_values() -> None:
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    inputs = random_pass(9, 200)
+    with torch.inference_mode():
+        expected = plain_logits(model, *inputs, KeyRecorder())
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    captured = capture(model)
+    assert captured is not None
+    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    layouts = {kernel._transposed.untyped_storage().data_ptr() for kernel in kernels_}
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        if name.endswith("proj.weight"):
+            assert parameter.untyped_storage().data_ptr() in layouts
+    with torch.inference_mode():
+        found = plain_logits(model, *inputs, KeyRecorder())
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
     model = build("llama")

@@ -22,18 +22,20 @@ def pool_of(num_slots: int = NUM_SLOTS) -> Pool:
 
 def write(pool: Pool, run: Run, slot: int, mark: float) -> None:
     """Mark one slot of a run in all layers."""
-    for layer in range(len(SHAPES)):
-        keys, values = pool.view(layer, run, slot + 1)
-        keys[:, slot], values[:, slot] = mark, -mark
+    place = pool.slots([(run, slot, slot + 1)])
+    for layer, shape in enumerate(SHAPES):
+        keys = torch.full((shape.num_heads, 1, shape.key_size), mark)
+        values = torch.full((shape.num_heads, 1, shape.value_size), -mark)
+        pool.write(layer, place, keys, values)
 
 
 def read(pool: Pool, run: Run, num_slots: int) -> list[float]:
     """Return the marks of a run's first slots; all layers and heads must agree."""
     marks: set[tuple[float, ...]] = set()
-    for layer in range(len(SHAPES)):
-        keys, values = pool.view(layer, run, num_slots)
-        marks |= {tuple(column) for head in keys for column in head.T.tolist()}
-        marks |= {tuple(column) for head in -values for column in head.T.tolist()}
+    views = pool.layer_views(run, 0, num_slots)
+    for keys, values in zip(views.keys, views.values, strict=True):
+        marks |= {tuple(column) for head in keys[0] for column in head.T.tolist()}
+        marks |= {tuple(column) for head in -values[0] for column in head.T.tolist()}
     (only,) = marks or {()}
     return list(only)
 
@@ -179,10 +181,20 @@ def test_a_broken_pool_is_noticed() -> None:
         pool.check_integrity()
 
 
-def test_views_share_memory_with_the_pool() -> None:
-    pool = pool_of()
+@pytest.mark.parametrize("shapes", [SHAPES, [LayerShape(2, 3, 4)] * 3, [LayerShape(1, 2, 2)]])
+def test_views_share_memory_with_the_pool_whether_layers_have_one_shape_or_several(
+    shapes: list[LayerShape],
+) -> None:
+    pool = Pool(shapes, NUM_SLOTS, dtype=torch.bfloat16, device=torch.device("cpu"), page_size=PAGE)
+    pool.allocate(PAGE)
     run = pool.allocate(2 * PAGE)
-    keys, values = pool.view(1, run, 3)
-    assert (keys.shape, values.shape) == ((1, 3, 5), (1, 3, 2))
-    keys += 1
-    assert pool.view(1, run, 3)[0].sum() == 15
+    views = pool.layer_views(run, 1, 4)
+    for layer, shape in enumerate(shapes):
+        keys, values = views.keys[layer], views.values[layer]
+        assert keys.shape == (1, shape.num_heads, 3, shape.key_size)
+        assert values.shape == (1, shape.num_heads, 3, shape.value_size)
+        keys += 1
+        values += layer
+        assert pool.keys[layer][:, PAGE + 1 : PAGE + 4].float().sum() == keys.numel()
+        assert pool.values[layer].float().sum() == layer * values.numel()
+        assert pool.keys[layer].float().sum() == keys.numel(), "other runs stay as they were"

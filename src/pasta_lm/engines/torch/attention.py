@@ -106,6 +106,9 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
 
 
+MAX_GROUPED_ROWS = 256  # rows of queries that share a pass over the keys of their group
+
+
 def attend(
     call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor, mask_QK: Tensor | None
 ) -> Tensor:
@@ -114,18 +117,48 @@ def attend(
     Each of the G heads of keys and values serves H / G query heads. The mask, of the queries'
     dtype, is added to the scores; None: everything is visible.
     """
-    if call.softcap is not None or call.sinks_H is not None:
-        return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)
-    num_heads, num_queries, head_size = q_HQD.shape
-    mask = None if mask_QK is None else mask_QK[None, None]
-    queries, is_grouped = q_HQD, num_heads != len(k_GKD)
-    if is_grouped and num_queries == 1:
-        # One query: the heads of a group are as good as queries of one head, without a copy.
-        queries, is_grouped = q_HQD.reshape(len(k_GKD), -1, head_size), False
-    out = F.scaled_dot_product_attention(
-        queries[None], k_GKD[None], v_GKD[None], mask, scale=call.scaling, enable_gqa=is_grouped
-    )
-    return out.view(num_heads, num_queries, -1) if queries is not q_HQD else out[0]
+    if is_plain(call):
+        mask = None if mask_QK is None else mask_QK[None, None]
+        return F.scaled_dot_product_attention(
+            q_HQD[None], k_GKD[None], v_GKD[None], mask,
+            scale=call.scaling, enable_gqa=len(q_HQD) != len(k_GKD),
+        )[0]  # fmt: skip
+    return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)
+
+
+def is_plain(call: LayerCall) -> bool:
+    """Return whether a layer's attention is a softmax without soft cap and sinks."""
+    return call.softcap is None and call.sinks_H is None
+
+
+def attend_grouped(
+    call: LayerCall, q_QGHD: Tensor, k_1GKD: Tensor, v_1GKD: Tensor, mask_RK: Tensor | None
+) -> Tensor:
+    """Do as ``attend`` in a plain layer for few queries: heads of a group are rows of one head.
+
+    Args:
+        call: The layer's settings.
+        q_QGHD: Queries, the heads of each group side by side: [Q, G, H / G, D].
+        k_1GKD: Keys, [1, G, K, D].
+        v_1GKD: Values, likewise.
+        mask_RK: As ``row_mask`` returns it, or None.
+
+    Returns:
+        [Q, G, H / G, D]
+    """
+    num_queries = len(q_QGHD)
+    if num_queries == 1:  # without a copy
+        return F.scaled_dot_product_attention(q_QGHD, k_1GKD, v_1GKD, mask_RK, scale=call.scaling)
+    _, num_groups, num_heads, size = q_QGHD.shape
+    rows = q_QGHD.transpose(0, 1).reshape(1, num_groups, -1, size)
+    out = F.scaled_dot_product_attention(rows, k_1GKD, v_1GKD, mask_RK, scale=call.scaling)
+    return out.view(num_groups, num_queries, num_heads, -1).transpose(0, 1)
+
+
+def row_mask(mask_QK: Tensor, num_heads: int) -> Tensor:
+    """Return the mask of ``attend_grouped``, [1, 1, Q * H / G, K] (one row if one query)."""
+    repeated = mask_QK if len(mask_QK) == 1 else mask_QK.repeat_interleave(num_heads, 0)
+    return repeated[None, None]
 
 
 def _attend_by_hand(

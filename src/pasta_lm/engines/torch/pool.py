@@ -11,7 +11,9 @@ copied until the space is needed; then the run that was used longest ago goes fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import mmap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +29,13 @@ class LayerShape(NamedTuple):
     num_heads: int
     key_size: int
     value_size: int
+
+
+class LayerViews(NamedTuple):
+    """Keys and values of one run, for each layer [1, G, K, D]."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
 
 
 @dataclass(slots=True, eq=False)
@@ -67,12 +76,18 @@ class Pool:
         """Called with each kept run whose pages are given to another."""
         slots = self.num_pages * page_size
 
-        def zeros(num_heads: int, size: int) -> Tensor:
-            return torch.zeros(num_heads, slots, size, dtype=dtype, device=device)
+        def zeros(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+            if len(set(sizes)) > 1:
+                return [one for size in sizes for one in zeros([size])]
+            shape = (len(sizes), 1, sizes[0][0], slots, sizes[0][1])
+            return [_zeros(shape, dtype, device)]
 
-        self.keys = [zeros(shape.num_heads, shape.key_size) for shape in shapes]
+        # Layers of equal shape lie in one tensor [L, 1, G, S, D].
+        self._keys = zeros([(shape.num_heads, shape.key_size) for shape in shapes])
+        self._values = zeros([(shape.num_heads, shape.value_size) for shape in shapes])
+        self.keys = [layer[0] for one in self._keys for layer in one]
         """For each layer [G, S, D], rotated as the model rotates them."""
-        self.values = [zeros(shape.num_heads, shape.value_size) for shape in shapes]
+        self.values = [layer[0] for one in self._values for layer in one]
 
     @property
     def num_slots(self) -> int:
@@ -178,11 +193,28 @@ class Pool:
             self._move(run, page)
             page = run.end_page
 
-    def view(self, layer: int, run: Run, num_slots: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values of a run's first tokens, [G, K, D], without copying."""
-        start = run.first_page * self.page_size
-        keys, values = self.keys[layer], self.values[layer]
-        return keys.narrow(1, start, num_slots), values.narrow(1, start, num_slots)
+    def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
+        """Return the places in the pool, int64 [N], of slots [first, stop) of runs."""
+        places = [
+            run.first_page * self.page_size + slot
+            for run, first, stop in parts
+            for slot in range(first, stop)
+        ]
+        return torch.tensor(places, dtype=torch.int64, device=self.keys[0].device)
+
+    def write(self, layer: int, slots_N: Tensor, k_GND: Tensor, v_GND: Tensor) -> None:
+        """Write a layer's keys and values into the places that ``slots`` names."""
+        self.keys[layer].index_copy_(1, slots_N, k_GND)
+        self.values[layer].index_copy_(1, slots_N, v_GND)
+
+    def layer_views(self, run: Run, first: int, stop: int) -> LayerViews:
+        """Return every layer's keys and values of a run's slots [first, stop), without copying."""
+        start = run.first_page * self.page_size + first
+
+        def views(memory: list[Tensor]) -> list[Tensor]:
+            return [one for part in memory for one in part.narrow(3, start, stop - first).unbind()]
+
+        return LayerViews(views(self._keys), views(self._values))
 
     def check_integrity(self) -> None:
         """Assert that no two runs overlap and that all lie inside the pool."""
@@ -230,3 +262,13 @@ class Pool:
         start = page * self.page_size
         for memory, part in zip((*self.keys, *self.values), saved, strict=True):
             memory[:, start : start + part.shape[1]] = part
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros; on a CPU their memory is taken when it is first written."""
+    if device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch.zeros would write all of it at once.
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.torch.attention import LayerCall, Pass, additive, attend, in_window
+from pasta_lm.engines.torch.attention import (
+    MAX_GROUPED_ROWS,
+    LayerCall,
+    Pass,
+    additive,
+    attend,
+    attend_grouped,
+    in_window,
+    is_plain,
+    row_mask,
+)
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
@@ -35,42 +45,53 @@ class CachedPass:
         self._batch = batch
         self._pool = pool
         self._rotations = rotations
-        self._masks: dict[tuple[int, int | None], Tensor | None] = {}
+        self._sizes = [part.stop - part.start for part in batch.slices]
+        # Views of all layers at once: one view for each layer and request would cost more than
+        # attending does where answers are short.
+        self._views = [pool.layer_views(part.run, 0, part.num_entries) for part in batch.slices]
+        places = [(part.run, part.first_slot, part.num_entries) for part in batch.slices]
+        self._slots_N = pool.slots(places) if len(places) > 1 else None
+        self._new = pool.layer_views(*places[0]) if len(places) == 1 else None
+        self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
-        slices = self._batch.slices
-        # Decoding a single request, the common case, needs no slices and no copy.
-        if len(slices) == 1 and slices[0].rotation is None:
-            return self._attend_one(call, 0, q_HND, k_GND, v_GND)
-        outs = []
-        for index, part in enumerate(slices):
-            span = slice(part.start, part.stop)
-            q, k, v = q_HND[:, span], k_GND[:, span], v_GND[:, span]
-            if part.rotation is None:
-                outs.append(self._attend_one(call, index, q, k, v))
-            else:
-                outs.append(self._attend_rotating(call, index, q, k, v))
-        return torch.cat(outs, dim=1)
+        self._write(call.layer, k_GND, v_GND)
+        num_heads, num_tokens, size = q_HND.shape
+        q_NGHD = q_HND.transpose(0, 1).reshape(num_tokens, len(k_GND), -1, size)
+        if self._new is not None:
+            out = self._attend_one(call, 0, q_NGHD)
+        else:
+            parts = enumerate(q_NGHD.split(self._sizes))
+            out = torch.cat([self._attend_one(call, index, q_QGHD) for index, q_QGHD in parts])
+        return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
 
-    def _attend_one(
-        self, call: LayerCall, index: int, q_HQD: Tensor, k_GQD: Tensor, v_GQD: Tensor
-    ) -> Tensor:
-        keys, values = self._write(call, self._batch.slices[index], k_GQD, v_GQD)
-        mask = self._mask(index, call.window, q_HQD.dtype)
-        return attend(call, q_HQD, keys, values, mask)
+    def _write(self, layer: int, k_GND: Tensor, v_GND: Tensor) -> None:
+        if self._new is None:
+            assert self._slots_N is not None
+            self._pool.write(layer, self._slots_N, k_GND, v_GND)
+        else:  # a request's new slots are consecutive: copying costs less than indexing
+            self._new.keys[layer][0].copy_(k_GND)
+            self._new.values[layer][0].copy_(v_GND)
 
-    def _write(
-        self, call: LayerCall, part: RequestSlice, k_GQD: Tensor, v_GQD: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        keys, values = self._pool.view(call.layer, part.run, part.num_entries)
-        num_new = part.stop - part.start
-        keys.narrow(1, part.first_slot, num_new).copy_(k_GQD)
-        values.narrow(1, part.first_slot, num_new).copy_(v_GQD)
-        return keys, values
+    def _attend_one(self, call: LayerCall, index: int, q_QGHD: Tensor) -> Tensor:
+        num_queries, num_groups, num_heads, size = q_QGHD.shape
+        views = self._views[index]
+        keys, values = views.keys[call.layer], views.values[call.layer]
+        is_rotating = self._batch.slices[index].rotation is not None
+        if is_plain(call) and num_queries * num_heads <= MAX_GROUPED_ROWS and not is_rotating:
+            mask = self._mask(index, call.window, q_QGHD.dtype, num_heads)
+            return attend_grouped(call, q_QGHD, keys, values, mask)
+        q_HQD = q_QGHD.view(num_queries, num_groups * num_heads, size).transpose(0, 1)
+        if is_rotating:
+            out_HQD = self._attend_rotating(call, index, q_HQD, keys[0], values[0])
+        else:
+            mask = self._mask(index, call.window, q_HQD.dtype)
+            out_HQD = attend(call, q_HQD, keys[0], values[0], mask)
+        return out_HQD.transpose(0, 1).reshape(num_queries, num_groups, num_heads, -1)
 
     def _attend_rotating(
-        self, call: LayerCall, index: int, q_HQD: Tensor, k_GQD: Tensor, v_GQD: Tensor
+        self, call: LayerCall, index: int, q_HQD: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
         """Attend in a pass that feeds a sync under 'rotate'.
 
@@ -80,7 +101,6 @@ class CachedPass:
         part = self._batch.slices[index]
         assert part.rotation is not None
         assert self._rotations is not None
-        keys, values = self._write(call, part, k_GQD, v_GQD)
         mask = self._mask(index, call.window, q_HQD.dtype)
         if mask is None:
             mask = q_HQD.new_zeros(q_HQD.shape[1], part.num_entries)
@@ -94,10 +114,16 @@ class CachedPass:
         outs.append(attend(call, q_HQD[:, num_before:], keys, values, mask[num_before:]))
         return torch.cat(outs, dim=1)
 
-    def _mask(self, index: int, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        key = (index, window)
+    def _mask(
+        self, index: int, window: int | None, dtype: torch.dtype, num_grouped: int = 0
+    ) -> Tensor | None:
+        """Return a request's mask, or None; for ``attend_grouped`` if heads are grouped."""
+        key = (index, window, num_grouped)
         if key not in self._masks:
-            self._masks[key] = self._make_mask(self._batch.slices[index], window, dtype)
+            mask = self._make_mask(self._batch.slices[index], window, dtype)
+            if mask is not None and num_grouped:
+                mask = row_mask(mask, num_grouped)
+            self._masks[key] = mask
         return self._masks[key]
 
     def _make_mask(

@@ -5,8 +5,10 @@ default product is good for neither. In float32 one row goes to weights stored t
 go to weights packed for oneDNN. In bfloat16 packed weights are faster than the default product for
 any number of rows (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a
 float32 copy of bfloat16 weights: inputs, products and the rounding of the result stay those of
-bfloat16, only the slow emulation of its arithmetic goes. Memory: up to two more copies of the
-linear weights.
+bfloat16, only the slow emulation of its arithmetic goes.
+
+Memory: two layouts of each large weight, of which one is the model's own parameters: in float32
+these become views of the transposed layout. Such a model computes as before.
 """
 
 from __future__ import annotations
@@ -32,35 +34,39 @@ class Linear:
     Args:
         weights: [O, I] each.
         biases: [O] each, or None.
-        may_copy: Whether the weights may be copied into better layouts.
+        may_copy: Whether the weights may be copied into better layouts. Float32 parameters then
+            become views of the transposed layout, so that two layouts are kept and not three.
     """
 
     def __init__(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, may_copy: bool = True
     ) -> None:
-        self._weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
-        self._weight = self._weight.detach()
+        self._weight: Tensor | None = None  # [O, I]
         self._bias = _joined(weights, biases)
         self._transposed: Tensor | None = None
         self._packed: Tensor | None = None
         self._emulates_bfloat16 = False
-        if self._weight.device.type == "cpu" and may_copy:
-            self._prepare_for_cpu()
+        if weights[0].device.type == "cpu" and may_copy:
+            self._prepare_for_cpu(weights)
+        if self._packed is None and self._transposed is None:
+            self._weight = _side_by_side(weights)
         self.__name__ = "linear"  # its name in a printed graph
 
-    def _prepare_for_cpu(self) -> None:
-        weight = self._weight
-        if weight.dtype == torch.bfloat16 and not has_bfloat16():
-            self._emulates_bfloat16 = True
+    def _prepare_for_cpu(self, weights: Sequence[Tensor]) -> None:
+        dtype = weights[0].dtype
+        self._emulates_bfloat16 = dtype == torch.bfloat16 and not has_bfloat16()
+        if dtype not in (torch.float32, torch.bfloat16):
+            return
+        weight = _side_by_side(weights)
+        if self._emulates_bfloat16:
             weight = weight.float()
             self._bias = None if self._bias is None else self._bias.float()
-            self._weight = weight
-        elif weight.dtype not in (torch.float32, torch.bfloat16):
-            return
-        if weight.dtype == torch.float32:
-            self._transposed = weight.t().contiguous()
         if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+        if weight.dtype == torch.float32:
+            self._transposed = weight.t().contiguous()
+            if dtype == torch.float32:
+                _view_columns(weights, self._transposed)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return x [1, R, I] times the weights transposed, plus biases and residual: [1, R, O]."""
@@ -81,7 +87,9 @@ class Linear:
             product = torch.addmm(start, x[0], self._transposed)[None]
             out = product if residual is None or self._bias is None else product + self._bias
         else:
-            out = F.linear(x, self._weight, self._bias)
+            weight = self._weight if self._transposed is None else self._transposed.t()
+            assert weight is not None
+            out = F.linear(x, weight, self._bias)
             out = out if residual is None else out + residual
         return out
 
@@ -107,19 +115,29 @@ class RmsNorm:
     def __init__(self, eps: float, weight: Tensor | None) -> None:
         """Keep the settings; ``weight`` is [D] of the input's dtype."""
         self._eps = eps
-        self._is_mirrored = weight is not None and weight.device.type == "cpu"
         self._weight = None if weight is None else weight.detach()
-        if weight is not None and self._is_mirrored:
-            self._weight = torch.cat((weight, weight)).detach()
+        self._mirrored = None if weight is None else torch.cat((weight, weight)).detach()
         self.__name__ = "rms_norm"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalised input, [..., D]."""
         size = x.shape[-1]
-        if not self._is_mirrored:
+        if x.device.type != "cpu":
             return F.rms_norm(x, (size,), self._weight, self._eps)
         mirrored = torch.cat((x, -x), dim=-1)
-        return torch.layer_norm(mirrored, (2 * size,), self._weight, None, self._eps)[..., :size]
+        normed = torch.layer_norm(mirrored, (2 * size,), self._mirrored, None, self._eps)
+        return normed[..., :size]
+
+
+def _side_by_side(weights: Sequence[Tensor]) -> Tensor:
+    return (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
+
+
+def _view_columns(weights: Sequence[Tensor], transposed_IO: Tensor) -> None:
+    """Let parameters [O, I] be views of their transposed copy, whose values they have."""
+    parts = transposed_IO.split([len(weight) for weight in weights], dim=1)
+    for weight, part in zip(weights, parts, strict=True):
+        weight.data = part.t()
 
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

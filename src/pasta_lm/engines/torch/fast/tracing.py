@@ -71,6 +71,7 @@ class CapturedModel:
         for node in graph.graph.nodes:
             if node.target is _attend_operation():
                 node.target = self._attend
+            node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
         self._graph = graph
 
