@@ -6,8 +6,10 @@ hits every figure alike; figures are medians over the rounds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -76,8 +78,13 @@ def measure_engine(
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
     _check_context(loaded, settings)
-    times = _rounds(loaded, settings, progress)
     first = settings.contexts[0]
+    with ExitStack() as stack:
+        peers = _Peers(
+            _untouched(loaded) if GENERATE in settings.peers else None,
+            _llama_cpp(settings, gguf, timing.tokens(loaded.vocabulary, first), stack),
+        )
+        times = _rounds(loaded, settings, peers, progress)
     one_row = median(times.sequential) / NUM_GENERATED
     return {
         **timing.describe_run(loaded),
@@ -90,7 +97,7 @@ def measure_engine(
         "bandwidth_share": round(median(times.reading) / one_row, 4),
         "peers": {
             GENERATE: _generated(times.generate),
-            LLAMA_CPP: _llama_cpp(settings, gguf, timing.tokens(loaded.vocabulary, first)),
+            LLAMA_CPP: {"step_ms": _milliseconds(times.llama_cpp)} if times.llama_cpp else None,
         },
     }
 
@@ -120,10 +127,27 @@ class _Times:
     """By context and by rows."""
     sequential: list[float] = field(default_factory=list)
     generate: list[float] = field(default_factory=list)
+    llama_cpp: dict[int, list[float]] = field(default_factory=dict)
+    """By rows."""
     reading: list[float] = field(default_factory=list)
 
 
-def _rounds(loaded: LoadedModel, settings: EngineBenchmark, progress: Progress | None) -> _Times:
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """What is timed beside the engine, in the same rounds; None: not at all."""
+
+    generate: LoadedModel | None
+    llama_cpp: llama_cpp.Decoder | None
+
+
+def _untouched(loaded: LoadedModel) -> LoadedModel:
+    """Return a copy for ``generate``: the engine lays out the weights of its model anew."""
+    return replace(loaded, model=copy.deepcopy(loaded.model))
+
+
+def _rounds(
+    loaded: LoadedModel, settings: EngineBenchmark, peers: _Peers, progress: Progress | None
+) -> _Times:
     from pasta_lm.engines.torch import timing
     from pasta_lm.engines.torch.engine import TorchEngine
 
@@ -137,9 +161,12 @@ def _rounds(loaded: LoadedModel, settings: EngineBenchmark, progress: Progress |
         for context, table in times.steps.items():
             for count, found in table.items():
                 found.append(timing.step_s(engine, count, context))
+                if peers.llama_cpp is not None and context == first:
+                    peer = times.llama_cpp.setdefault(count, [])
+                    peer.append(peers.llama_cpp.step_s(count))
         times.sequential.append(timing.sequential_s(engine, first, NUM_GENERATED))
-        if GENERATE in settings.peers:
-            times.generate.append(timing.generate_s(loaded, first, NUM_GENERATED))
+        if peers.generate is not None:
+            times.generate.append(timing.generate_s(peers.generate, first, NUM_GENERATED))
         times.reading.append(timing.reading_s(num_bytes, loaded.device))
         if progress is not None:
             progress(done, NUM_ROUNDS)
@@ -167,13 +194,16 @@ def _generated(seconds: Sequence[float]) -> Figures | None:
 
 
 def _llama_cpp(
-    settings: EngineBenchmark, gguf: Callable[[], Path | None], prompt: Sequence[int]
-) -> Figures | None:
-    """Return llama.cpp's times; None if it is not asked for, not installed, or has no model."""
+    settings: EngineBenchmark,
+    gguf: Callable[[], Path | None],
+    prompt: Sequence[int],
+    stack: ExitStack,
+) -> llama_cpp.Decoder | None:
+    """Open llama.cpp; None if it is not asked for, not installed, or has no model."""
     if LLAMA_CPP not in settings.peers or not llama_cpp.is_installed():
         return None
     file = gguf()
     if file is None:
         return None
-    found = llama_cpp.step_s(file, settings.rows, prompt, settings.num_cpu_threads)
-    return {"step_ms": _milliseconds({count: [one] for count, one in found.items()})}
+    rows, num_cpu_threads = max(settings.rows), settings.num_cpu_threads
+    return stack.enter_context(llama_cpp.opened(file, rows, prompt, num_cpu_threads))

@@ -25,25 +25,28 @@ def is_installed() -> bool:
     return True
 
 
-def step_s(
-    gguf: Path, rows: Sequence[int], prompt: Sequence[int], num_cpu_threads: int
-) -> dict[int, float]:
-    """Return the median seconds of a step in which T threads decode one token each, by T.
+@contextmanager
+def opened(
+    gguf: Path, max_rows: int, prompt: Sequence[int], num_cpu_threads: int
+) -> Iterator[Decoder]:
+    """Load a model and read a prompt; both are freed at the end.
 
     Args:
         gguf: The model.
-        rows: The numbers of threads.
+        max_rows: The largest number of threads that will decode.
         prompt: Token ids, which all threads share; they are fed again as what is decoded.
         num_cpu_threads: Threads of the CPU that llama.cpp uses.
 
     Raises:
         RuntimeError: llama.cpp cannot load the file, or a step fails.
     """
-    with _Context(gguf, max(rows), prompt, num_cpu_threads).opened() as context:
-        return {count: context.step_s(count) for count in rows}
+    with Decoder(gguf, max_rows, prompt, num_cpu_threads)._opened() as decoder:
+        yield decoder
 
 
-class _Context:
+class Decoder:
+    """llama.cpp with a model and a prompt, as ``opened`` returns it."""
+
     def __init__(
         self, gguf: Path, max_rows: int, prompt: Sequence[int], num_cpu_threads: int
     ) -> None:
@@ -54,7 +57,7 @@ class _Context:
         self._num_cpu_threads = num_cpu_threads
 
     @contextmanager
-    def opened(self) -> Iterator[_Context]:
+    def _opened(self) -> Iterator[Decoder]:
         """Load the model and read the prompt; free both at the end."""
         lib = self._lib
         self._log = _silence(lib)  # kept: the library calls it
@@ -91,11 +94,12 @@ class _Context:
             self._decode([(self._token(place), place, 0) for place in places])
 
     def step_s(self, num_rows: int) -> float:
+        """Return the median seconds of a step in which so many threads decode one token each."""
         lib = self._lib
         memory = lib.llama_get_memory(self._context)
-        for sequence in range(num_rows):
+        for sequence in range(self._max_rows):  # also what a wider step has left
             lib.llama_memory_seq_rm(memory, sequence, -1 if sequence else len(self._prompt), -1)
-            if sequence:
+            if 0 < sequence < num_rows:
                 lib.llama_memory_seq_cp(memory, 0, sequence, 0, len(self._prompt))
         spent = []
         for step in range(NUM_STEADY):
