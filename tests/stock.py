@@ -67,7 +67,7 @@ def engine_at(
     *servers: StockTestServer,
     vocabulary: Vocabulary,
     eos_id: int,
-    timeout_s: float = 20.0,
+    timeout_s: float = 60.0,
     num_again: int = 0,
 ) -> CompletionsEngine:
     """Return an engine in front of test servers."""

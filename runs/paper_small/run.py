@@ -33,14 +33,16 @@ def say(line: str) -> None:
 def make_steps(options: Options, steps: Sequence[Step], jobs: int) -> int:
     """Make steps with all that they need, so many at the same time, and return make's exit code.
 
-    Make runs in a process group of its own: an interrupt is passed on to all its commands once.
+    Make runs in a process group of its own: an interrupt is passed on to all its commands once. It
+    comes from the user, or from a command that was interrupted alone.
     """
     names = [step.name for step in steps if not step.is_done]
     if not names:
         return 0
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     own = {} if options.jobs == 1 else {"OMP_NUM_THREADS": str(threads)}
-    environment = os.environ | own | {"AGAIN": options.again("").removesuffix(" --only")}
+    own |= {"AGAIN": options.again("").removesuffix(" --only"), "CALLER": str(os.getpid())}
+    environment = os.environ | own
     words = options.make("--keep-going", "--silent", f"--jobs={jobs}", *names)
     with subprocess.Popen(words, env=environment, process_group=0, stdout=sys.stderr) as process:
         try:
@@ -49,8 +51,6 @@ def make_steps(options: Options, steps: Sequence[Step], jobs: int) -> int:
             os.killpg(process.pid, signal.SIGINT)
             process.wait()
             raise
-    if code in (-signal.SIGINT, INTERRUPTED):
-        raise KeyboardInterrupt
     return code
 
 

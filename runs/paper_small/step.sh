@@ -6,6 +6,8 @@
 set -uo pipefail
 name=$1 file=$2
 shift 2
+is_interrupted=
+trap 'is_interrupted=yes' INT
 say() { echo "[$(date +%T)] $name: $*" >&2; }
 
 for output in ${OUTPUTS:-}; do
@@ -22,7 +24,10 @@ else
 fi
 code=$?
 if ((code == 130)); then
-    kill -INT 0 # the user interrupted one command: stop make and the others too
+    # The user interrupted this command alone: the script is to stop make and the others too. Until
+    # it does, this one stays: make takes an interrupt together with the end of a step for an error.
+    [[ $is_interrupted || -z ${CALLER:-} ]] || kill -INT "$CALLER" || is_interrupted=yes
+    while [[ ! $is_interrupted && ${CALLER:-} ]]; do sleep 0.1; done
     exit 130
 fi
 if ((code == 0)); then

@@ -43,7 +43,7 @@ def write_source(path: Path, num_rows: int) -> Path:
 
 def recipe(source: Path, folder: Path, base_url: str, **teacher: object) -> AnnotateConfig:
     """Return a recipe that asks a scripted teacher."""
-    keys = {"timeout_s": 5.0, "max_in_flight": 8, **teacher}
+    keys = {"timeout_s": 60.0, "max_in_flight": 8, **teacher}
     return AnnotateConfig(
         source=SourceConfig(file=str(source)),
         output=OutputConfig(folder=str(folder)),

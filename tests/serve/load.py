@@ -168,6 +168,14 @@ class Held:
     files: int
     objects: tuple[tuple[str, int], ...]  # of requests, by their class
 
+    def grown_since(self, before: Held, *names: str) -> list[str]:
+        """Name the objects, and of the other figures those named, that are more than before.
+
+        There may be fewer: what earlier tests left may end at any time.
+        """
+        more = Counter(dict(self.objects)) - Counter(dict(before.objects))
+        return [*more, *(name for name in names if getattr(self, name) > getattr(before, name))]
+
     @classmethod
     def by(cls, server: Any) -> Held:
         gc.collect()

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from pasta_lm.serve.app import create_app
-from tests.serve.conftest import CHAT, TEXT, run, scripted, serving
+from tests.serve.conftest import CHAT, LIMIT_S, TEXT, run, scripted, serving
 
 KEY = "sk-test"
 MESSAGES: Any = CHAT["messages"]
@@ -30,7 +30,7 @@ def server() -> Iterator[tuple[Any, str]]:
 
 @pytest.fixture(scope="module")
 def client(server: tuple[Any, str]) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server[1]}/v1", api_key=KEY, max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{server[1]}/v1", api_key=KEY, max_retries=0, timeout=LIMIT_S)
 
 
 def test_a_chat(client: openai.OpenAI) -> None:
@@ -143,5 +143,5 @@ def test_clients_that_hang_up_at_any_moment_leave_nothing(
     until(lambda: not engine.backend.has_work)
     assert engine.load.num_orphan_threads == 0
     headers = {"Authorization": f"Bearer {KEY}"}
-    reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers)
+    reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers, timeout=LIMIT_S)
     assert reply.json()["choices"][0]["message"]["content"] == TEXT

@@ -15,7 +15,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
 from pasta_lm.strategies.model import Pasta
 from tests.models import loaded
-from tests.serve.conftest import post, serving, streamed
+from tests.serve.conftest import LIMIT_S, post, serving, streamed
 from tests.serve.test_torch import PATH, chat, model
 
 
@@ -88,7 +88,7 @@ def test_a_completion_has_offsets() -> None:
 
 def test_openai_s_package_reads_them() -> None:
     with serving(create_app(TorchBackend(model(), "tiny"))) as (_, url):
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
         messages: Any = [{"role": "user", "content": "hello"}]
         answer = client.chat.completions.create(
             model="tiny", messages=messages, max_tokens=20, logprobs=True, top_logprobs=1

@@ -13,7 +13,17 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.page import STATIC, joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import CHAT, SCRIPT, TEXT, Open, post, scripted, serving, streamed
+from tests.serve.conftest import (
+    CHAT,
+    LIMIT_S,
+    SCRIPT,
+    TEXT,
+    Open,
+    post,
+    scripted,
+    serving,
+    streamed,
+)
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
 
 MODULES = sorted(STATIC.glob("*.js"))
@@ -224,6 +234,7 @@ def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: An
     faults: list[str] = []
     with serving(create_app(scripted())) as (_, address):
         page = browser.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda said: faults.append(said.text))
         page.goto(address)
@@ -243,6 +254,7 @@ def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: An
 def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
     with serving(create_app(scripted(), api_key="secret")) as (_, address):
         page = browser.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
         page.goto(address)
         page.get_by_label("Prompt").fill("How do I live well?")
         page.get_by_role("button", name="Ask").click()
@@ -258,6 +270,7 @@ def test_a_theme_that_was_chosen_holds_on_the_other_page(browser: Any) -> None:
     context = browser.new_context(color_scheme="light")
     with serving(create_app(scripted())) as (_, address):
         page = context.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
         page.goto(address)
         page.get_by_role("button", name="Switch between light and dark").click()
         page.goto(f"{address}/chat.html")

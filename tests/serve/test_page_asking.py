@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
 from pasta_lm.serve.page import page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import DOCUMENT, TEXT, Open, ask, scripted, serving
+from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, Open, ask, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered, wide
 
 QUESTION = "How do I live well?"
@@ -53,7 +52,7 @@ class Watched:
         self.page = page
         self.faults: list[str] = []
         self.bodies: list[Any] = []
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(1000 * LIMIT_S)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda said: self.faults.append(said.text))
         page.on("request", self._note)
@@ -184,7 +183,9 @@ def test_a_question_without_a_word_or_a_strategy_is_not_sent(browser: Any) -> No
         assert not watched.bodies
 
 
-def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(browser: Any) -> None:
+def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
+    browser: Any, until: Callable[[Callable[[], bool]], None]
+) -> None:
     backend = Stepped()
     with served(browser, create_app(backend)) as watched:
         watched.ask()
@@ -195,11 +196,7 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(browser: 
         assert watched.said == "Stopped."
         assert watched.shown("#answer")
         assert watched.page.locator(".run-figures").inner_text() == "stopped"
-        for _ in range(1000):
-            if not backend.has_work:
-                break
-            time.sleep(0.01)
-        assert not backend.has_work
+        until(lambda: not backend.has_work)
         backend.is_free = True
         watched.ask()
         watched.page.get_by_role("button", name="sequential").wait_for()

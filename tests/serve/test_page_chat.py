@@ -19,7 +19,7 @@ from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.page import STATIC
-from tests.serve.conftest import TEXT, scripted, serving
+from tests.serve.conftest import LIMIT_S, TEXT, scripted, serving
 from tests.serve.runs import HOSTILE, wide
 
 MODULES = sorted((STATIC / "chat").glob("*.js"))
@@ -83,11 +83,16 @@ def test_vendored_files_are_those_that_the_table_names_and_have_their_licence() 
 # --- in a browser
 
 
-class SlowBackend(ScriptedBackend):
-    """A script that takes its time, so that a browser sees it being written."""
+class PausingBackend(ScriptedBackend):
+    """A script that pauses after some steps, so that a browser sees it being written."""
+
+    num_steps = 40
 
     def step(self) -> Events:
-        time.sleep(0.02)
+        if not self.num_steps:
+            time.sleep(0.005)
+            return []
+        self.num_steps -= 1
         return super().step()
 
 
@@ -95,10 +100,10 @@ def answering(text: str) -> ScriptedBackend:
     return ScriptedBackend(ScriptedEngine(parse(text, "annotator")))
 
 
-def slow() -> ScriptedBackend:
+def pausing() -> ScriptedBackend:
     words = " ".join(f"w{number}" for number in range(400))
     text = f'Begin<async topic="left"> {words}</async><async topic="right"> {words}</async><sync/>.'
-    return SlowBackend(ScriptedEngine(parse(text, "annotator")))
+    return PausingBackend(ScriptedEngine(parse(text, "annotator")))
 
 
 @pytest.fixture
@@ -113,7 +118,7 @@ def chatting(browser: Any) -> Iterator[Open]:
             context = browser.new_context(base_url=address, **settings)
             open_things.callback(context.close)
             page = context.new_page()
-            page.set_default_timeout(60_000)
+            page.set_default_timeout(1000 * LIMIT_S)
             page.on("pageerror", lambda error: faults.append(str(error)))
             page.on("console", lambda said: faults.append(said.text))
             page.goto("chat.html")
@@ -190,7 +195,7 @@ def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
 
 
 def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open) -> None:
-    page = chatting(slow())
+    page = chatting(pausing())
     ask(page, "Write at once")
     page.locator(".live .hue-0.writing", has_text="w2").wait_for()
     page.locator(".live .hue-1.writing", has_text="w2").wait_for()
@@ -460,7 +465,7 @@ def test_a_megabyte_in_one_line_is_shown_as_it_was_written(chatting: Open) -> No
 
 
 def test_screen_readers_hear_a_finished_answer_once_and_no_token(chatting: Open) -> None:
-    page = chatting(slow())
+    page = chatting(pausing())
     ask(page, "Write at once")
     page.locator(".live .hue-0.writing", has_text="w2").wait_for()
     assert page.locator("main :is([aria-live], [role=status], [role=log])").count() == 0

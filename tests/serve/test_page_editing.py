@@ -16,13 +16,12 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.page import joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import SCRIPT, TEXT, Open, scripted, serving
+from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, Open, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
 
 FASTER = SCRIPT.replace("Three ways", '<async topic="intro">Three ways').replace(
     " \U0001f35d:", " \U0001f35d:</async>"
 )
-SLOW_S = 120.0  # the machine of the tests may be busy
 
 
 class Editing:
@@ -32,7 +31,7 @@ class Editing:
         self.page = page
         self.bodies: list[dict[str, Any]] = []
         self.faults: list[str] = []
-        page.set_default_timeout(1000 * SLOW_S)
+        page.set_default_timeout(1000 * LIMIT_S)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._hear)
         page.goto(address)
@@ -256,7 +255,7 @@ def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
         page.goto(address)
         page.get_by_label("Prompt", exact=True).fill("?")
         page.get_by_role("button", name="Ask", exact=True).click()
-        page.locator(".savers button").first.wait_for(timeout=1000 * SLOW_S)
+        page.locator(".savers button").first.wait_for(timeout=1000 * LIMIT_S)
         page.get_by_role("button", name="pasta", exact=True).click()
         page.get_by_role("button", name="Edit the tags").click()
         area = page.get_by_label("Answer with its tags")

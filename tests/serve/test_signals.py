@@ -18,12 +18,11 @@ import httpx
 import pytest
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
-from tests.serve.conftest import CHAT, text_of
+from tests.serve.conftest import CHAT, LIMIT_S, text_of
 from tests.serve.load import CHAT_PATH, script_of
 
 TEXT = script_of("slow", 7).plain_text
 STREAM = {**CHAT, "stream": True}
-LIMIT_S = 120  # a process that does not end fails the test
 
 
 class Started:
@@ -69,7 +68,7 @@ def is_refused(address: str) -> bool:
     """Return whether nobody listens; connections from before the end of listening get 503."""
     for _ in range(20):
         try:
-            assert httpx.post(address, json=CHAT).status_code == 503
+            assert httpx.post(address, json=CHAT, timeout=LIMIT_S).status_code == 503
         except httpx.TransportError:
             return True
     return False

@@ -313,22 +313,21 @@ def log(word):
     with open(os.environ["LOG"], "a", encoding="utf-8") as file:
         file.write(f"{word} {name} {os.environ.get('OMP_NUM_THREADS')}\\n")
     return Path(os.environ["LOG"]).read_text("utf-8").count("start")
-num, deadline = log("start"), time.monotonic() + 60
-while num < int(os.environ.get("MEET", 0)) and time.monotonic() < deadline:
-    time.sleep(0.05)
-    num = Path(os.environ["LOG"]).read_text("utf-8").count("start")
 def is_named(variable):
     return os.environ.get(variable, "?") in name
-if is_named("STOP"):
-    time.sleep(1)  # until the others can be interrupted
-    sys.exit(130)
-if name == "page" or is_named("FAIL"):
-    sys.exit(1)
 try:
+    num, deadline = log("start"), time.monotonic() + 300
+    while num < int(os.environ.get("MEET", 0)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        num = Path(os.environ["LOG"]).read_text("utf-8").count("start")
+    if is_named("STOP"):
+        sys.exit(130)
     time.sleep(600 if is_named("SLEEP") else 0)
 except KeyboardInterrupt:
     log("interrupted")
     sys.exit(130)
+if name == "page" or is_named("FAIL"):
+    sys.exit(1)
 if not is_named("LIE"):
     if "train.out" in words:
         folder = Path(name) / (f"round-{rounds[1]}/model" if rounds else "model")
