@@ -22,8 +22,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 # The packages that tell the paper.
 CORE = ("language", "interpreter", "engines", "strategies")
 
-MAX_LINES = 44_700
-MAX_CORE_LINES = 13_650
+MAX_LINES = 44_900
+MAX_CORE_LINES = 13_700
 MAX_FILES = 260
 MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL = 5

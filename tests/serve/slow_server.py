@@ -22,7 +22,7 @@ from tests.serve.load import script_of
 class Slow(ScriptedBackend):
     """A backend that waits for a file."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(ScriptedEngine(script_of("slow", 7)))
 
     def step(self) -> Events:

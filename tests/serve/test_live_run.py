@@ -139,6 +139,8 @@ def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fa
     model = Pasta(TorchEngine(loaded("llama"), pool_tokens=256, captures=False))
     app = create_app(TorchBackend(model, "tiny"))
     about = ask("GET", "/v1/models", app=app).json()["data"][0]["pasta"]
-    assert about["strategies"] == ["pasta", "sequential", "sot", "prompt-lookup"]
+    assert about["strategies"] == [
+        *("pasta", "sequential", "sot", "prompt-lookup", "pasta-prompt-lookup")
+    ]
     assert set(about["strategies"]) < set(STRATEGIES)
     assert about["device"] == "cpu"

@@ -20,6 +20,7 @@ from pasta_lm.data import rollouts
 from pasta_lm.data.preferences import read_pairs, write_pairs
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import load
+from pasta_lm.engines.torch.model_folder import contiguous
 from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.language.document import parse
@@ -268,7 +269,8 @@ def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: P
 
 def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
     folder = tmp_path / "untaught"
-    tiny("untaught").engine.loaded.model.save_pretrained(folder)
+    model = tiny("untaught").engine.loaded.model
+    model.save_pretrained(folder, state_dict=contiguous(model))
     byte_level().save_pretrained(folder)
     with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
         train_preference(recipe(str(folder), models.baseline, tmp_path / "out"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.fast import capture, kernels
 from pasta_lm.engines.torch.fast.kernels import Linear, RmsNorm
 from pasta_lm.engines.torch.fast.tracing import CapturedModel
+from pasta_lm.engines.torch.model_folder import contiguous
 from pasta_lm.engines.torch.rotation import KeyRecorder
 from pasta_lm.engines.torch.runner import plain_logits
 from tests.models import ARCHITECTURES, build, loaded
@@ -98,6 +102,20 @@ def test_float32_parameters_become_views_of_the_kernels_layout_and_keep_their_va
     with torch.inference_mode():
         found = plain_logits(model, *inputs, KeyRecorder())
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])  # the second ties its head
+def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path: Path) -> None:
+    register()
+    model = build(architecture)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.set_attn_implementation(NAME)
+    assert capture(model) is not None
+    model.save_pretrained(tmp_path, state_dict=contiguous(model))
+    found = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
+    assert found.keys() == before.keys()
+    for name, weight in found.items():
+        assert torch.equal(weight, before[name])
 
 
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.encoded_document import check_piece_ids
@@ -62,7 +63,7 @@ def save_model_folder(
     piece_ids = {piece: ids[piece] for piece in PIECES if piece in ids}
     check_piece_ids(piece_ids)
     path = Path(path)
-    model.save_pretrained(path)
+    model.save_pretrained(path, state_dict=contiguous(model))
     tokenizer.save_pretrained(path)
     config = PastaConfig(
         piece_ids=piece_ids,
@@ -72,6 +73,18 @@ def save_model_folder(
         join=join,
     )
     write_pasta_config(path, config)
+
+
+def contiguous(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights as transformers can save them: an engine may have transposed some.
+
+    Names that share a weight go on sharing it.
+    """
+    weights: dict[tuple[int, torch.Size], Tensor] = {}
+    return {
+        name: weights.setdefault((weight.data_ptr(), weight.shape), weight.contiguous())
+        for name, weight in model.state_dict().items()
+    }
 
 
 def write_pasta_config(
