@@ -136,6 +136,17 @@ def until() -> Callable[[Callable[[], bool]], None]:
     return wait
 
 
+def expect(locator: Any) -> Any:
+    """Return Playwright's assertions on a locator, which wait until they hold.
+
+    The page acts after an event, so what a test reads at once may be what was there before.
+    """
+    from playwright.sync_api import expect as assertions
+
+    assertions.set_options(timeout=1000 * LIMIT_S)
+    return assertions(locator)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

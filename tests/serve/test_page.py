@@ -19,6 +19,7 @@ from tests.serve.conftest import (
     SCRIPT,
     TEXT,
     Open,
+    expect,
     post,
     scripted,
     serving,
@@ -147,7 +148,7 @@ def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) ->
     page.locator("#written .token", has_text="Both").click()
     assert "alpha beta gamma" in "".join(page.locator("#written .seen").all_text_contents())
     page.keyboard.press("Escape")
-    assert page.locator(".seen, .picked").count() == 0
+    expect(page.locator(".seen, .picked")).to_have_count(0)
 
 
 def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> None:
@@ -159,7 +160,7 @@ def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> No
         "#written .part.focus",
         "#answer .part.focus",
     ):
-        assert page.locator(focused).count() == 1
+        expect(page.locator(focused)).to_have_count(1)
     page.locator(".picture").hover(position={"x": 300, "y": 65})
     assert page.locator(".labels .focus").inner_text() == "2\nsecond part"
 
@@ -173,7 +174,7 @@ def test_the_keyboard_reaches_every_token_and_thread(opened: Open) -> None:
     page.locator(".labels button").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    assert "first part" in page.locator("#inspector").inner_text()
+    expect(page.locator("#inspector")).to_contain_text("first part", use_inner_text=True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -194,7 +195,7 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
     page = opened(exported(text), viewport={"width": 390, "height": 800})
     assert shown(page, "#answer").startswith("<script>document.title = 'taken'</script><img")
     assert page.title().endswith("pasta-lm")
-    assert page.locator("#answer script, #answer img, #written b, #timeline b").count() == 0
+    expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(0)
     assert "⟨U+202E⟩" in shown(page, "#answer")
     assert "\u202e" not in page.locator("body").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -202,7 +203,7 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
 
 def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(opened: Open) -> None:
     page = opened(exported(wide(64)), viewport={"width": 360, "height": 700})
-    assert page.locator(".row").count() == 65
+    expect(page.locator(".row")).to_have_count(65)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     changed = page.evaluate(
         """() => {
@@ -220,7 +221,7 @@ def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(ope
 def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -> None:
     runs = [run_data(sequential(FLAT).trace, "sequential"), run_data(answered(FLAT).trace, "pasta")]
     page = opened(page_of(runs))
-    assert page.locator(".picture").count() == 2
+    expect(page.locator(".picture")).to_have_count(2)
     page.get_by_role("button", name="sequential").click()
     assert shown(page, "#written") == sequential(FLAT).text
     page.get_by_role("button", name="pasta").click()
@@ -243,10 +244,12 @@ def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: An
         page.get_by_role("button", name="sequential").wait_for()
         page.get_by_role("button", name="Ask").wait_for()
         assert shown(page, "#answer") == TEXT
-        assert page.locator(".picture").count() == 2
-        assert page.locator("#answer friends, #answer b").count() == 0
+        expect(page.locator(".picture")).to_have_count(2)
+        expect(page.locator("#answer friends, #answer b")).to_have_count(0)
         page.locator("#answer .token", has_text="often").click()
-        assert "Its thread could see" in page.locator("#inspector").inner_text()
+        expect(page.locator("#inspector")).to_contain_text(
+            "Its thread could see", use_inner_text=True
+        )
         page.close()
     assert not faults
 

@@ -20,7 +20,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
 from pasta_lm.serve.page import page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, Open, ask, scripted, serving
+from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, Open, ask, expect, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered, wide
 
 QUESTION = "How do I live well?"
@@ -107,7 +107,7 @@ def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(br
         watched.wait()
         assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sequential"]
         assert {one["messages"][0]["content"] for one in watched.bodies} == {question}
-        assert watched.page.locator(".picture").count() == 2
+        expect(watched.page.locator(".picture")).to_have_count(2)
         assert not watched.faults
 
 
@@ -168,8 +168,8 @@ def test_keys_of_the_replay_are_characters_where_one_writes(browser: Any) -> Non
             box = watched.page.get_by_label(field)
             box.fill("")
             box.press_sequentially(text)
-            assert box.input_value() == text
-        assert watched.page.locator(".reading").inner_text() == before
+            expect(box).to_have_value(text)
+        expect(watched.page.locator(".reading")).to_have_text(before, use_inner_text=True)
 
 
 def test_a_question_without_a_word_or_a_strategy_is_not_sent(browser: Any) -> None:
@@ -195,7 +195,7 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
         watched.wait()
         assert watched.said == "Stopped."
         assert watched.shown("#answer")
-        assert watched.page.locator(".run-figures").inner_text() == "stopped"
+        expect(watched.page.locator(".run-figures")).to_have_text("stopped", use_inner_text=True)
         until(lambda: not backend.has_work)
         backend.is_free = True
         watched.ask()
@@ -265,16 +265,16 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         assert "secret" not in kept
         page.reload()
         page.get_by_label("API key").wait_for()
-        assert page.get_by_label("Prompt").input_value() == "Do you remember this?"
-        assert page.get_by_label("Temperature").input_value() == "0.7"
-        assert not page.get_by_label("sequential").is_checked()
-        assert page.get_by_label("API key").input_value() == ""
+        expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
+        expect(page.get_by_label("Temperature")).to_have_value("0.7")
+        expect(page.get_by_label("sequential")).not_to_be_checked()
+        expect(page.get_by_label("API key")).to_have_value("")
 
 
 def test_a_server_without_a_key_wants_none(browser: Any) -> None:
     with served(browser, create_app(scripted())) as watched:
         watched.page.locator("#facts", has_text="script").wait_for()
-        assert watched.page.get_by_label("API key").is_hidden()
+        expect(watched.page.get_by_label("API key")).to_be_hidden()
 
 
 def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
@@ -311,7 +311,7 @@ def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browse
         watched.wait()
         # The same run became the stored one: what was picked is picked, and sees the same.
         assert "".join(page.locator("#written .seen").all_text_contents()) == seen
-        assert page.locator("#inspector .sight").inner_text() == told
+        expect(page.locator("#inspector .sight")).to_have_text(told, use_inner_text=True)
         assert watched.shown("#written") == DOCUMENT.with_lengths(lambda text: 1).program
         assert not watched.faults
 
@@ -367,13 +367,17 @@ def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(browse
         page.get_by_role("button", name="sequential").wait_for()
         watched.wait()
         assert "long" * 250_000 in watched.shown("#answer")
-        assert page.locator("#answer script, #answer img, #written b, #timeline b").count() == 0
+        expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(
+            0
+        )
         assert "\u202e" not in watched.shown("#answer")
         assert page.title() != "taken"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.locator("#answer").press(",")
         page.locator("#answer .token").first.click()
-        assert "Its thread could see" in page.locator("#inspector").inner_text()
+        expect(page.locator("#inspector")).to_contain_text(
+            "Its thread could see", use_inner_text=True
+        )
         assert not watched.faults
 
 
@@ -387,7 +391,7 @@ def test_sixty_five_threads_are_followed_while_they_are_decoded(browser: Any) ->
         backend.is_free = True
         watched.page.get_by_role("button", name="sequential").wait_for()
         watched.wait()
-        assert watched.page.locator(".timeline").first.locator(".row").count() == 65
+        expect(watched.page.locator(".timeline").first.locator(".row")).to_have_count(65)
         assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert not watched.faults
 
@@ -418,7 +422,7 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
                     f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over sequential"
                     in told
                 )
-        assert page.get_by_role("button", name="pasta").get_attribute("aria-pressed") == "true"
+        expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:

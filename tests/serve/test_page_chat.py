@@ -19,7 +19,7 @@ from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.page import STATIC
-from tests.serve.conftest import LIMIT_S, TEXT, scripted, serving
+from tests.serve.conftest import LIMIT_S, TEXT, expect, scripted, serving
 from tests.serve.runs import HOSTILE, wide
 
 MODULES = sorted((STATIC / "chat").glob("*.js"))
@@ -191,7 +191,7 @@ def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
     page.get_by_label("Tokens at most").fill("12")
     ask(page, "How do I live well?")
     finished(page)
-    assert "cut short by a limit" in page.locator(".figures").inner_text()
+    expect(page.locator(".figures")).to_contain_text("cut short by a limit", use_inner_text=True)
 
 
 def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open) -> None:
@@ -205,7 +205,7 @@ def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open
     text = page.locator(".markdown").inner_text()
     assert len(re.findall(r"\bw2\b", text)) == 2
     assert "w399" not in text
-    assert page.get_by_role("button", name="Ask", exact=True).is_enabled()
+    expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     page.reload()
     assert page.locator(".markdown").inner_text() == text
 
@@ -260,9 +260,9 @@ def test_regenerate_adds_a_variant_with_another_seed_and_keeps_the_first(chattin
     page.locator(".variants", has_text="2 of 2").wait_for()
     assert [one["seed"] for one in bodies] == [0, 0, 1]
     assert len(bodies[2]["messages"]) == 1
-    assert page.locator(".turn").count() == 1
+    expect(page.locator(".turn")).to_have_count(1)
     page.get_by_role("button", name="Earlier variant").click()
-    assert page.locator(".variants").inner_text() == "‹1 of 2›"
+    expect(page.locator(".variants")).to_have_text("‹1 of 2›", use_inner_text=True)
     assert page.locator(".turn .said").all_inner_texts() == ["How do I live well?", "And then?"]
 
 
@@ -279,7 +279,7 @@ def test_an_edited_question_is_asked_instead_and_the_old_one_stays_reachable(
     page.locator(".variants", has_text="2 of 2").wait_for()
     assert [one["content"] for one in bodies[1]["messages"]] == ["How do I live well?"]
     page.get_by_role("button", name="Earlier variant").click()
-    assert page.locator(".said").inner_text() == "How do I live wel?"
+    expect(page.locator(".said")).to_have_text("How do I live wel?", use_inner_text=True)
 
 
 @pytest.mark.parametrize("has_clipboard", [True, False], ids=["secure", "insecure"])
@@ -293,7 +293,7 @@ def test_an_answer_is_copied_as_plain_text(chatting: Open, has_clipboard: bool) 
     page.get_by_role("button", name="Copied").wait_for()
     page.get_by_label("Your question").focus()
     page.keyboard.press("Control+v")
-    assert page.get_by_label("Your question").input_value() == TEXT
+    expect(page.get_by_label("Your question")).to_have_value(TEXT)
 
 
 def test_the_conversation_survives_a_reload_with_its_runs_and_without_the_key(
@@ -309,7 +309,7 @@ def test_the_conversation_survives_a_reload_with_its_runs_and_without_the_key(
     finished(page)
     page.reload()
     finished(page)
-    assert "temperature 0.5" in page.locator(".options summary").inner_text()
+    expect(page.locator(".options summary")).to_contain_text("temperature 0.5", use_inner_text=True)
     stored = page.evaluate("JSON.stringify(sessionStorage) + JSON.stringify(localStorage)")
     assert "How do I live well?" in stored
     assert "secret" not in stored
@@ -317,9 +317,9 @@ def test_the_conversation_survives_a_reload_with_its_runs_and_without_the_key(
     page.locator("dialog .labels", has_text="sleep").wait_for()
     page.get_by_role("button", name="Close").click()
     page.get_by_role("button", name="New conversation").click()
-    assert page.locator(".turn").count() == 0
+    expect(page.locator(".turn")).to_have_count(0)
     page.reload()
-    assert page.locator(".turn").count() == 0
+    expect(page.locator(".turn")).to_have_count(0)
 
 
 def test_old_runs_are_dropped_when_the_conversation_grows_too_long_to_keep(chatting: Open) -> None:
@@ -351,13 +351,15 @@ def test_the_run_of_an_answer_is_watched_in_three_views(chatting: Open) -> None:
     page.get_by_role("button", name="Watch").click()
     dialog = page.get_by_role("dialog")
     assert "".join(dialog.locator("#answer .token").all_text_contents()) == TEXT
-    assert dialog.locator(".picture .row").count() == 4
+    expect(dialog.locator(".picture .row")).to_have_count(4)
     dialog.locator("#written .token", has_text="often").click()
-    assert "Its thread could see" in dialog.locator("#inspector").inner_text()
+    expect(dialog.locator("#inspector")).to_contain_text(
+        "Its thread could see", use_inner_text=True
+    )
     page.keyboard.press("Escape")
-    assert dialog.locator(".picked").count() == 0
+    expect(dialog.locator(".picked")).to_have_count(0)
     page.keyboard.press("Escape")
-    assert page.locator("dialog").count() == 0
+    expect(page.locator("dialog")).to_have_count(0)
     assert page.evaluate("document.activeElement.textContent") == "Watch"
 
 
@@ -383,12 +385,12 @@ def test_an_error_is_told_in_its_place_and_the_question_can_be_asked_again(chatt
     page.route("**/v1/chat/completions", lambda route: route.abort())
     ask(page, "How do I live well?")
     page.get_by_role("alert").wait_for()
-    assert "cannot be reached" in page.get_by_role("alert").inner_text()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached", use_inner_text=True)
     page.unroute("**/v1/chat/completions")
     page.get_by_role("button", name="Retry").click()
     finished(page)
-    assert page.get_by_role("alert").count() == 0
-    assert page.locator(".variants").count() == 0
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".variants")).to_have_count(0)
 
 
 def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chatting: Open) -> None:
@@ -405,7 +407,9 @@ def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chattin
     page.unroute(refused)
     page.get_by_role("button", name="Retry without the oldest turn").click()
     finished(page, 3)
-    assert "1 earlier turn not sent" in page.locator(".turn:last-child .reply-text").inner_text()
+    expect(page.locator(".turn:last-child .reply-text")).to_contain_text(
+        "1 earlier turn not sent", use_inner_text=True
+    )
     ask(page, "Question 4")
     finished(page, 4)
     sent = [[one["content"] for one in body["messages"]] for body in bodies[-2:]]
@@ -418,15 +422,15 @@ def test_markdown_is_drawn_as_elements(chatting: Open) -> None:
     ask(page, "Show it")
     finished(page)
     answer = page.locator(".markdown")
-    assert answer.locator("h3 em").inner_text() == "rest"
-    assert answer.locator("strong").inner_text() == "bold"
-    assert answer.locator("ol > li > ul > li").inner_text() == "Inside"
-    assert answer.locator("td.to-right").inner_text() == "22"
+    expect(answer.locator("h3 em")).to_have_text("rest", use_inner_text=True)
+    expect(answer.locator("strong")).to_have_text("bold", use_inner_text=True)
+    expect(answer.locator("ol > li > ul > li")).to_have_text("Inside", use_inner_text=True)
+    expect(answer.locator("td.to-right")).to_have_text("22", use_inner_text=True)
     assert answer.locator("pre code").inner_text() == 'print("<b>")'
-    assert answer.locator("blockquote s").inner_text() == "gone"
+    expect(answer.locator("blockquote s")).to_have_text("gone", use_inner_text=True)
     link = answer.get_by_role("link")
-    assert link.get_attribute("href") == "https://example.org/a?b=c"
-    assert link.get_attribute("rel") == "noopener noreferrer"
+    expect(link).to_have_attribute("href", "https://example.org/a?b=c")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
 
 
 def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
@@ -442,13 +446,15 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
     ask(page, f"{HOSTILE}?")
     finished(page)
     answer = page.locator(".reply-text")
-    assert "<script>document.title = 'taken'</script><img" in answer.inner_text()
+    expect(answer).to_contain_text(
+        "<script>document.title = 'taken'</script><img", use_inner_text=True
+    )
     assert page.title() == "Chat · pasta-lm"
-    assert page.locator("main img, main script, .strip b").count() == 0
+    expect(page.locator("main img, main script, .strip b")).to_have_count(0)
     targets = [one.get_attribute("href") for one in page.locator(".turn a").all()]
     assert [one.startswith("https://example.org/") for one in targets] == [True] * 3
-    assert "⟨U+202E⟩" in answer.inner_text()
-    assert "⟨U+202E⟩" in page.locator(".said").inner_text()
+    expect(answer).to_contain_text("⟨U+202E⟩", use_inner_text=True)
+    expect(page.locator(".said")).to_contain_text("⟨U+202E⟩", use_inner_text=True)
     assert "\u202e" not in page.locator("body").inner_text()
     assert not [one for one in requests if "example.org" in one]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -468,7 +474,7 @@ def test_screen_readers_hear_a_finished_answer_once_and_no_token(chatting: Open)
     page = chatting(pausing())
     ask(page, "Write at once")
     page.locator(".live .hue-0.writing", has_text="w2").wait_for()
-    assert page.locator("main :is([aria-live], [role=status], [role=log])").count() == 0
+    expect(page.locator("main :is([aria-live], [role=status], [role=log])")).to_have_count(0)
     assert page.locator("#heard").inner_text() == ""
     page.get_by_label("Your question").press("Escape")
     page.locator(".mark").wait_for()

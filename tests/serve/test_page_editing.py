@@ -16,7 +16,7 @@ from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Events, ScriptedBackend
 from pasta_lm.serve.page import joined_modules, page_of
 from pasta_lm.serve.run_data import run_data
-from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, Open, scripted, serving
+from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, Open, expect, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
 
 FASTER = SCRIPT.replace("Three ways", '<async topic="intro">Three ways').replace(
@@ -114,7 +114,7 @@ def test_edited_tags_are_replayed_beside_the_original_with_figures_before_and_af
         assert "1.00 → 1.04 theoretical speedup" in " ".join(told.split())
         assert "1.08 → 1.12 parallelism" in " ".join(told.split())
         assert editor.runs == ["pasta", "sequential", "edited"]
-        assert editor.page.locator(".picture").count() == 3
+        expect(editor.page.locator(".picture")).to_have_count(3)
         shown = editor.page.locator("#written .token:not(.off)").all_text_contents()
         assert parse("".join(shown)).annotator_form() == FASTER
         (body,) = editor.bodies
@@ -185,8 +185,8 @@ def test_a_fault_is_told_at_its_line_and_column_with_the_caret_there(browser: An
         column = (
             line.rindex("</async>") + 1
         )  # in characters; the smile is two units of the browser's
-        assert f"Line 3, column {column}" in stray.inner_text()
-        assert editor.area.get_attribute("aria-invalid") == "true"
+        expect(stray).to_contain_text(f"Line 3, column {column}", use_inner_text=True)
+        expect(editor.area).to_have_attribute("aria-invalid", "true")
         editor.press("Replay")
         editor.wait_for_word(f"line 3, column {column}")
         assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
@@ -240,7 +240,7 @@ def test_a_replay_is_stopped_by_its_button_and_by_a_new_question(browser: Any, u
         editor.press("Edit the tags")
         editor.press("Ask")
         editor.page.get_by_role("button", name="Edit the tags").wait_for()
-        assert not editor.area.is_visible()
+        expect(editor.area).not_to_be_visible()
 
 
 def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
@@ -263,7 +263,7 @@ def test_a_hostile_answer_is_edited_as_text(browser: Any) -> None:
         assert parse(area.input_value(), "annotator") == parse(text, "annotator")
         area.fill(f"{HOSTILE}</async>")
         page.locator(".faults .error").first.wait_for()
-        assert page.locator(".editor b, .editor img, .editor script").count() == 0
+        expect(page.locator(".editor b, .editor img, .editor script")).to_have_count(0)
         assert page.title() != "taken"
         context.close()
     assert not faults
@@ -288,5 +288,5 @@ def test_the_editor_fits_a_phone(browser: Any) -> None:
 def test_the_exported_file_has_no_editor(opened: Open) -> None:
     page = opened(page_of([run_data(answered(FLAT).trace, "pasta", FLAT)]))
     assert "class TagEditor" in joined_modules()
-    assert page.get_by_role("button", name="Edit the tags").count() == 0
-    assert page.locator("#edit *").count() == 0
+    expect(page.get_by_role("button", name="Edit the tags")).to_have_count(0)
+    expect(page.locator("#edit *")).to_have_count(0)
