@@ -136,11 +136,15 @@ class Surprise:
 def runs_of(found: Mapping[tuple[int, int], Choice]) -> list[list[Choice]]:
     """Return choices of a thread that stand behind each other, which one pass can check."""
     runs: list[list[Choice]] = []
+    run_of: dict[tuple[int, int], list[Choice]] = {}
     for (thread, index), choice in found.items():
         before = found.get((thread, index - 1))
         if before is None or choice.context != (*before.context, before.token):
             runs.append([])
-        runs[-1].append(choice)
+            run_of[thread, index] = runs[-1]
+        else:  # main goes on behind a block, so this is not always the last run
+            run_of[thread, index] = run_of[thread, index - 1]
+        run_of[thread, index].append(choice)
     return runs
 
 

@@ -57,3 +57,14 @@ def test_choices_that_follow_each_other_are_checked_by_one_pass() -> None:
     }
     runs = [[choice.token for choice in run] for run in runs_of(found)]
     assert runs == [[3, 4], [5], [9]]
+
+
+def test_main_goes_on_behind_a_block_in_its_own_run() -> None:
+    found = {
+        (0, 0): Choice((1,), 2),
+        (1, 1): Choice((1, 2, 8), 9),  # a block that main promised
+        (1, 2): Choice((1, 2, 8, 9), 10),
+        (0, 1): Choice((1, 2), 3),
+    }
+    runs = [[choice.token for choice in run] for run in runs_of(found)]
+    assert runs == [[2, 3], [9, 10]]
