@@ -38,7 +38,6 @@ def export(
     and nothing is left after an error.
     """
     from pasta_lm.cli.terminal import silence_libraries
-    from pasta_lm.engines.builtin import resolve
 
     if merged is gguf:
         raise UsageError(
@@ -49,12 +48,12 @@ def export(
     if merged:
         from pasta_lm.export.merged import export_merged
 
-        done = export_merged(resolve(model), out, dtype)
+        done = export_merged(model, out, dtype)
         server = f"vllm serve {out}"
     else:
         from pasta_lm.export.gguf_file import export_gguf
 
-        done = export_gguf(resolve(model), out, dtype)
+        done = export_gguf(model, out, dtype)
         server = f"llama-server -m {out}"
     _report(done, server)
 

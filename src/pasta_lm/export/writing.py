@@ -13,6 +13,7 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from pasta_lm.engines.builtin import resolve
 from pasta_lm.engines.torch.loading import tag_pieces
 from pasta_lm.engines.torch.model_folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.engines.torch.pretrained import read_pretrained
@@ -68,6 +69,7 @@ def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Exportable
         ModelError: the files cannot be loaded, or the tokenizer has no tokenizer.json.
         VocabularyError: tokens without a row, or tag pieces with other ids than the source says.
     """
+    source = resolve(source)
     model, tokenizer = read_pretrained(source, dtype)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"the model {source} has no tokenizer.json")
