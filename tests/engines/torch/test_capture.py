@@ -56,6 +56,27 @@ def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
     assert (found.float() - expected.float()).abs().max() < 0.06 * scale
 
 
+def test_a_norm_of_a_bfloat16_model_is_computed_without_casts() -> None:
+    register()
+    model = build("llama").to(torch.bfloat16)
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    nodes = list(captured._graph.graph.nodes)
+    norms = [node for node in nodes if isinstance(node.target, RmsNorm)]
+    assert len(norms) == 3 * 2 + 1
+    cast = torch.ops.aten._to_copy.default
+    assert all(node.args[0].target is not cast for node in norms)
+    assert all(user.target is not cast for node in norms for user in node.users)
+
+
+def test_a_norm_rounds_as_casts_around_it_do() -> None:
+    torch.manual_seed(0)
+    x = (3 * torch.randn(50, 96)).bfloat16()
+    norm = RmsNorm(1e-5, None)
+    assert torch.equal(norm(x), norm(x.float()).bfloat16())
+
+
 def test_the_captured_pass_is_short() -> None:
     captured = loaded("llama").fast_logits
     assert isinstance(captured, CapturedModel)
@@ -139,6 +160,7 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("min_packed", [1, 10**9])
+@pytest.mark.parametrize("fills_up", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("has_residual", [False, True])
@@ -147,8 +169,10 @@ def test_every_kernel_multiplies(
     has_bias: bool,
     has_residual: bool,
     min_packed: int,
+    fills_up: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(kernels, "fills_up", lambda: fills_up)
     monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", min_packed)
     torch.manual_seed(num_rows)
     weights = [torch.randn(24, 32), torch.randn(8, 32)]
@@ -171,6 +195,21 @@ def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatc
     found = Linear([weight], [None])(x)
     assert found.dtype == torch.bfloat16
     assert (found == expected).float().mean() > 0.98  # a sum in float32 may fall on a tie
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_a_few_has_the_product_that_it_has_alone_where_rows_are_filled_up(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
+    monkeypatch.setattr(kernels, "fills_up", lambda: True)
+    torch.manual_seed(0)
+    linear = Linear([torch.randn(40, 64).to(dtype)], [None])
+    x, residual = torch.randn(1, 4, 64).to(dtype), torch.randn(1, 4, 40).to(dtype)
+    together = linear(x, residual)
+    for num_rows in (1, 2, 3):
+        alone = linear(x[:, :num_rows], residual[:, :num_rows])
+        assert torch.equal(alone, together[:, :num_rows])
 
 
 @pytest.mark.skipif(not kernels.has_bfloat16(), reason="this CPU has no bfloat16 instructions")

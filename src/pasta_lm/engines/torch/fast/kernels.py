@@ -1,14 +1,15 @@
 """Kernels for passes of one row and of a few: products and norms, the fastest exact one for each.
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
-default product is good for neither. In float32 one row goes to weights stored transposed, several
-go to weights packed for oneDNN. In bfloat16 packed weights are faster than the default product for
-any number of rows (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a
-float32 copy of bfloat16 weights: inputs, products and the rounding of the result stay those of
-bfloat16, only the slow emulation of its arithmetic goes.
+default product is good for neither. Large weights are packed for oneDNN. With AVX-512 its product
+of four rows is faster than that of one, two or three, so fewer rows are filled up to four. Without
+it, one row of float32 goes to weights stored transposed; so do all products of small float32
+weights (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a float32 copy of bfloat16
+weights: inputs, products and the rounding of the result stay those of bfloat16, only the slow
+emulation of its arithmetic goes.
 
-Memory: two layouts of each large weight, of which one is the model's own parameters: in float32
-these become views of the transposed layout. Such a model computes as before.
+Memory: at most two layouts of each large weight, of which one is the model's own parameters: these
+become views of a transposed layout. Such a model computes as before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PACKED_ROWS = 4  # the number of rows that packed weights are laid out for
+PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
@@ -63,7 +64,7 @@ class Linear:
             self._bias = None if self._bias is None else self._bias.float()
         if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-        if weight.dtype == torch.float32:
+        if weight.dtype == torch.float32 and (self._packed is None or not fills_up()):
             self._transposed = weight.t().contiguous()
             if dtype == torch.float32:
                 _view_columns(weights, self._transposed)
@@ -98,11 +99,22 @@ def _packed_product(
     x: Tensor, packed: Tensor, bias: Tensor | None, residual: Tensor | None
 ) -> Tensor:
     linear = torch.ops.mkldnn._linear_pointwise
+    num_rows = x.shape[-2]
     if residual is None:
-        out: Tensor = linear(x.contiguous(), packed, bias, "none", [], "")
+        out: Tensor = linear(_filled_up(x), packed, bias, "none", [], "")
     else:
-        out = linear.binary(x.contiguous(), residual.contiguous(), packed, bias, "add")
-    return out
+        out = linear.binary(_filled_up(x), _filled_up(residual), packed, bias, "add")
+    return out if len(out[0]) == num_rows else out[:, :num_rows]
+
+
+def _filled_up(x: Tensor) -> Tensor:
+    """Return x [1, R, D] with as many rows as the product with packed weights is fast for."""
+    num_rows = x.shape[-2]
+    if num_rows >= PACKED_ROWS or not fills_up():
+        return x.contiguous()
+    if num_rows == 1:
+        return x.expand(-1, PACKED_ROWS, -1).contiguous()  # cheaper than zeros
+    return F.pad(x, (0, 0, 0, PACKED_ROWS - num_rows))
 
 
 class RmsNorm:
@@ -148,6 +160,12 @@ def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tenso
         for weight, bias in zip(weights, biases, strict=True)
     ]
     return torch.cat(parts).detach()
+
+
+@cache
+def fills_up() -> bool:
+    """Return whether packed weights take four rows faster than fewer on this CPU."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 @cache

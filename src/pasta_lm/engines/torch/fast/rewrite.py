@@ -152,6 +152,9 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
         x, eps = parts
         weight = _weight_of(node)
         last = node if weight is None else next(iter(node.users))
+        casts = _casts_around(node, x)
+        if casts is not None:  # the kernel computes in float32 by itself, and rounds as they do
+            x, last = casts
         norm = RmsNorm(eps, None if weight is None else _attribute(graph, weight))
         _replace(graph, last, norm, (x,)).meta["val"] = last.meta["val"]
 
@@ -169,6 +172,19 @@ def _norm_parts(node: Any) -> tuple[Node, float] | None:
     if not _is(squared, aten.pow.Tensor_Scalar) or squared.args != (x, 2):
         return None
     return x, shifted.args[1]
+
+
+def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
+    """Return the bfloat16 tensor that x was cast from, and the cast of a node back to bfloat16."""
+    users = list(node.users)
+    if not _is(x, aten._to_copy.default) or len(users) != 1:
+        return None
+    source, last = x.args[0], users[0]
+    if not isinstance(source, Node) or not _is(last, aten._to_copy.default):
+        return None
+    dtypes = [each.meta["val"].dtype for each in (source, x, last)]
+    is_around = dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
+    return (source, last) if is_around else None
 
 
 def _weight_of(node: Any) -> Node | None:
