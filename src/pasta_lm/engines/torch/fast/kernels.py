@@ -4,9 +4,9 @@ Decoding multiplies each weight with one row (a single thread) or a few (several
 default product is good for neither. Large weights are packed for oneDNN. With AVX-512 its product
 of four rows is faster than that of one, two or three, so fewer rows are filled up to four. Without
 it, one row of float32 goes to weights stored transposed; so do all products of small float32
-weights (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a float32 copy of bfloat16
-weights: inputs, products and the rounding of the result stay those of bfloat16, only the slow
-emulation of its arithmetic goes.
+weights (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a float32 copy of
+bfloat16 weights: inputs, products and the rounding of the result stay those of bfloat16, only the
+slow emulation of its arithmetic goes.
 
 Memory: at most two layouts of each large weight, of which one is the model's own parameters: these
 become views of a transposed layout. Such a model computes as before.
