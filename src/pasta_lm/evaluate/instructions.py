@@ -43,9 +43,9 @@ from pasta_lm.evaluate.cost import Read, read_references
 from pasta_lm.evaluate.judgements import json_lines
 from pasta_lm.evaluate.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
-from pasta_lm.recipe import check_positive, check_same_settings
+from pasta_lm.recipe import check_choice, check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies.model import SERVER_KEYS, STRATEGIES, Servers, baseline_of
 
 SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
 SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")
@@ -63,6 +63,8 @@ class InstructionSettings:
     """The taught model: a folder, a hub id or a built-in name; None: the built-in one."""
     baseline: str | None = None
     """Its sequential baseline; None: the built-in one, or the model itself."""
+    strategy: str = pasta.NAME
+    """By which the taught model answers; its system is named ``pasta`` whatever it is."""
     untaught: str | None = None
     """The model before any training, for the nats of the references; None: left out."""
     sets: SetFiles = SetFiles()
@@ -95,6 +97,7 @@ class InstructionSettings:
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
         check_served(self.servers, self.model, (one.model for one in self.systems))
+        check_choice("instructions.strategy", self.strategy, STRATEGIES)
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
         for key in ("num_timed", "num_unmasked", "num_read"):
             if getattr(self, key) < 0:
@@ -112,7 +115,7 @@ class InstructionSettings:
         baseline = baseline_of(model) if self.servers is None else model
         return (
             System(sequential.NAME, sequential.NAME, self.baseline or baseline),
-            System(pasta.NAME, pasta.NAME, model),
+            System(pasta.NAME, self.strategy, model),
         )
 
 
@@ -176,7 +179,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     references_of(settings)
     path = folder / SETTINGS
     if path.exists():
-        begun = _read_settings(folder)
+        begun = {"strategy": pasta.NAME, **_read_settings(folder)}
         own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
         may_change = (*own, *SERVER_KEYS)
         check_same_settings(folder, begun, asdict(settings), may_change=may_change)

@@ -205,6 +205,7 @@ def instructions_report(run: InstructionRun) -> Figures:
     found: Figures = {
         "kind": next((one.record.kind for one in ours), None),
         "model": taught.model,
+        "strategy": taught.strategy,
         "baseline": baseline.model,
         "readers": sorted({name for one in read.values() for name in one}),
         "max_tokens": run.settings.max_tokens,
