@@ -104,7 +104,7 @@ def _packed_product(
         out: Tensor = linear(_filled_up(x), packed, bias, "none", [], "")
     else:
         out = linear.binary(_filled_up(x), _filled_up(residual), packed, bias, "add")
-    return out if len(out[0]) == num_rows else out[:, :num_rows]
+    return out if out.shape[1] == num_rows else out[:, :num_rows]
 
 
 def _filled_up(x: Tensor) -> Tensor:
