@@ -250,8 +250,16 @@ def test_doctor_answers_in_json(doctor: Pasta, taught_folder: Path) -> None:
     assert facts["builtin_model"]["num_threads"] > 1
     assert facts["model"]["has_tag_pieces"] is True
     assert facts["model"]["can_rotate"] is True
+    assert all(facts["model"]["step_ms"][rows] > 0 for rows in ("1", "4", "64"))
     extras = {"torch", "train", "data", "evaluate", "ifeval", "serve", "otel"}
     assert facts["extras"].keys() == extras
+
+
+def test_doctor_shows_what_passes_of_a_model_cost(doctor: Pasta, taught_folder: Path) -> None:
+    lines = doctor("--model", taught_folder).out.splitlines()
+    builtin, ours = (line for line in lines if line.startswith("its passes"))
+    assert re.search(r"milliseconds by rows: 1 \d+, 2 \d+, 4 \d+, .*64 \d+", builtin)
+    assert re.search(r"milliseconds by rows: 1 \d+, 2 \d+, 4 \d+, .*64 \d+", ours)
 
 
 def test_doctor_knows_the_packages_of_every_extra() -> None:

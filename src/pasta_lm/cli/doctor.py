@@ -12,7 +12,7 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 from pasta_lm.cli.tables import print_facts, print_json
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.loading import ModelReport
+    from pasta_lm.engines.torch.model_report import ModelReport
     from pasta_lm.engines.torch.self_test import SelfTest
 
 CORE = ("typer", "rich")
@@ -118,7 +118,7 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
         extras={extra: all(map(packages.get, names)) for extra, names in EXTRAS.items()},
     )
     try:
-        from pasta_lm.engines.torch.loading import describe
+        from pasta_lm.engines.torch.model_report import describe
         from pasta_lm.engines.torch.self_test import devices, run_self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
@@ -146,7 +146,7 @@ def _builtin() -> BuiltinReport | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
     from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
-    from pasta_lm.engines.torch.forking import step_costs
+    from pasta_lm.engines.torch.model_report import step_ms
     from pasta_lm.errors import ModelNotFoundError
     from pasta_lm.strategies.model import EXAMPLE, Pasta
 
@@ -163,9 +163,7 @@ def _builtin() -> BuiltinReport | None:
         num_threads=len(answer.trace.threads),
         parallelism=round(answer.trace.parallelism, 3),
         wall_s=round(answer.trace.wall_s, 3),
-        step_ms={
-            str(rows): round(cost, 2) for rows, cost in step_costs(model.engine.loaded).step_ms
-        },
+        step_ms=step_ms(model.engine.loaded),
     )
 
 
@@ -192,15 +190,13 @@ def _health(found: Diagnosis) -> Rows:
         *(("device", device) for device in found.devices),
         ("self-test", f"{verdict}: {measured} (tiny random Llama, float32)"),
         ("built-in model", _builtin_row(found.builtin_model)),
-        *_cost_rows(found.builtin_model),
+        *([] if found.builtin_model is None else [_cost_row(found.builtin_model)]),
     ]
 
 
-def _cost_rows(found: BuiltinReport | None) -> Rows:
-    if found is None:
-        return []
+def _cost_row(found: BuiltinReport | ModelReport) -> tuple[str, str]:
     costs = ", ".join(f"{rows} {cost:.0f}" for rows, cost in found.step_ms.items())
-    return [("its passes", f"milliseconds by rows: {costs}")]
+    return ("its passes", f"milliseconds by rows: {costs}")
 
 
 def _builtin_row(found: BuiltinReport | None) -> str:
@@ -224,4 +220,5 @@ def _model_rows(model: ModelReport) -> Rows:
         ("tag pieces", "yes" if model.has_tag_pieces else untaught),
         ("positions", "predict, continue, rotate" if model.can_rotate else "predict, continue"),
         ("context", "unlimited" if last is None else f"{last + 1} tokens"),
+        _cost_row(model),
     ]

@@ -30,7 +30,6 @@ from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import (
-    UnsupportedModelError,
     UsageError,
     VocabularyError,
 )
@@ -121,20 +120,6 @@ class LoadedModel:
         return find_rotations(self.model)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReport:
-    """Facts about a loaded model; it loads only if it is exact."""
-
-    name: str
-    architecture: str
-    num_parameters: int
-    device: str
-    dtype: str
-    has_tag_pieces: bool
-    can_rotate: bool
-    max_position: int | None
-
-
 def load(
     source: str | Path,
     *,
@@ -171,27 +156,6 @@ def load(
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.join = config.join
     return loaded
-
-
-def describe(
-    source: str | Path, *, dtype: str | None = None, device: str | None = None
-) -> ModelReport:
-    """Load a model as ``load`` does, with the same errors, and report its facts."""
-    loaded = load(source, dtype=dtype, device=device)
-    try:
-        can_rotate = bool(loaded.rotations)
-    except UnsupportedModelError:
-        can_rotate = False
-    return ModelReport(
-        loaded.name,
-        type(loaded.model).__name__,
-        sum(parameter.numel() for parameter in loaded.model.parameters()),
-        str(loaded.device),
-        str(loaded.dtype).removeprefix("torch."),
-        loaded.vocabulary.has_pieces,
-        can_rotate,
-        loaded.max_position,
-    )
 
 
 def usable_device(name: str | None) -> torch.device:
