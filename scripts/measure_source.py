@@ -22,9 +22,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "pasta_lm"
 # The packages that tell the paper.
 CORE = ("language", "interpreter", "engines", "strategies")
 
-MAX_LINES = 44_900
-MAX_CORE_LINES = 13_720
-MAX_FILES = 260
+MAX_LINES = 46_200
+MAX_CORE_LINES = 15_000
+MAX_FILES = 276
 MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL = 5
 MAX_FLAGS = 10

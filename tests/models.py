@@ -68,6 +68,11 @@ class Architecture:
 
 ARCHITECTURES = {
     "llama": Architecture("Llama", "llama_2_like"),
+    "wide_llama": Architecture(  # sizes that compiled functions take: multiples of 32
+        "Llama",
+        "llama_2_like",
+        {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32},
+    ),
     "mistral": Architecture("Mistral", "llama_2_like", {"sliding_window": WINDOW}),
     "qwen2": Architecture("Qwen2", "byte_level"),
     "qwen3": Architecture("Qwen3", "byte_level", norm_scale=1.3),

@@ -44,6 +44,7 @@ DOORS = {
     "evaluate/figures.py": "matplotlib",
     "evaluate/judgements.py": "huggingface_hub",
     "evaluate/llama_cpp.py": "llama_cpp",
+    "evaluate/continuous_batching.py": "transformers",
     "serve/": "fastapi uvicorn starlette pydantic prometheus_client",
     "serve/tracing.py": "opentelemetry",
     "cli/": "typer rich",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.errors import RequestError
+from pasta_lm.errors import PastaError, RequestError
+from pasta_lm.evaluate import continuous_batching
+from pasta_lm.evaluate.continuous_batching import ContinuousBatching
 from pasta_lm.evaluate.engine_load import LoadBenchmark, decode
 from tests.cli.conftest import Pasta
 from tests.models import loaded
@@ -55,15 +58,19 @@ def test_both_strategies_decode_every_load(
         assert load["speedup"] > 0
         assert load["speedup_when_it_pays"] > 0
         assert load["pasta"]["forward_passes"] < load["sequential"]["forward_passes"]
+        peer = load["continuous-batching"]
+        assert peer["tokens_per_s"] > 0
+        assert peer["latency_s"]["p50"] <= peer["wall_s"]
 
 
 def test_the_table_names_the_conditions(pasta: Pasta, answers: Path, untaught_folder: Path) -> None:
-    flags = ("--model", untaught_folder, "--requests", "2", "--rate", "500")
+    flags = ("--model", untaught_folder, "--requests", "2", "--rate", "500", "--peers", "none")
     result = pasta("bench", "load", answers, *flags)
     assert (result.code, result.err) == (0, "")
     assert "2 sequential" in result.out
     assert "2 pasta" in result.out
     assert "2 pasta, when it pays" in result.out
+    assert "continuous-batching" not in result.out
     assert "replayed: " in result.out
 
 
@@ -73,6 +80,7 @@ def test_the_table_names_the_conditions(pasta: Pasta, answers: Path, untaught_fo
         (("--requests", "0"), "--requests must be numbers from 1"),
         (("--requests", "a"), "--requests is 'a', no list of numbers"),
         (("--rate", "0"), "--rate is 0.0, but must be above 0"),
+        (("--peers", "vllm"), "unknown peer 'vllm'"),
     ],
 )
 def test_bad_settings_are_usage_errors(
@@ -81,6 +89,42 @@ def test_bad_settings_are_usage_errors(
     result = pasta("bench", "load", answers, "--model", taught_folder, *flags)
     assert result.code == 2
     assert message in result.err
+
+
+def test_a_model_that_the_peer_does_not_take_has_figures_all_the_same(
+    pasta: Pasta, answers: Path, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: object, pool_tokens: int) -> None:
+        raise ValueError("no such attention")
+
+    monkeypatch.setattr(continuous_batching, "opened", refuse)
+    result = pasta("bench", "load", answers, "--model", taught_folder, "--requests", "1", "--json")
+    assert result.code == 0
+    (load,) = result.json["loads"]
+    assert load["continuous-batching"] is None
+    assert load["pasta"]["tokens_per_s"] > 0
+
+
+def test_a_peer_that_fails_ends_the_benchmark_with_its_reason() -> None:
+    class Failing:
+        def add_request(self, prompt: list[int], **settings: object) -> str:
+            return "req_0"
+
+        def get_result(self, timeout: float) -> SimpleNamespace:
+            return SimpleNamespace(error="no memory", request_id="req_0")
+
+    with pytest.raises(PastaError, match="no memory"):
+        ContinuousBatching(Failing()).decode([((1,), 2)], [0.0])
+
+
+def test_a_peer_that_stopped_ends_the_benchmark() -> None:
+    stopped = SimpleNamespace(
+        add_request=lambda prompt, **settings: "req_0",
+        get_result=lambda timeout: None,
+        is_running=lambda: False,
+    )
+    with pytest.raises(PastaError, match="stopped"):
+        ContinuousBatching(stopped).decode([((1,), 2)], [0.0])
 
 
 def test_answers_without_two_blocks_are_refused(

@@ -259,7 +259,7 @@ def test_tag_pieces_are_control_tokens_and_padding_is_unused(tmp_path: Path) -> 
     assert {types[tokens.index(piece)] for piece in PIECES} == {TokenType.CONTROL}
 
 
-SUPPORTED = {"llama", "qwen2", "qwen3"}
+SUPPORTED = {"llama", "wide_llama", "qwen2", "qwen3"}
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - SUPPORTED))

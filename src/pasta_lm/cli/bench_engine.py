@@ -16,6 +16,7 @@ from pasta_lm.cli.tables import number, print_json, print_table
 from pasta_lm.errors import PastaError, UsageError
 
 NOTHING = "none"
+_IN_GGUF = {"int8": "q8_0"}  # other names of dtypes
 
 
 def engine(
@@ -67,7 +68,7 @@ def engine(
 
     source = model or BUILTIN
     loaded = load(source, dtype=dtype, device=device)
-    kind = str(loaded.dtype).removeprefix("torch.")
+    kind = _IN_GGUF.get(loaded.dtype_name, loaded.dtype_name)
     with bars() as progress, _gguf_of(source, kind) as gguf:
         found = measure_engine(
             loaded, settings, gguf, lambda done, total: progress("rounds", done, total)

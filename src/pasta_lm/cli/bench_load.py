@@ -11,9 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from pasta_lm.cli.bench_engine import numbers
-from pasta_lm.cli.flags import Device, Dtype, Json, MaxThreads, Model, option
+from pasta_lm.cli.bench_engine import NOTHING, numbers
+from pasta_lm.cli.flags import Device, Dtype, Json, MaxThreads, Model, option, replaced_option
 from pasta_lm.cli.tables import number, print_json, print_table
+
+POOL_TOKENS = 65_536
+PEER = "continuous-batching"
+SPEEDUPS = {  # rows of the table, and where the speedup of each stands
+    "sequential": None,
+    "pasta": "speedup",
+    "pasta, when it pays": "speedup_when_it_pays",
+    PEER: None,
+}
 
 
 def load(
@@ -32,16 +41,20 @@ def load(
     ] = inf,
     max_threads: MaxThreads = None,
     pool_tokens: Annotated[
-        int, option("--pool-tokens", metavar="N", min=1, help="Cache entries of the engine.")
-    ] = 65_536,
+        int | None, replaced_option("--pool-tokens", by="--cache-memory")
+    ] = None,
     cache_memory: Annotated[
         str | None,
         option(
             "--cache-memory",
             metavar="SIZE",
-            help="The cache as memory, such as 2GiB, or 40% of what is free.",
+            help="The cache, such as 2GiB or 40% of what is free. Default: 65,536 entries.",
         ),
     ] = None,
+    peers: Annotated[
+        str,
+        option("--peers", metavar="NAMES", help="continuous-batching (of transformers), or none."),
+    ] = PEER,
     json: Json = False,
 ) -> None:
     """Measure an engine under load, sequentially and in parallel.
@@ -58,8 +71,9 @@ def load(
     settings = LoadBenchmark(
         requests=numbers("--requests", requests),
         rate=rate,
-        pool_tokens=pool_tokens,
+        pool_tokens=pool_tokens or POOL_TOKENS,
         max_threads=max_threads,
+        peers=tuple(peers.split(",")) if peers != NOTHING else (),
     )
     records, problems = read_annotated(answers)
     if not records:
@@ -87,12 +101,12 @@ def load(
 def _print(found: Mapping[str, Any]) -> None:
     rows = []
     for one in found["loads"]:
-        for name in ("sequential", "pasta", "pasta, when it pays"):
-            figures = one[name]
+        for name, key in SPEEDUPS.items():
+            figures = one.get(name)
+            if figures is None:
+                continue
             latency = [number(figures["latency_s"][key]) for key in ("p50", "p90", "p99")]
-            speedup = {"sequential": "", "pasta": number(one["speedup"])}.get(
-                name, number(one["speedup_when_it_pays"])
-            )
+            speedup = number(one[key]) if key else ""
             rate = number(figures["tokens_per_s"], 1)
             rows.append([f"{one['requests']} {name}", rate, *latency, speedup])
     header = ["requests", "tokens/s", "p50, s", "p90, s", "p99, s", "speedup of p50"]

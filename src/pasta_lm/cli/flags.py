@@ -76,7 +76,8 @@ Dtype = Annotated[
     option(
         "--dtype",
         metavar="DTYPE",
-        help="float32, bfloat16 or float16. Default: float32 on a CPU, otherwise as saved.",
+        help="float32, bfloat16, float16, or int8 (weights; CPU). "
+        "Default: float32 on a CPU, otherwise as saved.",
     ),
 ]
 Device = Annotated[

@@ -7,9 +7,11 @@ arrives, not when the engine has room for it.
 
 from __future__ import annotations
 
+import logging
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
@@ -20,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.evaluate import continuous_batching
+from pasta_lm.evaluate.continuous_batching import ContinuousBatching
 from pasta_lm.interpreter import speed
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import bounded
@@ -32,6 +36,8 @@ WHEN_IT_PAYS = "pasta, when it pays"
 STRATEGIES = (sequential.NAME, pasta.NAME, WHEN_IT_PAYS)
 MIN_BLOCKS = 2
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
+
+logger = logging.getLogger(__name__)
 
 Figures = dict[str, Any]
 Progress = Callable[[int, int], None]
@@ -48,6 +54,7 @@ class LoadBenchmark:
     max_threads: int | None = None
     """Of each response in one pass."""
     seed: int = 0
+    peers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be measured, as a ``UsageError``."""
@@ -55,6 +62,11 @@ class LoadBenchmark:
             raise UsageError("--requests must be numbers from 1, such as 1,4,16")
         if not self.rate > 0:
             raise UsageError(f"--rate is {self.rate}, but must be above 0")
+        if self.pool_tokens < 1:
+            raise UsageError(f"a cache of {self.pool_tokens} entries holds nothing")
+        if unknown := set(self.peers) - {continuous_batching.NAME}:
+            hint = f"{continuous_batching.NAME} or none"
+            raise UsageError(f"unknown peer {min(unknown)!r}", hint=hint)
 
     def arrivals(self, count: int) -> list[float]:
         """Return when each of some requests arrives, in seconds from the start."""
@@ -126,12 +138,14 @@ def measure_load(
     chosen = [one for one in records if len(one.document.blocks) >= MIN_BLOCKS]
     if not chosen:
         raise UsageError("no answer has two blocks or more", hint="name other annotated answers")
-    costs = step_costs(loaded)
-    engine = TorchEngine(loaded, pool_tokens=settings.pool_tokens, costs=costs)
     requests = {name: _requests(loaded, chosen, name, settings) for name in STRATEGIES}
-    for name in STRATEGIES:  # first passes allocate and compile
-        decode(engine, requests[name][:1], [0.0])
-    loads = _loads(engine, requests, settings, progress)
+    with ExitStack() as stack:
+        peer = _peer(loaded, settings, stack)  # first: the engine lays out the weights anew
+        costs = step_costs(loaded)
+        engine = TorchEngine(loaded, pool_tokens=settings.pool_tokens, costs=costs)
+        for name in STRATEGIES:  # first passes allocate and compile
+            decode(engine, requests[name][:1], [0.0])
+        loads = _loads(engine, peer, requests, settings, progress)
     return {
         **describe_run(loaded),
         "rate": None if settings.rate == inf else settings.rate,
@@ -142,8 +156,25 @@ def measure_load(
     }
 
 
+def _peer(
+    loaded: LoadedModel, settings: LoadBenchmark, stack: ExitStack
+) -> ContinuousBatching | None:
+    """Start transformers' continuous batching; None if it is not asked for or does not run."""
+    if continuous_batching.NAME not in settings.peers:
+        return None
+    try:
+        opened = continuous_batching.opened(loaded.model, settings.pool_tokens)
+        peer = stack.enter_context(opened)
+        peer.decode([((1, 2, 3), 2)], [0.0])
+    except Exception as exc:  # a foreign scheduler may refuse a model in any way
+        logger.warning("no figures of transformers' continuous batching: %s", exc)
+        return None
+    return peer
+
+
 def _loads(
     engine: TorchEngine,
+    peer: ContinuousBatching | None,
     requests: Mapping[str, Sequence[Request]],
     settings: LoadBenchmark,
     progress: Progress | None,
@@ -158,10 +189,27 @@ def _loads(
             if progress is not None:
                 progress(num_done, len(settings.requests) * len(STRATEGIES))
         one, many, paid = (found[name]["latency_s"]["p50"] for name in STRATEGIES)
+        if settings.peers:
+            wanted = list(islice(cycle(requests[sequential.NAME]), count))
+            found[continuous_batching.NAME] = _peer_figures(peer, wanted, settings)
         found["speedup"] = round(speed.realised_speedup(one, many), 4)
         found["speedup_when_it_pays"] = round(speed.realised_speedup(one, paid), 4)
         loads.append(found)
     return loads
+
+
+def _peer_figures(
+    peer: ContinuousBatching | None, requests: Sequence[Request], settings: LoadBenchmark
+) -> Figures | None:
+    if peer is None:
+        return None
+    jobs = [(one.prompt, one.forced.num_tokens) for one in requests if one.forced is not None]
+    run, began_s = LoadRun(), time.perf_counter()
+    run.latency_s = peer.decode(jobs, settings.arrivals(len(jobs)))
+    run.wall_s = time.perf_counter() - began_s
+    run.num_tokens = sum(num_tokens for _, num_tokens in jobs)
+    figures = run.figures()
+    return {key: figures[key] for key in ("tokens_per_s", "wall_s", "latency_s")}
 
 
 def _requests(

@@ -163,7 +163,7 @@ def provenance(model: Pasta, version: str) -> dict[str, str]:
     has_own = "cuda" in device or model.is_served
     return {
         "hardware": named if has_own else f"{named}, {processor()}",
-        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "dtype": loaded.dtype_name,
         "commit": commit() or f"release {version}",
         "version": version,
     }

@@ -365,7 +365,7 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
         "baseline": baseline.engine.loaded.name,
         "device": str(loaded.device),
         "machine": machine_of(model),
-        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "dtype": loaded.dtype_name,
         "positions": settings.positions or loaded.positions.value,
         "split": settings.split,
         "wordings": settings.wordings or settings.split,

@@ -196,7 +196,7 @@ class TorchBackend:
     def facts(self) -> Mapping[str, str]:
         """Return the position strategy of its training, its device and its dtype."""
         loaded = self._engine.loaded
-        dtype = str(loaded.dtype).removeprefix("torch.")
+        dtype = loaded.dtype_name
         return {"positions": loaded.positions, "device": loaded.device.type, "dtype": dtype}
 
     def spell(self, token_id: int) -> bytes:

@@ -184,7 +184,7 @@ def replay(
     return ReplayReport(
         model=loaded.name,
         device=str(loaded.device),
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=loaded.dtype_name,
         weights=weights,
         positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
         strategy=strategy,

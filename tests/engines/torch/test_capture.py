@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.compiled import library
 from pasta_lm.engines.torch.fast import capture, kernels
 from pasta_lm.engines.torch.fast.kernels import Linear, RmsNorm
 from pasta_lm.engines.torch.fast.tracing import CapturedModel
@@ -104,7 +105,12 @@ def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     assert all(kernel._weight.data_ptr() in shared for kernel in kernels_)
 
 
-def test_float32_parameters_become_views_of_the_kernels_layout_and_keep_their_values() -> None:
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_parameters_become_views_of_the_kernels_layout_and_keep_their_values(
+    has_compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_compiler:
+        monkeypatch.setattr(library, "functions", lambda: None)
     register()
     model = build("llama")
     model.set_attn_implementation(NAME)
@@ -115,7 +121,12 @@ def test_float32_parameters_become_views_of_the_kernels_layout_and_keep_their_va
     captured = capture(model)
     assert captured is not None
     kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
-    layouts = {kernel._transposed.untyped_storage().data_ptr() for kernel in kernels_}
+    layouts = {
+        layout.untyped_storage().data_ptr()
+        for kernel in kernels_
+        for layout in (kernel._transposed, kernel._weight)
+        if layout is not None
+    }
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
         if name.endswith("proj.weight"):
@@ -155,10 +166,11 @@ def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     register()
     model = build("llama")
     model.set_attn_implementation(NAME)
-    monkeypatch.setattr("pasta_lm.engines.torch.fast.rewrite.sign_sin", lambda sin: sin)
+    monkeypatch.setattr("pasta_lm.engines.torch.fast.rotary.sign_sin", lambda sin: sin)
     assert capture(model) is None
 
 
+@pytest.mark.parametrize("has_compiler", [True, False])
 @pytest.mark.parametrize("min_packed", [1, 10**9])
 @pytest.mark.parametrize("fills_up", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
@@ -170,8 +182,11 @@ def test_every_kernel_multiplies(
     has_residual: bool,
     min_packed: int,
     fills_up: bool,
+    has_compiler: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not has_compiler:
+        monkeypatch.setattr(library, "functions", lambda: None)
     monkeypatch.setattr(kernels, "fills_up", lambda: fills_up)
     monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", min_packed)
     torch.manual_seed(num_rows)
@@ -189,6 +204,7 @@ def test_every_kernel_multiplies(
 
 def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(library, "functions", lambda: None)
     torch.manual_seed(0)
     weight, x = torch.randn(24, 32).bfloat16(), torch.randn(1, 3, 32).bfloat16()
     expected = (x.double() @ weight.double().t()).bfloat16()

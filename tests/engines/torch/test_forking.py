@@ -10,7 +10,7 @@ import pytest
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.forking import StepCosts, best_width, costs_file, measure, step_costs
+from pasta_lm.engines.torch.forking import COSTS_FILE, StepCosts, best_width, measure, step_costs
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.strategies.speculation import PromptLookup
@@ -132,11 +132,12 @@ def test_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = loaded("llama")
     first = step_costs(model)
-    assert costs_file().is_relative_to(tmp_path)
+    file = tmp_path / "pasta-lm" / COSTS_FILE
+    assert file.exists()
     monkeypatch.setattr("pasta_lm.engines.torch.forking.measure", None)
     assert step_costs(model) == first
     assert TorchEngine(model, pool_tokens=64)._costs is None, "not before a request needs them"
-    costs_file().write_text("broken")
+    file.write_text("broken")
     monkeypatch.setattr("pasta_lm.engines.torch.forking.measure", lambda loaded: FREE)
     assert step_costs(model) == FREE
 

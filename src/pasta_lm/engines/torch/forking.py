@@ -7,21 +7,20 @@ other, in reading order, cost all responses less. Only the schedule differs, nev
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from pasta_lm.engines.torch.batch import Batch, EntryTensors, join_slices
+from pasta_lm.engines.torch.cache_folder import remembered
+from pasta_lm.engines.torch.compiled import library
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.pool import Pool, Run
 from pasta_lm.engines.torch.runner import Runner
@@ -33,6 +32,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 NUM_CONTEXT = 64
 NUM_ROUNDS = 3
 CLEAR_GAIN = 0.97  # blocks wait only where that costs clearly less: the measurement has noise
+
+COSTS_FILE = "step-costs.json"  # in the cache folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +87,12 @@ def best_width(
 
 def step_costs(loaded: LoadedModel) -> StepCosts:
     """Return what passes of a model cost on this machine: measured at the first call, then read."""
-    file, key = costs_file(), _key(loaded)
-    known: dict[str, dict[str, float]] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(file.read_text(encoding="utf-8"))
-    if key not in known:
-        found = measure(loaded)
-        known[key] = {str(rows): cost for rows, cost in found.step_ms}
-        with suppress(OSError):  # a machine without a place for it measures each time
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            part.replace(file)
-    return StepCosts.of([(int(rows), cost) for rows, cost in known[key].items()])
+    costs = remembered(COSTS_FILE, _key(loaded), lambda: _as_json(measure(loaded)))
+    return StepCosts.of([(int(rows), cost) for rows, cost in costs.items()])
 
 
-def costs_file() -> Path:
-    """Return the file of measured costs."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "pasta-lm" / "step-costs.json"
+def _as_json(costs: StepCosts) -> dict[str, float]:
+    return {str(rows): cost for rows, cost in costs.step_ms}
 
 
 def _key(loaded: LoadedModel) -> str:
@@ -112,7 +100,8 @@ def _key(loaded: LoadedModel) -> str:
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     size = sum(parameter.numel() for parameter in loaded.model.parameters())
     threads, cores = torch.get_num_threads(), os.cpu_count()
-    facts = (loaded.name, size, loaded.dtype, device.type, chip, threads, cores, torch.__version__)
+    versions = torch.__version__, library.version()
+    facts = (loaded.name, size, loaded.dtype_name, device.type, chip, threads, cores, *versions)
     return " ".join(map(str, facts))
 
 

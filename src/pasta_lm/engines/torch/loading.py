@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.builtin import resolve
+from pasta_lm.engines.torch import int8
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_config
@@ -39,6 +40,7 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPE_NAMES = (*DTYPES, int8.NAME)
 
 
 @dataclass(eq=False)
@@ -53,6 +55,7 @@ class LoadedModel:
     positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
     join: Join = Join.SHARED  # the join that it was trained with
+    is_int8: bool = False  # the weights of its linear layers are those of ``int8``
 
     def join_with(self, positions: PositionStrategy) -> Join:
         """Return the join that it was trained with, as far as it goes with positions."""
@@ -79,6 +82,11 @@ class LoadedModel:
     def dtype(self) -> torch.dtype:
         """Return the dtype of its weights, which is that of its cache."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """Return the dtype of its weights as ``load`` takes it."""
+        return int8.NAME if self.is_int8 else str(self.dtype).removeprefix("torch.")
 
     @property
     def vocab_size(self) -> int:
@@ -112,7 +120,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return capture(self.model)
+        return capture(self.model, is_int8=self.is_int8)
 
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:
@@ -133,11 +141,12 @@ def load(
         source: A model folder, an adapter folder, a GGUF file, a hub id, or an installed package
             of weights.
         dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
+            'int8', on a CPU only: weights of linear layers in eight bits, all else float32.
         device: None: a GPU if there is one.
         base: The base of an adapter; None: as the adapter says.
 
     Raises:
-        UsageError: an unknown dtype, or a device that is not there.
+        UsageError: an unknown dtype, a device that is not there, or int8 on a GPU.
         ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
         ModelError: the files cannot be loaded, or an adapter belongs to another base.
         UnsupportedModelError: the engine would not be exact for it.
@@ -145,13 +154,16 @@ def load(
     """
     source, place = resolve(source), usable_device(device)
     model, tokenizer = read_pretrained(source, _dtype(dtype, place), base)
+    is_int8 = dtype == int8.NAME
+    if is_int8:
+        int8.round_weights(model)
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]
     is_folder = Path(source).is_dir()
     name = Path(source).name if Path(source).exists() else str(source)
     config = read_pasta_config(Path(source)) if is_folder else None
     vocabulary = Vocabulary(tokenizer, config.piece_ids if config else tag_pieces(tokenizer))
-    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer))
+    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer), is_int8=is_int8)
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.join = config.join
@@ -176,9 +188,11 @@ def usable_device(name: str | None) -> torch.device:
 def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
     if name is None:
         return torch.float32 if place.type == "cpu" else None
-    if name not in DTYPES:
-        raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    if name not in DTYPE_NAMES:
+        raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
+    if name == int8.NAME and place.type != "cpu":
+        raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
+    return torch.float32 if name == int8.NAME else DTYPES[name]
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
@@ -190,6 +204,8 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     piece_ids = add_pieces(loaded.model, tokenizer)
+    if loaded.is_int8:
+        int8.round_weights(loaded.model)  # the new rows
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 

@@ -39,7 +39,7 @@ def describe(
         architecture=type(loaded.model).__name__,
         num_parameters=loaded.model.num_parameters(),
         device=str(loaded.device),
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=loaded.dtype_name,
         has_tag_pieces=loaded.vocabulary.has_pieces,
         can_rotate=_can_rotate(loaded),
         max_position=loaded.max_position,

@@ -35,6 +35,7 @@ from pasta_lm.engines.torch.adapter import (
     read_adapter,
     read_base,
 )
+from pasta_lm.engines.torch.cache_folder import cache_folder
 from pasta_lm.engines.torch.model_folder import add_pieces, check_same_ids, read_pasta_config
 from pasta_lm.errors import MissingExtraError, ModelError, ModelNotFoundError, cause
 
@@ -112,12 +113,6 @@ def gguf_of_package(name: str) -> Path | None:
         return None
     found = (Path(str(package.locate_file(one))) for one in package.files or ())
     return next((one for one in found if one.suffix == GGUF and one.is_file()), None)
-
-
-def cache_folder() -> Path:
-    """Return the folder of what can be made again: ``pasta-lm`` in the user's cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "pasta-lm"
 
 
 def _read_gguf(file: Path, dtype: torch.dtype | None, *, is_named: bool = False) -> Pretrained:

@@ -25,11 +25,14 @@ from pasta_lm.engines.torch.attention import (
     row_mask,
 )
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
+from pasta_lm.engines.torch.compiled import attention as compiled
+from pasta_lm.engines.torch.compiled.attention import MAX_QUERIES, CompiledAttention, Heads
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
-# G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary.
+# G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary,
+# C columns of queries, keys and values side by side.
 
 
 LogitsFunction = Callable[[Tensor, Tensor, Tensor, Pass], Tensor]
@@ -53,9 +56,16 @@ class CachedPass:
         self._slots_N = pool.slots(places) if len(places) > 1 else None
         self._new = pool.layer_views(*places[0]) if len(places) == 1 else None
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
+        self._compiled: dict[int | None, list[CompiledAttention]] = {}
+        self._has_few = max(self._sizes) <= MAX_QUERIES and not any(
+            part.rotation for part in batch.slices
+        )
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
+        if self.takes_few(call) and compiled.fits(q_HND, v_GND):
+            out = self.attend_few(call, Heads.of(q_HND, k_GND, v_GND), None)
+            return out.view(len(out), len(q_HND), -1).transpose(0, 1)
         self._write(call.layer, k_GND, v_GND)
         num_heads, num_tokens, size = q_HND.shape
         q_NGHD = q_HND.transpose(0, 1).reshape(num_tokens, len(k_GND), -1, size)
@@ -65,6 +75,37 @@ class CachedPass:
             parts = enumerate(q_NGHD.split(self._sizes))
             out = torch.cat([self._attend_one(call, index, q_QGHD) for index, q_QGHD in parts])
         return out.reshape(num_tokens, num_heads, -1).transpose(0, 1)
+
+    def takes_few(self, call: LayerCall) -> bool:
+        """Return whether ``attend_few`` takes the tokens of this pass."""
+        return self._has_few and is_plain(call)
+
+    def attend_few(
+        self, call: LayerCall, heads: Heads, turned_by: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """Do as ``attend`` with compiled attention, which rotates if cos and sin are given.
+
+        Returns:
+            [N, H * D]
+        """
+        out = torch.empty(
+            (len(self._batch.tokens), heads.num_heads * heads.size), dtype=heads.dtype
+        )
+        if turned_by is not None:
+            turned_by = turned_by[0].contiguous(), turned_by[1].contiguous()
+        parts = self._compiled.get(call.window)
+        if parts is None:
+            parts = [self._compile(index, call.window) for index in range(len(self._sizes))]
+            self._compiled[call.window] = parts
+        for part, views in zip(parts, self._views, strict=True):
+            keys, values = views.keys[call.layer], views.values[call.layer]
+            part(heads, turned_by, keys, values, call.scaling, out)
+        return out
+
+    def _compile(self, index: int, window: int | None) -> CompiledAttention:
+        part = self._batch.slices[index]
+        visible = self._visible(part, window)
+        return CompiledAttention(part.start, self._sizes[index], part.first_slot, visible)
 
     def _write(self, layer: int, k_GND: Tensor, v_GND: Tensor) -> None:
         if self._new is None:
@@ -129,13 +170,18 @@ class CachedPass:
     def _make_mask(
         self, part: RequestSlice, window: int | None, dtype: torch.dtype
     ) -> Tensor | None:
+        visible = self._visible(part, window)
+        return None if visible is None else additive(visible, dtype)
+
+    def _visible(self, part: RequestSlice, window: int | None) -> Tensor | None:
+        """Return which entries the tokens of a request see in a layer, bool [Q, K]; None: all."""
         visible = part.visible_QK
         # Most passes reach less far back than the window, and need no mask for it.
         if window is not None and part.largest_distance >= window:
             positions_Q = self._batch.positions[part.start : part.stop]
             near = in_window(positions_Q, part.key_positions, window)
             visible = near if visible is None else visible & near
-        return None if visible is None else additive(visible, dtype)
+        return visible
 
 
 class Runner:

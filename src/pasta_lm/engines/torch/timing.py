@@ -128,6 +128,8 @@ def read_bytes(loaded: LoadedModel) -> int:
     parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
+    if loaded.is_int8:  # of each weight its code, of each vector float32
+        return sum(one.numel() * (1 if one.dim() > 1 else 4) for one in parts.values())
     return sum(one.numel() * one.element_size() for one in parts.values())
 
 
@@ -162,7 +164,7 @@ def describe_run(loaded: LoadedModel) -> dict[str, object]:
         "kind": Kind.REPLAYED.value,
         "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
         "model": loaded.name,
-        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "dtype": loaded.dtype_name,
         "device": str(loaded.device),
         "machine": describe_machine(),
     }

@@ -1,15 +1,20 @@
 """Kernels for passes of one row and of a few: products and norms, the fastest exact one for each.
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
-default product is good for neither. Large weights are packed for oneDNN. With AVX-512 its product
-of four rows is faster than that of one, two or three, so fewer rows are filled up to four. Without
-it, one row of float32 goes to weights stored transposed; so do all products of small float32
-weights (``benchmarks/products.py``). A CPU without bfloat16 instructions keeps a float32 copy of
-bfloat16 weights: inputs, products and the rounding of the result stay those of bfloat16, only the
-slow emulation of its arithmetic goes.
+default product is good for neither.
+
+- Few rows: a product compiled from C, where there is a compiler. ``choice.py`` measures up to how
+  many rows it is the fastest. It reads weights of eight bits where a model has them.
+- More rows, and large weights: packed for oneDNN. With AVX-512 its product of four rows is faster
+  than that of one, two or three, so fewer rows are filled up to four.
+- Without a compiler and without AVX-512, one row of float32 goes to weights stored transposed; so
+  do all products of small float32 weights (``benchmarks/products.py``).
+
+A CPU without bfloat16 instructions packs a float32 copy of bfloat16 weights: inputs, products and
+the rounding of the result stay those of bfloat16, only the slow emulation of its arithmetic goes.
 
 Memory: at most two layouts of each large weight, of which one is the model's own parameters: these
-become views of a transposed layout. Such a model computes as before.
+become views of weights side by side, or of a transposed layout. Such a model computes as before.
 """
 
 from __future__ import annotations
@@ -21,12 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pasta_lm.engines.torch.compiled import linear as compiled
+from pasta_lm.engines.torch.compiled.huge_pages import HugePages
+from pasta_lm.engines.torch.compiled.linear import MAX_ROWS, CompiledLinear
+from pasta_lm.engines.torch.int8 import dequantise, quantise
+
 PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
 
-# Legend: R rows, I inputs, O outputs.
+# Legend: R rows, I inputs, O outputs, F width of a feed-forward layer.
 
 
 class Linear:
@@ -35,42 +45,111 @@ class Linear:
     Args:
         weights: [O, I] each.
         biases: [O] each, or None.
-        may_copy: Whether the weights may be copied into better layouts. Float32 parameters then
-            become views of the transposed layout, so that two layouts are kept and not three.
+        may_copy: Whether the weights may be copied into better layouts. Their parameters then
+            become views of one of them, so that two layouts are kept and not three.
+        pages: Where weights are copied to that are read as they are.
+        is_int8: The weights are float32 and eight bits stand for them exactly.
     """
 
     def __init__(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, may_copy: bool = True
+        self,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor | None],
+        *,
+        may_copy: bool = True,
+        pages: HugePages | None = None,
+        is_int8: bool = False,
     ) -> None:
+        self.compiled: CompiledLinear | None = None
+        self.compiled_rows = 0
+        """Up to how many rows the compiled product is used."""
+        self.before: RmsNorm | Gate | None = None
+        self.shape = sum(map(len, weights)), weights[0].shape[1]
+        """O and I."""
+        self.dtype = weights[0].dtype
+        self.reads_codes = False
+        """Whether the compiled product reads weights of eight bits."""
         self._weight: Tensor | None = None  # [O, I]
         self._bias = _joined(weights, biases)
         self._transposed: Tensor | None = None
         self._packed: Tensor | None = None
         self._emulates_bfloat16 = False
-        if weights[0].device.type == "cpu" and may_copy:
-            self._prepare_for_cpu(weights)
-        if self._packed is None and self._transposed is None:
+        if weights[0].device.type == "cpu":
+            pages = pages or HugePages()
+            self._prepare_for_cpu(weights, pages, may_copy=may_copy, is_int8=is_int8)
+        if self._packed is None and self._transposed is None and self._weight is None:
             self._weight = _side_by_side(weights)
         self.__name__ = "linear"  # its name in a printed graph
 
-    def _prepare_for_cpu(self, weights: Sequence[Tensor]) -> None:
+    def _prepare_for_cpu(
+        self, weights: Sequence[Tensor], pages: HugePages, *, may_copy: bool, is_int8: bool
+    ) -> None:
         dtype = weights[0].dtype
-        self._emulates_bfloat16 = dtype == torch.bfloat16 and not has_bfloat16()
+        self._emulates_bfloat16 = may_copy and dtype == torch.bfloat16 and not has_bfloat16()
         if dtype not in (torch.float32, torch.bfloat16):
             return
         weight = _side_by_side(weights)
+        if is_int8 and self._read_codes(weight, pages):
+            self._weight = weight
+            _view(weights, weight.split([len(each) for each in weights]))
+            return
+        if compiled.fits(weight) and weight.is_contiguous():
+            weight = pages.copy(weight) if may_copy else weight
+            self._weight = weight
+            self.compiled = CompiledLinear(weight, self._bias, None, dtype)
+            self.compiled_rows = MAX_ROWS
+            _view(weights, weight.split([len(each) for each in weights]))
+        if may_copy:
+            self._copy(weights, weight)
+
+    def _read_codes(self, weight: Tensor, pages: HugePages) -> bool:
+        """Let few rows read the codes of a weight, if there are codes that stand for it."""
+        if not compiled.fits(weight):
+            return False
+        codes, scales = quantise(weight)
+        if not torch.equal(dequantise(codes, scales), weight):
+            return False
+        self.compiled = CompiledLinear(pages.copy(codes), self._bias, scales, weight.dtype)
+        self.compiled_rows, self.reads_codes = MAX_ROWS, True
+        return True
+
+    def _copy(self, weights: Sequence[Tensor], weight: Tensor) -> None:
+        dtype = weight.dtype
         if self._emulates_bfloat16:
             weight = weight.float()
             self._bias = None if self._bias is None else self._bias.float()
         if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-        if weight.dtype == torch.float32 and (self._packed is None or not fills_up()):
+        if self.compiled is not None or weight.dtype != torch.float32:
+            return
+        if self._packed is None or not fills_up():
             self._transposed = weight.t().contiguous()
             if dtype == torch.float32:
-                _view_columns(weights, self._transposed)
+                parts = self._transposed.split([len(each) for each in weights], dim=1)
+                _view(weights, [part.t() for part in parts])
+
+    def put_before(self, before: RmsNorm | Gate) -> None:
+        """Compute a norm or a gate of the input first."""
+        self.before = before
+        if self.compiled is not None:
+            if isinstance(before, Gate):
+                self.compiled.put_before(before.name)
+            else:
+                self.compiled.put_before("rms_norm", before.eps, before.weight)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return x [1, R, I] times the weights transposed, plus biases and residual: [1, R, O]."""
+        """Return x [1, R, I] times the weights transposed, plus biases and residual: [1, R, O].
+
+        Behind a gate x is [1, R, 2 I].
+        """
+        if self.compiled is not None and x.shape[1] <= self.compiled_rows:
+            return self.compiled(x, residual)
+        return self.uncompiled(x, residual)
+
+    def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return the same by torch's own operations."""
+        if self.before is not None:
+            x = self.before(x)
         if not self._emulates_bfloat16:
             return self._product(x, residual)
         out = self._product(x.float(), None).bfloat16()
@@ -90,7 +169,7 @@ class Linear:
         else:
             weight = self._weight if self._transposed is None else self._transposed.t()
             assert weight is not None
-            out = F.linear(x, weight, self._bias)
+            out = F.linear(x, weight.to(x.dtype), self._bias)
             out = out if residual is None else out + residual
         return out
 
@@ -124,32 +203,61 @@ class RmsNorm:
     for (x, -x): its mean is zero and its variance is the mean square of x.
     """
 
-    def __init__(self, eps: float, weight: Tensor | None) -> None:
-        """Keep the settings; ``weight`` is [D] of the input's dtype."""
-        self._eps = eps
-        self._weight = None if weight is None else weight.detach()
-        self._mirrored = None if weight is None else torch.cat((weight, weight)).detach()
+    def __init__(self, eps: float, weight: Tensor | None, *, rounds_before: bool = False) -> None:
+        """Keep the settings.
+
+        Args:
+            eps: Added to the mean square.
+            weight: [D] of the input's dtype, or None.
+            rounds_before: Round to the input's dtype before multiplying by the weight, too.
+        """
+        self.eps = eps
+        self.weight = None if weight is None else weight.detach()
+        self._rounds_before = rounds_before and weight is not None
+        self._mirrored: Tensor | None = None
+        if self.weight is not None and not self._rounds_before:
+            self._mirrored = torch.cat((self.weight, self.weight))
         self.__name__ = "rms_norm"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalised input, [..., D]."""
         size = x.shape[-1]
         if x.device.type != "cpu":
-            return F.rms_norm(x, (size,), self._weight, self._eps)
-        mirrored = torch.cat((x, -x), dim=-1)
-        normed = torch.layer_norm(mirrored, (2 * size,), self._mirrored, None, self._eps)
-        return normed[..., :size]
+            weight = None if self._rounds_before else self.weight
+            out = F.rms_norm(x, (size,), weight, self.eps)
+        else:
+            mirrored = torch.cat((x, -x), dim=-1)
+            out = torch.layer_norm(mirrored, (2 * size,), self._mirrored, None, self.eps)
+            out = out[..., :size]
+        if not self._rounds_before:
+            return out
+        assert self.weight is not None
+        return self.weight * out
+
+
+class Gate:
+    """The gate of a feed-forward layer: an activation of the first half, times the second."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the activation: 'silu', or 'gelu' by tanh."""
+        self.name = name
+        self.__name__ = "gate"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [..., F] for gates and values side by side, [..., 2 F]."""
+        gates, values = x.chunk(2, dim=-1)
+        active = F.silu(gates) if self.name == "silu" else F.gelu(gates, approximate="tanh")
+        return active * values
 
 
 def _side_by_side(weights: Sequence[Tensor]) -> Tensor:
     return (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
 
 
-def _view_columns(weights: Sequence[Tensor], transposed_IO: Tensor) -> None:
-    """Let parameters [O, I] be views of their transposed copy, whose values they have."""
-    parts = transposed_IO.split([len(weight) for weight in weights], dim=1)
+def _view(weights: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    """Let parameters be views of a copy whose values they have."""
     for weight, part in zip(weights, parts, strict=True):
-        weight.data = part.t()
+        weight.data = part
 
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

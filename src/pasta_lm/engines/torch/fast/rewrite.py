@@ -7,32 +7,46 @@ unknown architecture is at worst not shortened. Knows nothing of models by name.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
+from pasta_lm.engines.torch.compiled.huge_pages import HugePages
+from pasta_lm.engines.torch.fast.choice import choose_rows
+from pasta_lm.engines.torch.fast.inputs import fuse_inputs
+from pasta_lm.engines.torch.fast.joined import join_attention
 from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Linear, RmsNorm
+from pasta_lm.engines.torch.fast.nodes import is_call, replace
+from pasta_lm.engines.torch.fast.rotary import fuse_rotary
 
 aten = torch.ops.aten
 Node = fx.Node
 _Layer = tuple[Node, Node, Node, Node | None]  # end of a linear layer, input, weight, bias
 
 
-def rewrite(graph: fx.GraphModule, num_tokens: int, num_wanted: int) -> None:
+def rewrite(
+    graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any, *, is_int8: bool = False
+) -> None:
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
+    ``attend`` is the operation that stands for attention. With ``is_int8`` eight bits stand for
+    the weights.
     """
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    for fuse in (_fuse_rotary, _fuse_norms, _fuse_linears, _fuse_residuals):
+    linears = partial(_fuse_linears, is_int8=is_int8)
+    for fuse in (fuse_rotary, _fuse_norms, linears, _fuse_residuals, fuse_inputs):
         fuse(graph)
         graph.graph.eliminate_dead_code()
+    join_attention(graph, attend)
+    graph.graph.eliminate_dead_code()
     _merge_equal(graph)  # again: fused layers leave equal views behind
     graph.graph.eliminate_dead_code()
+    choose_rows([node.target for node in graph.graph.nodes if isinstance(node.target, Linear)])
     graph.graph.lint()
     graph.recompile()
 
@@ -80,67 +94,6 @@ def _attribute(graph: fx.GraphModule, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(graph)
 
 
-def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, Node) and node.target is target
-
-
-def _replace(
-    graph: fx.GraphModule, node: Node, function: Callable[..., Any], args: tuple[Any, ...]
-) -> Node:
-    """Compute a node by another function, and return the new node."""
-    with graph.graph.inserting_before(node):
-        new = graph.graph.call_function(function, args)
-    node.replace_all_uses_with(new)
-    return new
-
-
-# Rotary embedding: x * cos + cat(-x[half:], x[:half]) * sin
-
-
-def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Return x * cos + roll(x) * signed_sin, the halves of the last dimension rolled."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
-
-
-def sign_sin(sin: Tensor) -> Tensor:
-    """Return sin with its first half negated, so that rolled halves need no sign of their own."""
-    half = sin.shape[-1] // 2
-    return torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
-
-
-def _fuse_rotary(graph: fx.GraphModule) -> None:
-    signed: dict[Node, Node] = {}
-    for node in list(graph.graph.nodes):
-        parts = _rotary_parts(node)
-        if parts is None:
-            continue
-        x, cos, sin = parts
-        if sin not in signed:
-            with graph.graph.inserting_after(sin):
-                signed[sin] = graph.graph.call_function(sign_sin, (sin,))
-        _replace(graph, node, rotate, (x, cos, signed[sin]))
-
-
-def _rotary_parts(node: Any) -> tuple[Node, Node, Node] | None:
-    if not _is(node, aten.add.Tensor) or not all(_is(a, aten.mul.Tensor) for a in node.args[:2]):
-        return None
-    straight, turned = node.args[:2]
-    x, cos = straight.args
-    cat, sin = turned.args
-    if not _is(cat, aten.cat.default) or len(cat.args[0]) != 2:
-        return None
-    negated, first = cat.args[0]
-    if not _is(negated, aten.neg.default) or not _is(first, aten.slice.Tensor):
-        return None
-    second = negated.args[0]
-    if not _is(second, aten.slice.Tensor) or second.args[0] is not x or first.args[0] is not x:
-        return None
-    size = x.meta["val"].shape[-1]
-    is_halves = first.args[2:4] == (0, size // 2) and second.args[2] == size // 2
-    covers_all = cos.meta["val"].shape[-1] == size and sin.meta["val"].shape[-1] == size
-    return (x, cos, sin) if is_halves and covers_all else None
-
-
 # Root mean square norm: x * rsqrt(mean(x ** 2) + eps)
 
 
@@ -156,20 +109,20 @@ def _fuse_norms(graph: fx.GraphModule) -> None:
         if casts is not None:  # the kernel computes in float32 by itself, and rounds as they do
             x, last = casts
         norm = RmsNorm(eps, None if weight is None else _attribute(graph, weight))
-        _replace(graph, last, norm, (x,)).meta["val"] = last.meta["val"]
+        replace(graph, last, norm, (x,)).meta["val"] = last.meta["val"]
 
 
 def _norm_parts(node: Any) -> tuple[Node, float] | None:
-    if not _is(node, aten.mul.Tensor) or not _is(node.args[1], aten.rsqrt.default):
+    if not is_call(node, aten.mul.Tensor) or not is_call(node.args[1], aten.rsqrt.default):
         return None
     x, shifted = node.args[0], node.args[1].args[0]
-    if not _is(shifted, aten.add.Tensor) or not isinstance(shifted.args[1], float):
+    if not is_call(shifted, aten.add.Tensor) or not isinstance(shifted.args[1], float):
         return None
     mean = shifted.args[0]
-    if not _is(mean, aten.mean.dim) or tuple(mean.args[1:]) != ([-1], True):
+    if not is_call(mean, aten.mean.dim) or tuple(mean.args[1:]) != ([-1], True):
         return None
     squared = mean.args[0]
-    if not _is(squared, aten.pow.Tensor_Scalar) or squared.args != (x, 2):
+    if not is_call(squared, aten.pow.Tensor_Scalar) or squared.args != (x, 2):
         return None
     return x, shifted.args[1]
 
@@ -177,10 +130,10 @@ def _norm_parts(node: Any) -> tuple[Node, float] | None:
 def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
     """Return the bfloat16 tensor that x was cast from, and the cast of a node back to bfloat16."""
     users = list(node.users)
-    if not _is(x, aten._to_copy.default) or len(users) != 1:
+    if not is_call(x, aten._to_copy.default) or len(users) != 1:
         return None
     source, last = x.args[0], users[0]
-    if not isinstance(source, Node) or not _is(last, aten._to_copy.default):
+    if not isinstance(source, Node) or not is_call(last, aten._to_copy.default):
         return None
     dtypes = [each.meta["val"].dtype for each in (source, x, last)]
     is_around = dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
@@ -190,7 +143,7 @@ def _casts_around(node: Node, x: Node) -> tuple[Node, Node] | None:
 def _weight_of(node: Any) -> Node | None:
     """Return the weight that a normalised tensor is multiplied with at once, if of its dtype."""
     users = list(node.users)
-    if len(users) != 1 or not _is(users[0], aten.mul.Tensor):
+    if len(users) != 1 or not is_call(users[0], aten.mul.Tensor):
         return None
     other = next((arg for arg in users[0].args if arg is not node), None)
     if not isinstance(other, Node) or other.op != "get_attr":
@@ -203,11 +156,12 @@ def _weight_of(node: Any) -> Node | None:
 # Linear layers: view, mm with a transposed parameter, view back
 
 
-def _fuse_linears(graph: fx.GraphModule) -> None:
+def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
     """Put one kernel in place of each linear layer; layers of the same input become one."""
     layers = [(node, *parts) for node in graph.graph.nodes if (parts := _linear_parts(node))]
     sizes = {weight: _attribute(graph, weight).numel() for _, _, weight, _ in layers}
     may_copy = sum(sizes.values()) <= MAX_COPIED_ELEMENTS
+    pages = HugePages()
     groups: dict[Node, list[_Layer]] = {}
     for node, source, weight, bias in layers:
         # Side by side their weights are a copy; without one each layer stays alone.
@@ -215,7 +169,8 @@ def _fuse_linears(graph: fx.GraphModule) -> None:
     for group in groups.values():
         weights = [_attribute(graph, weight) for _, _, weight, _ in group]
         biases = [None if bias is None else _attribute(graph, bias) for _, _, _, bias in group]
-        _replace_linears(graph, group, Linear(weights, biases, may_copy=may_copy))
+        kernel = Linear(weights, biases, may_copy=may_copy, pages=pages, is_int8=is_int8)
+        _replace_linears(graph, group, kernel)
 
 
 def _replace_linears(graph: fx.GraphModule, group: list[_Layer], kernel: Linear) -> None:
@@ -238,13 +193,13 @@ def _replace_linears(graph: fx.GraphModule, group: list[_Layer], kernel: Linear)
 def _fuse_residuals(graph: fx.GraphModule) -> None:
     """Let a linear layer whose output is only added to something add it itself."""
     for node in list(graph.graph.nodes):
-        if not _is(node, aten.add.Tensor) or len(node.args) != 2:
+        if not is_call(node, aten.add.Tensor) or len(node.args) != 2:
             continue
         for linear, residual in (node.args, node.args[::-1]):
             fits = isinstance(linear, Node) and isinstance(linear.target, Linear)
             is_free = fits and len(linear.args) == 1 and len(linear.users) == 1
             if is_free and _same_shape(residual, node):
-                fused = _replace(graph, node, linear.target, (*linear.args, residual))
+                fused = replace(graph, node, linear.target, (*linear.args, residual))
                 fused.meta["val"] = node.meta["val"]
                 break
 
@@ -261,11 +216,11 @@ def _linear_parts(node: Any) -> tuple[Node, Node, Node | None] | None:
     if node.target not in (aten._unsafe_view.default, aten.view.default):
         return None
     product = node.args[0]
-    if not _is(product, aten.addmm.default) and not _is(product, aten.mm.default):
+    if not is_call(product, aten.addmm.default) and not is_call(product, aten.mm.default):
         return None
     *biases, flat, transposed = product.args
     bias = biases[0] if biases else None
-    if not _is(flat, aten.view.default) or not _is(transposed, aten.t.default):
+    if not is_call(flat, aten.view.default) or not is_call(transposed, aten.t.default):
         return None
     source, weight = flat.args[0], transposed.args[0]
     shapes = [n.meta["val"].shape for n in (source, node) if "val" in n.meta]

@@ -17,9 +17,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from pasta_lm.engines.torch.attention import LayerCall, Pass
+from pasta_lm.engines.torch.compiled.attention import Heads
+from pasta_lm.engines.torch.fast.joined import attend_joined, parts_of
 from pasta_lm.engines.torch.fast.rewrite import rewrite
 from pasta_lm.engines.torch.rotation import KeyRecorder
-from pasta_lm.engines.torch.runner import plain_logits
+from pasta_lm.engines.torch.runner import CachedPass, plain_logits
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class CapturedModel:
         for node in graph.graph.nodes:
             if node.target is _attend_operation():
                 node.target = self._attend
+            elif node.target is attend_joined:
+                node.target = self._attend_joined
             node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
         self._graph = graph
@@ -78,6 +82,18 @@ class CapturedModel:
     def _attend(self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
         assert self._pass is not None
         return self._pass.attend(self._calls[layer], q_HND, k_GND, v_GND)
+
+    def _attend_joined(
+        self, joined_1NC: Tensor, turned_by: tuple[Tensor, Tensor] | None, layer: int, *shape: int
+    ) -> Tensor:
+        run, call = self._pass, self._calls[layer]
+        if isinstance(run, CachedPass) and run.takes_few(call):
+            heads = Heads.joined(joined_1NC[0], *shape)
+            return run.attend_few(call, heads, turned_by)[None]
+        assert run is not None
+        q_HND, k_GND, v_GND = parts_of(joined_1NC, turned_by, *shape)
+        out_HND = run.attend(call, q_HND, k_GND, v_GND)
+        return out_HND.transpose(0, 1).flatten(1)[None]
 
     def __call__(
         self, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
@@ -91,13 +107,14 @@ class CapturedModel:
         return out
 
 
-def capture(model: PreTrainedModel) -> CapturedModel | None:
+def capture(model: PreTrainedModel, *, is_int8: bool = False) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    The model must be in evaluation mode, with ``pasta_attention``.
+    The model must be in evaluation mode, with ``pasta_attention``. With ``is_int8`` its linear
+    layers have weights that eight bits stand for, and these are read where few rows pass.
     """
     try:
-        captured = _trace(model)
+        captured = _trace(model, is_int8=is_int8)
         difference = max(_difference(model, captured, num) for num in CHECKED_TOKENS)
     except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
         logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
@@ -109,7 +126,7 @@ def capture(model: PreTrainedModel) -> CapturedModel | None:
     return captured
 
 
-def _trace(model: PreTrainedModel) -> CapturedModel:
+def _trace(model: PreTrainedModel, *, is_int8: bool) -> CapturedModel:
     tracing = TracingPass()
 
     def forward(tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor) -> Tensor:
@@ -119,7 +136,7 @@ def _trace(model: PreTrainedModel) -> CapturedModel:
     inputs = [torch.zeros(size, dtype=torch.int64, device=model.device) for size in sizes]
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-        rewrite(graph, TRACED_TOKENS, TRACED_WANTED)
+        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), is_int8=is_int8)
     return CapturedModel(graph, tracing.calls)
 
 

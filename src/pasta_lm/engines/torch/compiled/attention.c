@@ -1,0 +1,158 @@
+/* Attention of a few queries of one request over its keys and values as they lie in the pool.
+
+   New keys are rotated and written with their values; then each query reads the slots that it sees,
+   and no others: the threads of a response see the prompt and their own tokens. Scores, weights and
+   sums are float32, whatever the type of the activations; only the result is rounded. A query's
+   result does not depend on the other queries of the call.
+
+   Legend: N queries (new tokens), G groups, a key/value head each, H query heads of a group,
+   D head size, S slots of the pool, V slots that a query sees. */
+
+#include "vectors.h"
+
+typedef struct {
+  /* of the pass */
+  const int32_t *slots;  /* the slots that each query sees, one query after the other; or null: all */
+  const int32_t *starts; /* [N + 1]: where those of each query begin */
+  int64_t num_queries, first_slot, first_row; /* row of the first query in q, k, v, cos, sin, out */
+  int64_t num_groups, num_heads, size, num_pool_slots;
+  int32_t type, num_threads;
+  /* of the layer; strides are those of a row and of a head, in elements */
+  const void *q, *k, *v;
+  int64_t q_row, q_head, k_row, k_head, v_row, v_head;
+  const void *cos, *sin; /* [rows, D], the first half of sin negated; or null: rotated already */
+  void *keys, *values;   /* slot 0 of the request in [G, S, D] */
+  void *out;             /* [rows, G, H, D] */
+  float scale;
+} Attention;
+
+/* a head of a row, rotated: x * cos + (x, its halves exchanged) * sin, rounded as torch does */
+static void turn(const Attention *a, const void *x, int64_t start, int64_t row, float *out) {
+  int64_t size = a->size, half = size / 2;
+  int type = a->type;
+  for (int64_t i = 0; i < size; i++) out[i] = read(x, start + i, type);
+  if (!a->cos) return;
+  for (int64_t i = 0; i < half; i++) {
+    float first = out[i], second = out[i + half];
+    float cos_first = read(a->cos, row * size + i, type), sin_first = read(a->sin, row * size + i, type);
+    float cos_second = read(a->cos, row * size + half + i, type);
+    float sin_second = read(a->sin, row * size + half + i, type);
+    out[i] = rounded(rounded(first * cos_first, type) + second * sin_first, type);
+    out[i + half] = rounded(rounded(second * cos_second, type) + first * sin_second, type);
+  }
+}
+
+static void write_entry(const Attention *a, int64_t query, int64_t group, float *memory) {
+  int64_t row = a->first_row + query, size = a->size;
+  int64_t place = (group * a->num_pool_slots + a->first_slot + query) * size;
+  turn(a, a->k, row * a->k_row + group * a->k_head, row, memory);
+  for (int64_t i = 0; i < size; i++) write(a->keys, place + i, memory[i], a->type);
+  size_t width = a->type == BFLOAT16 ? 2 : 4;
+  memcpy((char *)a->values + place * width,
+         (const char *)a->v + (row * a->v_row + group * a->v_head) * width, size * width);
+}
+
+/* Scores become weights: exp of their distance from the largest. Returns their sum. */
+static float weigh(float *scores, int64_t num, float scale) {
+  float highest = -INFINITY;
+  for (int64_t i = 0; i < num; i++) highest = scores[i] > highest ? scores[i] : highest;
+  int64_t end = (num + LANES - 1) / LANES * LANES;
+  for (int64_t i = num; i < end; i++) scores[i] = -INFINITY; /* weighs 1e-38 */
+  floats total = {0};
+  for (int64_t i = 0; i < end; i += LANES) {
+    floats weights = exp_of((load_f32(scores + i) - highest) * scale);
+    memcpy(scores + i, &weights, sizeof weights);
+    total += weights;
+  }
+  return sum(total);
+}
+
+/* Sums of STEP columns of the values with the weights of 1, 2 or 4 heads, stride elements apart. */
+#define SLOT(i) (slots ? slots[i] : (i))
+#define W_BEGIN(j) floats s##j = {0}, t##j = {0}; const float *w##j = weights + j * stride;
+#define W_ADD(j) s##j += u * w##j[i]; t##j += v * w##j[i];
+#define W_END(j) memcpy(out + j * size, &s##j, sizeof s##j); memcpy(out + j * size + LANES, &t##j, sizeof t##j);
+#define COLUMNS(HEADS, NAME, TYPE) \
+  INLINE void columns_##NAME##_##HEADS(const TYPE *values, const int32_t *slots, int64_t num, int64_t size, \
+                                       const float *weights, int64_t stride, float *out) { \
+    EACH_##HEADS(W_BEGIN) \
+    for (int64_t i = 0; i < num; i++) { \
+      const TYPE *line = values + SLOT(i) * size; \
+      floats u = load_##NAME(line), v = load_##NAME(line + LANES); \
+      EACH_##HEADS(W_ADD) \
+    } \
+    EACH_##HEADS(W_END) \
+  }
+#define MIX(NAME, TYPE) \
+  COLUMNS(1, NAME, TYPE) COLUMNS(2, NAME, TYPE) COLUMNS(4, NAME, TYPE) \
+  static void mix_##NAME(const TYPE *values, const int32_t *slots, int64_t num, int64_t size, \
+                         const float *weights, int64_t stride, int64_t heads, float *out) { \
+    for (int64_t d = 0; d < size; d += STEP) { \
+      int64_t h = 0; \
+      for (; h + 4 <= heads; h += 4) columns_##NAME##_4(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+      for (; h + 2 <= heads; h += 2) columns_##NAME##_2(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+      for (; h < heads; h++) columns_##NAME##_1(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+    } \
+  }
+MIX(f32, float)
+MIX(bf16, uint16_t)
+
+#define SCORES(NAME, TYPE, INPUT) \
+  static void scores_##NAME(const TYPE *keys, const int32_t *slots, int64_t num, int64_t size, \
+                            const INPUT *q, int64_t heads, float *scores, int64_t stride) { \
+    for (int64_t i = 0; i < num; i++) rows_##NAME(keys + SLOT(i) * size, q, heads, size, scores + i, stride); \
+  }
+SCORES(f32, float, float)
+#if HAS_DOT
+SCORES(dot, uint16_t, uint16_t)
+#else
+SCORES(bf16, uint16_t, float)
+#endif
+
+/* one query in one group: rows [H, D] of the result */
+static int attend_one(const Attention *a, int64_t query, int64_t group) {
+  int64_t size = a->size, heads = a->num_heads, row = a->first_row + query;
+  const int32_t *slots = a->slots ? a->slots + a->starts[query] : NULL;
+  int64_t num = slots ? a->starts[query + 1] - a->starts[query] : a->first_slot + query + 1;
+  int64_t stride = (num + LANES - 1) / LANES * LANES;
+  float *q = scratch(heads * (2 * size + stride));
+  if (!q) return 1;
+  float *out = q + heads * size, *scores = out + heads * size;
+  for (int64_t h = 0; h < heads; h++)
+    turn(a, a->q, row * a->q_row + (group * heads + h) * a->q_head, row, q + h * size);
+  int64_t place = group * a->num_pool_slots * size;
+  if (a->type == FLOAT32) {
+    scores_f32((const float *)a->keys + place, slots, num, size, q, heads, scores, stride);
+  } else {
+    const uint16_t *keys = (const uint16_t *)a->keys + place;
+#if HAS_DOT
+    uint16_t *narrow = (uint16_t *)q; /* exact: every value is one of bfloat16 */
+    for (int64_t i = 0; i < heads * size; i++) narrow[i] = narrowed(q[i]);
+    scores_dot(keys, slots, num, size, narrow, heads, scores, stride);
+#else
+    scores_bf16(keys, slots, num, size, q, heads, scores, stride);
+#endif
+  }
+  float sums[heads];
+  for (int64_t h = 0; h < heads; h++) sums[h] = weigh(scores + h * stride, num, a->scale);
+  if (a->type == FLOAT32)
+    mix_f32((const float *)a->values + place, slots, num, size, scores, stride, heads, out);
+  else mix_bf16((const uint16_t *)a->values + place, slots, num, size, scores, stride, heads, out);
+  int64_t first = (row * a->num_groups + group) * heads * size;
+  for (int64_t h = 0; h < heads; h++)
+    for (int64_t i = 0; i < size; i++)
+      write(a->out, first + h * size + i, out[h * size + i] / sums[h], a->type);
+  return 0;
+}
+
+/* Returns 0, or 1 without memory. */
+int attend(const Attention *a) {
+  int64_t groups = a->num_groups, units = a->num_queries * groups;
+  float *memory = scratch(a->size);
+  if (!memory) return 1;
+  for (int64_t unit = 0; unit < units; unit++) write_entry(a, unit / groups, unit % groups, memory);
+  int failed = 0;
+#pragma omp parallel for num_threads(a->num_threads) schedule(dynamic) reduction(| : failed) if (a->num_threads > 1)
+  for (int64_t unit = 0; unit < units; unit++) failed |= attend_one(a, unit / groups, unit % groups);
+  return failed;
+}

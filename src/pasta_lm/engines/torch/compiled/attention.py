@@ -1,0 +1,148 @@
+"""Attention of the few new tokens of one request, by ``attention.c``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.torch.compiled import library
+from pasta_lm.engines.torch.compiled.library import STEP, TYPES, address
+
+MAX_QUERIES = 32  # above it torch's own attention is faster
+
+# Legend: N tokens of the pass, Q those of one request, K its entries, V entries that a query sees,
+# G key/value heads, H query heads, D head size, S slots of the pool, C columns of a joined tensor.
+
+
+class _Attention(ctypes.Structure):
+    """The structure ``Attention`` of the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("slots", "starts")),
+        *((name, ctypes.c_int64) for name in ("num_queries", "first_slot", "first_row")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "num_heads", "size")),
+        *((name, ctypes.c_int64) for name in ("num_pool_slots",)),
+        *((name, ctypes.c_int32) for name in ("type", "num_threads")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row")),
+        *((name, ctypes.c_int64) for name in ("k_head", "v_row", "v_head")),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "keys", "values", "out")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values of N tokens: addresses of the first, and strides in elements."""
+
+    num_heads: int  # H
+    num_groups: int  # G
+    size: int  # D
+    dtype: torch.dtype
+    q: int
+    q_row: int
+    q_head: int
+    k: int
+    k_row: int
+    k_head: int
+    v: int
+    v_row: int
+    v_head: int
+
+    @classmethod
+    def of(cls, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Heads:
+        """Return the places of three tensors, whose last dimension must be contiguous."""
+        num_heads, _, size = q_HND.shape
+        places: list[int] = []
+        for each in (q_HND, k_GND, v_GND):
+            places += each.data_ptr(), each.stride(1), each.stride(0)
+        return cls(num_heads, len(k_GND), size, q_HND.dtype, *places)
+
+    @classmethod
+    def joined(cls, joined_NC: Tensor, *shape: int) -> Heads:
+        """Return the places of heads side by side in the columns of one tensor.
+
+        ``shape`` is the first column of queries, of keys and of values, then H, G and D.
+        """
+        *starts, num_heads, num_groups, size = shape
+        first, width, row = joined_NC.data_ptr(), joined_NC.element_size(), joined_NC.stride(0)
+        places = [place for start in starts for place in (first + start * width, row, size)]
+        return cls(num_heads, num_groups, size, joined_NC.dtype, *places)
+
+
+class CompiledAttention:
+    """Attention of one request's tokens in one pass, in all layers.
+
+    Args:
+        first_row: The first of the request's tokens among those of the pass.
+        num_queries: Q.
+        first_slot: Their first slot in the request's run.
+        visible_QK: bool, which entries each query sees; None: all up to its own.
+    """
+
+    def __init__(
+        self, first_row: int, num_queries: int, first_slot: int, visible_QK: Tensor | None
+    ) -> None:
+        self._layout = _Attention(
+            num_queries=num_queries, first_slot=first_slot, first_row=first_row,
+            num_threads=torch.get_num_threads(),
+        )  # fmt: skip
+        self._kept: tuple[Tensor, ...] = ()  # the structure has their addresses
+        if visible_QK is not None:
+            seen = visible_QK.nonzero()
+            slots = seen[:, 1].int()
+            starts = torch.zeros(num_queries + 1, dtype=torch.int32)
+            starts[1:] = visible_QK.sum(1).cumsum(0)
+            self._kept = (slots, starts)
+            self._layout.slots, self._layout.starts = slots.data_ptr(), starts.data_ptr()
+        self._run = library.functions().attend  # type: ignore[union-attr]
+        self._reference = ctypes.byref(self._layout)
+
+    def __call__(
+        self,
+        heads: Heads,
+        turned_by: tuple[Tensor, Tensor] | None,
+        keys: Tensor,
+        values: Tensor,
+        scale: float | None,
+        out: Tensor,
+    ) -> None:
+        """Write the new keys and values, then the attention output of the request's tokens.
+
+        Args:
+            heads: Queries, keys and values of the pass.
+            turned_by: cos and sin, [N, D] each, contiguous, the first half of sin negated; None:
+                queries and keys are rotated already.
+            keys: The request's run from slot 0 in the pool's [G, S, D].
+            values: Likewise.
+            scale: Of the scores; None: 1 / sqrt(D).
+            out: [N, H * D], contiguous: rows of the request are written.
+        """
+        layout = self._layout
+        layout.num_groups, layout.size = heads.num_groups, heads.size
+        layout.num_heads = heads.num_heads // heads.num_groups
+        layout.num_pool_slots = keys.stride(-3) // heads.size
+        layout.type = TYPES[heads.dtype]
+        layout.q, layout.q_row, layout.q_head = heads.q, heads.q_row, heads.q_head
+        layout.k, layout.k_row, layout.k_head = heads.k, heads.k_row, heads.k_head
+        layout.v, layout.v_row, layout.v_head = heads.v, heads.v_row, heads.v_head
+        layout.cos, layout.sin = map(address, turned_by or (None, None))
+        layout.keys, layout.values = keys.data_ptr(), values.data_ptr()
+        layout.scale = heads.size**-0.5 if scale is None else scale
+        layout.out = out.data_ptr()
+        if self._run(self._reference):
+            raise MemoryError("no memory for attention")
+
+
+def fits(q_HND: Tensor, v_GND: Tensor) -> bool:
+    """Return whether there is compiled attention and it takes queries and values like these."""
+    size = q_HND.shape[-1]
+    is_right = q_HND.dtype in (torch.float32, torch.bfloat16) and q_HND.device.type == "cpu"
+    return (
+        is_right
+        and size == v_GND.shape[-1]
+        and size % STEP == 0
+        and library.functions() is not None
+    )

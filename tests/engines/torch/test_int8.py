@@ -1,0 +1,175 @@
+"""Weights of eight bits stand for a model of float32, and the engine computes with that model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pasta_lm.engines.torch import int8, loading, scheduler
+from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.compiled import library
+from pasta_lm.engines.torch.fast import capture
+from pasta_lm.engines.torch.fast.kernels import Linear
+from pasta_lm.engines.torch.loading import LoadedModel, load, with_pieces
+from pasta_lm.engines.torch.rotation import KeyRecorder
+from pasta_lm.engines.torch.runner import plain_logits
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter import PositionStrategy
+from tests import models
+from tests.engines.torch.test_capture import UNCAPTURED
+from tests.engines.torch.test_oracle import check, programs
+from tests.engines.torch.test_oracle import replay as replayed
+from tests.gguf_file import write_gguf
+from tests.models import ARCHITECTURES, build
+from tests.witness import Witness
+
+needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(st.integers(0, 2**31), st.floats(1e-30, 1e30), st.integers(1, 9), st.integers(1, 40))
+def test_quantising_again_changes_no_bit(seed: int, size: float, outputs: int, inputs: int) -> None:
+    weight = random(outputs, inputs, seed=seed) * size
+    codes, scales = int8.quantise(weight)
+    rounded = int8.dequantise(codes, scales)
+    again, same_scales = int8.quantise(rounded)
+    assert torch.equal(codes, again)
+    assert torch.equal(scales, same_scales)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 40))
+def test_a_weight_moves_by_half_a_step_at_most(seed: int, outputs: int, inputs: int) -> None:
+    weight = random(outputs, inputs, seed=seed)
+    codes, scales = int8.quantise(weight)
+    moved = (int8.dequantise(codes, scales) - weight).abs()
+    assert (moved <= 0.501 * scales[:, None]).all()
+    assert (codes.abs().amax(dim=1) == int8.MAX_CODE).all()
+
+
+def test_an_output_of_zeros_stays_zero() -> None:
+    codes, scales = int8.quantise(torch.zeros(2, 3))
+    assert not codes.any()
+    assert not scales.any()
+
+
+@needs_compiler
+@pytest.mark.parametrize("num_rows", [1, 3, 8, 16, 40])
+def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: int) -> None:
+    weight = int8.dequantise(*int8.quantise(random(50, 96, seed=1)))
+    layer = Linear([nn.Parameter(weight.clone())], [random(50, seed=2)], is_int8=True)
+    x = random(1, num_rows, 96)
+    exact = x.double() @ weight.double().t() + random(50, seed=2).double()
+    assert layer.reads_codes
+    torch.testing.assert_close(layer(x).double(), exact, atol=1e-4, rtol=1e-5)
+
+
+@needs_compiler
+def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
+    weight, x = random(50, 96), random(1, 2, 96, seed=1)
+    layer = Linear([nn.Parameter(weight.clone())], [None], is_int8=True)
+    assert not layer.reads_codes
+    torch.testing.assert_close(layer(x), x @ weight.t(), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
+    model = build(name)
+    register()
+    model.eval().set_attn_implementation(NAME)
+    int8.round_weights(model)
+    untouched = copy.deepcopy(model)
+    captured = capture(model, is_int8=True)
+    assert captured is not None
+    for num_tokens in (1, 2, 5, 24):
+        tokens = torch.arange(num_tokens) % 40
+        inputs = tokens, tokens + 3, torch.arange(0, num_tokens, 2)
+        with torch.inference_mode():
+            expected = plain_logits(untouched, *inputs, KeyRecorder())
+            found = captured(*inputs, KeyRecorder())
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+
+
+@cache
+def rounded(name: str) -> LoadedModel:
+    """Return a model with weights of eight bits."""
+    model = build(name)
+    int8.round_weights(model)
+    return replace(models.load(name, model), is_int8=True)
+
+
+@pytest.mark.parametrize("name", ["wide_llama", "gemma2"])
+@pytest.mark.parametrize("strategy", list(PositionStrategy))
+def test_a_program_meets_the_logits_of_one_masked_pass_of_the_rounded_model(
+    name: str, strategy: PositionStrategy
+) -> None:
+    model = rounded(name)
+    for program in programs(model, 2, f"int8 {name} {strategy}"):
+        ((seen,),) = Witness(model).run([replayed(program, strategy)])
+        check(model, [seen])
+
+
+def test_preempted_programs_in_company_meet_the_logits_of_the_rounded_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "FIRST_STRETCH", 4)
+    model = rounded("wide_llama")
+    many = programs(model, 5, "int8 preempted", num_parts=14)
+    requests = [replayed(each, PositionStrategy.PREDICT) for each in many]
+    largest = max(len(each.prompt) + each.params.max_tokens for each in requests)
+    seen = Witness(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
+    assert sum(one.num_preemptions for (one,) in seen) > 0
+    check(model, [one for (one,) in seen])
+
+
+@pytest.fixture
+def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "model.gguf")
+    return tmp_path / "model.gguf"
+
+
+def head_of(loaded: LoadedModel) -> Tensor:
+    head: Tensor = loaded.model.get_output_embeddings().weight
+    return head
+
+
+def test_a_model_is_loaded_with_weights_of_eight_bits(gguf: Path) -> None:
+    loaded = load(gguf, dtype="int8", device="cpu")
+    assert (loaded.dtype_name, loaded.dtype) == ("int8", torch.float32)
+    head = head_of(loaded)
+    assert torch.equal(head, int8.dequantise(*int8.quantise(head)))
+    assert not torch.equal(head, head_of(load(gguf, device="cpu")))
+
+
+def test_rows_of_new_tag_pieces_are_rounded_too(gguf: Path) -> None:
+    loaded = load(gguf, dtype="int8", device="cpu")
+    rows = len(head_of(loaded))
+    grown = with_pieces(loaded)
+    head = head_of(grown)
+    assert len(head) > rows
+    assert grown.dtype_name == "int8"
+    assert torch.equal(head, int8.dequantise(*int8.quantise(head)))
+
+
+def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "usable_device", lambda name: torch.device("cuda"))
+    with pytest.raises(UsageError, match="int8 weights are read by a CPU only"):
+        load("builtin", dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", ["int4", "torch.float32"])
+def test_an_unknown_dtype_names_the_known_ones(dtype: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load("builtin", dtype=dtype, device="cpu")
+    assert "int8" in str(caught.value.hint)
