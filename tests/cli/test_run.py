@@ -197,7 +197,7 @@ def test_a_wrong_setting_is_refused_before_a_model_is_loaded(
     assert len(result.err.splitlines()) <= 4
 
 
-@pytest.mark.parametrize("flags", [("--device", "abacus"), ("--dtype", "int8")])
+@pytest.mark.parametrize("flags", [("--device", "abacus"), ("--dtype", "int4")])
 def test_a_device_or_dtype_that_is_not_there_is_a_usage_error(
     pasta: Pasta, taught_folder: Path, flags: tuple[str, ...]
 ) -> None:

@@ -61,7 +61,7 @@ class ServedModel:
     trained_strategy: str = "pasta"
     kind: Kind = Kind.GENERATED
     device: str = SERVERS
-    dtype: str = SERVERS  # what they chose when they started
+    dtype_name: str = SERVERS  # what they chose when they started
 
     def join_with(self, positions: PositionStrategy) -> Join:
         """Return the join that it was trained with, as far as it goes with positions."""

@@ -52,7 +52,7 @@ class ServedBackend:
     def facts(self) -> Mapping[str, str]:
         """Return the position strategy of its training, and that servers decode."""
         loaded = self._engine.loaded
-        return {"positions": loaded.positions, "device": loaded.device, "dtype": loaded.dtype}
+        return {"positions": loaded.positions, "device": loaded.device, "dtype": loaded.dtype_name}
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
