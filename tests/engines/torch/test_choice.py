@@ -1,4 +1,4 @@
-"""How many rows compiled products take is measured once for a machine, model and version."""
+"""Rows and threads of compiled products are measured once for a machine, model and version."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def layers(width: int = 64) -> list[Linear]:
     return made
 
 
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_most_threads", [])
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(choice, "MIN_WEIGHTS", 1)
@@ -37,12 +42,12 @@ def test_the_choice_is_one_of_the_candidates_and_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = layers()
-    choice.choose_rows(first)
+    choice.choose(first)
     assert {layer.compiled_rows for layer in first} <= {0, *choice.CANDIDATES}
     assert (folder / choice.FILE).exists()
     monkeypatch.setattr(choice, "_measure", None)
     again = layers()
-    choice.choose_rows(again)
+    choice.choose(again)
     assert [layer.compiled_rows for layer in again] == [layer.compiled_rows for layer in first]
 
 
@@ -60,13 +65,42 @@ def test_the_largest_number_of_rows_that_is_faster_is_chosen(
 ) -> None:
     times = iter([each for pair in zip(compiled_s, others_s, strict=True) for each in pair])
     monkeypatch.setattr(choice, "_seconds", lambda products, inputs: next(times))
-    assert choice._measure(layers()) == rows
+    assert choice._rows(layers()) == rows
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("available", "seconds", "chosen"),
+    [
+        (1, {}, 1),
+        (2, {2: 1.0, 1: 2.0}, 2),
+        (2, {2: 1.0, 1: 1.02}, 1),  # the second thread saves too little
+        (8, {8: 3.0, 4: 2.0, 2: 2.5, 1: 4.0}, 4),
+        (6, {6: 1.0, 3: 2.0, 1: 4.0}, 6),
+    ],
+)
+def test_as_few_threads_as_are_fast_enough_are_chosen(
+    available: int, seconds: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: available)
+    monkeypatch.setattr(choice, "_seconds", lambda products, inputs: seconds[library.num_threads()])
+    assert choice._threads(layers()) == chosen
+
+
+@pytest.mark.parametrize(("of_torch", "chosen", "used"), [(4, None, 4), (4, 2, 2), (2, 4, 2)])
+def test_compiled_functions_never_use_more_threads_than_torch_may(
+    of_torch: int, chosen: int | None, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)
+    if chosen is not None:
+        library.use_threads(chosen)
+    assert library.num_threads() == used
 
 
 def test_a_small_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_measure", None)
     made = layers()
-    choice.choose_rows(made)
+    choice.choose(made)
     assert all(layer.compiled_rows == MAX_ROWS for layer in made if layer.compiled is not None)
 
 
@@ -81,7 +115,7 @@ def test_layers_without_compiled_products_are_left_alone(
 ) -> None:
     monkeypatch.setattr(library, "functions", lambda: None)
     made = layers()
-    choice.choose_rows(made)
+    choice.choose(made)
     assert [layer.compiled_rows for layer in made] == [0] * 4
 
 

@@ -87,7 +87,7 @@ class CompiledAttention:
     ) -> None:
         self._layout = _Attention(
             num_queries=num_queries, first_slot=first_slot, first_row=first_row,
-            num_threads=torch.get_num_threads(),
+            num_threads=library.num_threads(),
         )  # fmt: skip
         self._kept: tuple[Tensor, ...] = ()  # the structure has their addresses
         if visible_QK is not None:

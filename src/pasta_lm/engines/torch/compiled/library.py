@@ -28,6 +28,7 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-shared", "-fPIC", "-fopenmp", "-fno-strict-aliasing")
 STEP = 32  # sizes that are summed over are multiples of it
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+_most_threads: list[int] = []  # at most one number
 
 
 @cache
@@ -45,6 +46,16 @@ def functions() -> ctypes.CDLL | None:
     found.linear.argtypes = [pointer, pointer, size, pointer, pointer, size, number]
     found.attend.argtypes = [pointer]
     return found
+
+
+def use_threads(most: int) -> None:
+    """Let compiled functions of this process use at most so many threads."""
+    _most_threads[:] = [most]
+
+
+def num_threads() -> int:
+    """Return the threads of a compiled function: those of torch, or fewer if they are enough."""
+    return min([torch.get_num_threads(), *_most_threads])
 
 
 def version() -> str:

@@ -73,7 +73,7 @@ class CompiledLinear:
         out = torch.empty((1, num_rows, self._num_outputs), dtype=self._dtype)
         failed = self._run(
             self._reference, x.data_ptr(), x.stride(1), address(residual), out.data_ptr(),
-            num_rows, torch.get_num_threads(),
+            num_rows, library.num_threads(),
         )  # fmt: skip
         if failed:
             raise MemoryError(f"no memory for {num_rows} rows of a product")

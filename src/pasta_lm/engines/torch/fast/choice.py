@@ -1,4 +1,8 @@
-"""Choose by measurement up to how many rows compiled products are the fastest, once a machine."""
+"""Choose by measurement how compiled products run fastest, once for each machine and model.
+
+Two numbers are measured: of how many threads, because memory feeds only so many of them, and up to
+how many rows compiled products are faster than torch's own.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +20,68 @@ from pasta_lm.engines.torch.compiled import library
 from pasta_lm.engines.torch.compiled.linear import MAX_ROWS
 from pasta_lm.engines.torch.fast.kernels import Gate, Linear
 
-FILE = "compiled-rows.json"  # in the cache folder
+FILE = "compiled-choice.json"  # in the cache folder
 CANDIDATES = (2 * MAX_ROWS, MAX_ROWS, 6, 4, 2, 1)
 MIN_WEIGHTS = 20_000_000  # fewer stay in the processor's caches: measuring would mislead
 MAX_WEIGHTS = 60_000_000  # of more, some layers are measured
 NUM_ROUNDS = 3
+CLEAR_GAIN = 0.97  # more threads must save so much: others can use them
 
 
-def choose_rows(layers: Sequence[Linear]) -> None:
-    """Let layers use compiled products for as many rows as they are faster than torch's."""
+def choose(layers: Sequence[Linear]) -> None:
+    """Let compiled products use the threads, and take the rows, with which they are fastest.
+
+    The threads are those of all compiled functions of the process: the model loaded last decides.
+    """
     compiled = [layer for layer in layers if layer.compiled is not None]
     if sum(map(_size, compiled)) < MIN_WEIGHTS:
         return
     measured = _some(compiled)
-    rows = remembered(FILE, _key(measured), lambda: _measure(measured))
+    found = remembered(FILE, _key(measured), lambda: _measure(measured))
+    library.use_threads(found["threads"])
     for layer in compiled:
-        layer.compiled_rows = rows
+        layer.compiled_rows = found["rows"]
 
 
-def _measure(layers: Sequence[Linear]) -> int:
+def _measure(layers: Sequence[Linear]) -> dict[str, int]:
+    """Return both numbers; with the chosen threads the rows are measured."""
+    threads = _threads(layers)
+    library.use_threads(threads)
+    return {"threads": threads, "rows": _rows(layers)}
+
+
+def _threads(layers: Sequence[Linear]) -> int:
+    """Return with how many threads products of one row take the least time."""
+    most = torch.get_num_threads()
+    candidates = [most >> shift for shift in range(most.bit_length())]
+    if len(candidates) == 1:
+        return most
+    inputs, own = _inputs(layers, 1), _compiled(layers)
+    spent = {}
+    for threads in candidates:
+        library.use_threads(threads)
+        spent[threads] = _seconds(own, inputs)
+    enough = min(spent.values()) / CLEAR_GAIN
+    return min(threads for threads, seconds in spent.items() if seconds <= enough)
+
+
+def _rows(layers: Sequence[Linear]) -> int:
     """Return the largest candidate at which compiled products take less time, or 0."""
+    own, others = _compiled(layers), [layer.uncompiled for layer in layers]
     for rows in CANDIDATES:
-        inputs = [torch.ones(1, rows, _width(layer), dtype=layer.dtype) for layer in layers]
-        own = [layer.compiled for layer in layers if layer.compiled is not None]
-        others = [layer.uncompiled for layer in layers]
-        if _seconds([partial(each, residual=None) for each in own], inputs) < _seconds(
-            others, inputs
-        ):
+        inputs = _inputs(layers, rows)
+        if _seconds(own, inputs) < _seconds(others, inputs):
             return rows
     return 0
+
+
+def _inputs(layers: Sequence[Linear], rows: int) -> list[Tensor]:
+    return [torch.ones(1, rows, _width(layer), dtype=layer.dtype) for layer in layers]
+
+
+def _compiled(layers: Sequence[Linear]) -> list[Callable[[Tensor], Tensor]]:
+    products = [layer.compiled for layer in layers if layer.compiled is not None]
+    return [partial(product, residual=None) for product in products]
 
 
 @torch.inference_mode()

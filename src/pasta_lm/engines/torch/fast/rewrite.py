@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from pasta_lm.engines.torch.compiled.huge_pages import HugePages
-from pasta_lm.engines.torch.fast.choice import choose_rows
+from pasta_lm.engines.torch.fast.choice import choose
 from pasta_lm.engines.torch.fast.inputs import fuse_inputs
 from pasta_lm.engines.torch.fast.joined import join_attention
 from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Linear, RmsNorm
@@ -46,7 +46,7 @@ def rewrite(
     graph.graph.eliminate_dead_code()
     _merge_equal(graph)  # again: fused layers leave equal views behind
     graph.graph.eliminate_dead_code()
-    choose_rows([node.target for node in graph.graph.nodes if isinstance(node.target, Linear)])
+    choose([node.target for node in graph.graph.nodes if isinstance(node.target, Linear)])
     graph.graph.lint()
     graph.recompile()
 
