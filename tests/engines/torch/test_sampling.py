@@ -171,6 +171,20 @@ def logits(seed: int, *, ties: bool = False) -> Tensor:
     return drawn.round() if ties else drawn
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_greedy_choice_is_the_largest_legal_logit_and_of_equals_the_first(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    given = [legal(TEXT), legal(CLOSING, units=7, in_topic=True), PLAIN_TEXT, EVERYTHING]
+    rows = torch.randint(-2, 3, (len(given), NUM_ROWS), generator=generator).float()
+    rows[0, 3] = 9.0  # not legal there
+    expected = [
+        max(allowed(MASKS, each), key=lambda token, row=row: (float(row[token]), -token))
+        for each, row in zip(given, rows, strict=True)
+    ]
+    choices = [Choice(SamplingParams(), each, 0.0, None) for each in given]
+    assert choose(rows, choices, MASKS) == expected
+
+
 def test_of_equal_logits_the_lowest_id_wins(masks: TokenMasks) -> None:
     row = torch.zeros(NUM)
     assert choose(row[None], [choice()], masks) == [0]

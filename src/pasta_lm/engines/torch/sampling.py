@@ -105,20 +105,21 @@ class TokenMasks:
 
 def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
     """Return one token id for each row of logits, float32 [W, V] and raw."""
-    scores = penalised(logits_WV, choices) + torch.stack(
-        [masks.row(c.legal, ignore_eos=c.params.ignore_eos) for c in choices]
-    )
-    tokens: list[int] = scores.argmax(dim=-1).tolist()  # the first of equals: ties by id
+    scores_WV = penalised(logits_WV, choices)
+    tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
+        mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
         if choice.params.temperature > 0:
-            is_structure = choice.params.sampled == "structure"
-            ids = masks.structure_ids(choice.legal) if is_structure else None
-            tokens[row] = (
-                _draw(scores[row], choice)
-                if ids is None
-                else (_draw_structure(scores[row], choice, ids))
-            )
+            tokens[row] = _drawn(scores_WV[row] + mask_V, choice, masks)
+        elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
+            tokens[row] = int((scores_WV[row] + mask_V).argmax())
     return tokens
+
+
+def _drawn(scores_V: Tensor, choice: Choice, masks: TokenMasks) -> int:
+    if choice.params.sampled == "structure":
+        return _draw_structure(scores_V, choice, masks.structure_ids(choice.legal))
+    return _draw(scores_V, choice)
 
 
 def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
