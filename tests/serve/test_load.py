@@ -169,4 +169,5 @@ def test_after_many_requests_a_server_holds_what_it_held_before(
             resident.append(resident_bytes())
     assert not held[-1].grown_since(held[0], "tasks", "threads", "files"), held
     assert objects[-1] - objects[0] < num_each, objects  # less than an object each three requests
-    assert resident[-1] - resident[0] < 8 * 2**20, resident
+    # The first round fills the allocator's own stores, by some megabytes.
+    assert resident[-1] - resident[1] < 8 * 2**20, resident

@@ -38,12 +38,14 @@ def losses(log: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_whole_path_on_a_toy_ends_with_a_falling_loss(made: Path, name: str) -> None:
     found = losses(made / name / "log.jsonl")
     assert found[-1] < found[0]
 
 
+@pytest.mark.slow
 def test_the_whole_path_on_a_toy_ends_with_models_that_load_and_figures(made: Path) -> None:
     model = Pasta.from_pretrained(made / "pasta-gold" / "model")
     assert model.has_tag_pieces
@@ -52,6 +54,7 @@ def test_the_whole_path_on_a_toy_ends_with_models_that_load_and_figures(made: Pa
         assert report["strategies"]["pasta"]["quality"] is not None
 
 
+@pytest.mark.slow
 def test_finished_steps_are_not_repeated(made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*.safetensors")}
     environment = os.environ | {"OUT": str(made), "PASTA": "false"}
@@ -60,6 +63,7 @@ def test_finished_steps_are_not_repeated(made: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*.safetensors")} == before
 
 
+@pytest.mark.slow
 def test_measurements_are_printed_as_tables(made: Path) -> None:
     command = [sys.executable, str(ROOT / "runs" / "laptop_tables.py"), str(made / "results")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -510,6 +510,7 @@ def page(made: Path, name: str = "seed-0") -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> None:
     lines = toy(made, "--list").stdout.splitlines()
     done = [line.split()[-1] for line in lines if line.startswith("done ")]
@@ -521,6 +522,7 @@ def test_a_step_is_made_with_all_that_it_needs_and_nothing_else(made: Path) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_page_shows_bounds_step_costs_and_replays_beside_the_points(made: Path) -> None:
     found = page(made)
     by_name = {point["name"]: point for point in found["points"]}
@@ -536,6 +538,7 @@ def test_a_page_shows_bounds_step_costs_and_replays_beside_the_points(made: Path
     assert "<svg" in (made / "results" / "seed-0.svg").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_report_lists_what_was_not_run_with_its_command(
     made: Path, paper: dict[str, Any]
 ) -> None:
@@ -554,12 +557,14 @@ def test_the_report_lists_what_was_not_run_with_its_command(
     assert "ablations/measure/samples-20" in lacking
 
 
+@pytest.mark.slow
 def test_a_folder_is_not_gone_on_with_by_other_flags(made: Path) -> None:
     done = toy(made, "--timed", "3", *PART)
     assert done.returncode == 1
     assert "was begun with num_timed = 10, not 3: type the same flags" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_run_repeats_nothing(made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
     done = toy(made, *PART, PASTA="false")
@@ -568,6 +573,7 @@ def test_a_second_run_repeats_nothing(made: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in made.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_exist_is_refused(made: Path) -> None:
     done = toy(made, "--only", "seed-0/nothing")
     assert done.returncode == 1
