@@ -1,24 +1,18 @@
-"""A request in the local engine: checks on its way in, its state, its part of a forward pass.
+"""A request in the local engine: checks on its way in, and its state.
 
 Checks and bounds read the request and the model, never the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import NamedTuple
 
-from torch import Tensor
-
-from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.request import Guess, Request
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
+from pasta_lm.engines.torch.batch import EntryTensors
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.pool import Run
-from pasta_lm.engines.torch.sampling import token_logprobs
 from pasta_lm.engines.torch.scheduler import Ticket
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
@@ -152,60 +146,3 @@ class ActiveRequest:
             for response in self.responses
             for live in response.live.values()
         )
-
-
-class LogitsRow(NamedTuple):
-    """The thread whose next token a row of logits gives."""
-
-    active: ActiveRequest
-    response: Response
-    live: LiveThread
-    num_guessed: int = 0  # the row counts only if this many guesses before it were right
-
-    def note(self, logits_V: Tensor, token: int) -> None:
-        """Keep the token's log-probability if the request asks for it and chooses by itself."""
-        _, response, live, num_guessed = self
-        num_top = response.request.params.logprobs
-        if num_top is not None and response.request.forced is None:
-            index = response.trace.threads[live.thread.id].num_tokens + num_guessed
-            response.logprobs[live.thread.id, index] = token_logprobs(logits_V, token, num_top)
-
-    def take(self, token: int, t_s: float) -> None:
-        """Let the thread take its token, unless an earlier row of the pass makes it void."""
-        _, response, live, num_guessed = self
-        if response.trace.prefill_s == 0.0:
-            response.trace.prefill_s = t_s
-        # An earlier row may have ended the thread, or shown a guess to be wrong.
-        if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
-            response.take(live, token, t_s=t_s)
-
-
-@dataclass(slots=True)
-class PassPlan:
-    """A forward pass in the making."""
-
-    parts: list[tuple[ActiveRequest, RequestSlice]] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)  # of each row's token in the pass
-    rows: list[LogitsRow] = field(default_factory=list)
-    decoding: list[ActiveRequest] = field(default_factory=list)
-    computing: list[ActiveRequest] = field(default_factory=list)
-    num_tokens: int = 0
-    running: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Threads that decode, by number of request and sample."""
-    room: int = 0  # tokens that may still be computed for requests that do not decode yet
-
-    def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
-        """Return the pass of one of its requests alone."""
-        return PassPlan(
-            [(active, replace(part, start=0, stop=part.stop - part.start))],
-            [one - part.start for one in self.indices if part.start <= one < part.stop],
-            [row for row in self.rows if row.active is active],
-        )
-
-    def keep(self, numbers: Container[int]) -> None:
-        """Forget what is wanted of all requests but these."""
-        pairs = zip(self.indices, self.rows, strict=True)
-        kept = [(index, row) for index, row in pairs if row.active.number in numbers]
-        self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]
-        self.decoding = [active for active in self.decoding if active.number in numbers]
-        self.computing = [active for active in self.computing if active.number in numbers]

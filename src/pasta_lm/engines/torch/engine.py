@@ -22,16 +22,15 @@ from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEv
 from pasta_lm.engines.response import Response
 from pasta_lm.engines.torch.active_request import (
     ActiveRequest,
-    LogitsRow,
-    PassPlan,
     check_request,
     known_tokens,
     new_response,
 )
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
-from pasta_lm.engines.torch.forking import StepCosts, best_width, step_costs
+from pasta_lm.engines.torch.forking import StepCosts, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.paged.decoder import PagedDecoder, Part, paged_decoder
+from pasta_lm.engines.torch.planning import PassPlan, Planner
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose, uniform_number
@@ -40,7 +39,6 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
-CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
 
 LogitsHook = Callable[[Response, LiveThread, Tensor], None]
 """Called with the logits (float32 [V]) of each token before it is chosen."""
@@ -97,10 +95,14 @@ class TorchEngine:
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
         self._paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
-        self._max_batch_tokens = max_batch_tokens
-        own_chunk = CHUNK_TOKENS.get(loaded.device.type, CHUNK_TOKENS["cpu"])
-        self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
-        self._costs = costs
+        self._planner = Planner(
+            self.scheduler,
+            loaded.device,
+            max_batch_tokens=max_batch_tokens,
+            chunk_tokens=chunk_tokens,
+            costs=costs,
+            is_paged=self._paged is not None,
+        )
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
@@ -143,8 +145,8 @@ class TorchEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
-        if request.params.fork == "when-it-pays" and self._costs is None:
-            self._costs = step_costs(self.loaded)
+        if request.params.fork == "when-it-pays" and self._planner.costs is None:
+            self._planner.costs = step_costs(self.loaded)
         if request.guess is not None:
             known = known_tokens(request.guess, self.loaded.num_tokens)
             request = replace(request, guess=known)
@@ -223,7 +225,9 @@ class TorchEngine:
         """
         self._errors.clear()
         try:
-            plan = self._plan()
+            plan = self._planner.plan(self._requests, self._apart)
+            if self._errors:
+                plan.keep(self._requests)
             if plan.parts:
                 tokens = self._tokens(plan)
                 for active in plan.computing:
@@ -247,107 +251,6 @@ class TorchEngine:
                 raise
             self._errors[active.number] = error
             self.scheduler.release(self._requests.pop(active.number).ticket)
-
-    def _plan(self) -> PassPlan:
-        plan = PassPlan(room=self._max_batch_tokens)
-        scheduled = [self._requests[ticket.arrival] for ticket in self.scheduler.schedule()]
-        if any(active.is_computed for active in scheduled):
-            plan.room = self._chunk_tokens
-        plan.running = {
-            (active.number, response.sample): len(response.threads_to_decode())
-            for active in scheduled
-            if active.is_computed
-            for response in active.responses
-        }
-        for active in scheduled:
-            if active.ticket.run is None:  # an older one took its pages
-                continue
-            with self._apart(active):
-                if active.is_computed:
-                    self._plan_decoding(plan, active)
-                else:
-                    self._plan_computing(plan, active)
-        if self._errors:
-            plan.keep(self._requests)
-        return plan
-
-    def _plan_computing(self, plan: PassPlan, active: ActiveRequest) -> None:
-        """Compute entries that are placed already: a prompt, or all of a preempted request."""
-        ticket = active.ticket
-        if active.run is not ticket.run:  # its keys begin anew, where they stood at first
-            active.run = ticket.run
-            for response in active.responses:
-                response.trace.num_cached_tokens = ticket.num_shared or 0
-            active.tensors = EntryTensors(active.entries, self.loaded.device)
-        if plan.room <= 0 or not self.scheduler.reserve_pages(ticket, len(active.entries)):
-            return
-        first, stop = ticket.num_computed, min(ticket.num_computed + plan.room, len(active.entries))
-        stop = active.tensors.chunk_stop(first, stop)
-        self._add(plan, active, first, stop)
-        plan.room -= stop - first
-        plan.computing.append(active)
-        if ticket.num_computed == len(active.entries) and not active.has_decoded:
-            for response in active.responses:
-                plan.indices.append(plan.num_tokens - 1)
-                plan.rows.append(LogitsRow(active, response, response.live[0]))
-
-    def _plan_decoding(self, plan: PassPlan, active: ActiveRequest) -> None:
-        """Let every thread of a request feed its next tokens, or none if pages are missing."""
-        feeding = [
-            (response, live)
-            for response in active.responses
-            for live in response.threads_to_feed(self._width(plan, active.number, response))
-        ]
-        first = len(active.entries)
-        num_new = sum(response.max_to_feed(live) for response, live in feeding)
-        num_entries = min(first + num_new, active.ticket.largest_need)
-        if not self.scheduler.reserve_pages(active.ticket, num_entries):
-            return
-        for response in active.responses:
-            response.begin_pass()
-        # Syncs come last: a sync sees all that the pass feeds, and it may move keys.
-        feeding.sort(key=lambda pair: pair[1].joined is not None)
-        index = {}
-        for response, live in feeding:
-            response.feed(live)
-            index[response.sample, live.thread.id] = len(active.entries) - 1
-        num_placed = len(active.entries)
-        for response in active.responses:
-            response.feed_guesses()
-        if len(active.entries) > num_placed:
-            active.first_guess = num_placed
-        start = plan.num_tokens - first  # of the request's first slot in the pass
-        for response in active.responses:
-            for live in response.threads_to_decode():
-                slots = [index[response.sample, live.thread.id], *response.guessed_slots(live)]
-                for num_guessed, slot in enumerate(slots):
-                    plan.indices.append(start + slot)
-                    plan.rows.append(LogitsRow(active, response, live, num_guessed))
-        plan.decoding.append(active)
-        self._add(plan, active, first, len(active.entries))
-
-    def _width(self, plan: PassPlan, number: int, response: Response) -> int | None:
-        """Return how many threads of a response to feed, if it forks when it pays."""
-        if response.request.params.fork == "always":
-            return None
-        assert self._costs is not None
-        lengths = response.lengths_left()
-        if len(lengths) < 2:
-            return None
-        others = [rows for key, rows in plan.running.items() if key != (number, response.sample)]
-        width = best_width(
-            self._costs, lengths, other_rows=sum(others), num_responses=1 + len(others)
-        )
-        plan.running[number, response.sample] = width
-        return width if width < len(lengths) else None
-
-    def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
-        assert active.ticket.run is not None
-        describe = active.tensors.slice if self._paged is None else active.tensors.sketch
-        part = describe(plan.num_tokens, first, stop, active.ticket.run)
-        plan.parts.append((active, part))
-        plan.num_tokens += stop - first
-        active.ticket.num_computed = stop
 
     def _tokens(self, plan: PassPlan) -> list[int]:
         """Run the pass and choose a token for each of its rows.
