@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def count(text: str) -> int:
 def test_every_token_of_the_text_is_counted_once_in_its_region(
     positions: PositionStrategy, join: Join
 ) -> None:
-    (row,) = measure([FORKED], system("pasta", numbered, positions, join), [])
+    (row,) = measure([FORKED], [system("pasta", numbered, positions, join)])
     assert row["nats"] == {
         "first": 2,
         "rest": count(" eat fruit") + count(" sleep") - 2,
@@ -78,7 +79,7 @@ def test_every_token_of_the_text_is_counted_once_in_its_region(
 
 @pytest.mark.parametrize(("positions", "join"), STRUCTURES)
 def test_tags_topics_and_the_end_are_counted_apart(positions: PositionStrategy, join: Join) -> None:
-    (row,) = measure([FORKED], system("pasta", numbered, positions, join), [])
+    (row,) = measure([FORKED], [system("pasta", numbered, positions, join)])
     example = encode_example(FORKED, MODEL.vocabulary, EOS, positions, join=join)
     labels = sum(label != NO_LABEL for label in example.labels)
     # Of each promise two pieces, a topic and the block's end; the sync.
@@ -89,14 +90,32 @@ def test_tags_topics_and_the_end_are_counted_apart(positions: PositionStrategy, 
 
 
 def test_all_systems_are_divided_by_the_tokens_of_the_plain_text() -> None:
-    rows = list(measure([FORKED], system("pasta"), [system("sequential")]))
+    rows = list(measure([FORKED], [system("pasta"), system("sequential")]))
     tokens = count(ANSWER.plain_text)
     assert [sum(row["num_tokens"].values()) for row in rows] == [tokens, tokens]
     assert rows[1]["nats"] == rows[1]["num_tokens"]
 
 
+def test_a_model_is_forgotten_before_the_next_one_is_loaded() -> None:
+    alive: WeakSet[Reading] = WeakSet()
+
+    class Reading:
+        def __call__(self, examples: Sequence[EncodedExample]) -> object:
+            return numbered(examples)
+
+    def systems() -> Iterator[ReadingSystem]:
+        for name in ("pasta", "baseline", "untaught"):
+            assert not alive
+            read = Reading()
+            alive.add(read)
+            yield system(name, read)
+            del read
+
+    assert len(list(measure([FORKED, PLAIN], systems()))) == 6
+
+
 def test_an_answer_without_blocks_is_main_alone() -> None:
-    (row,) = measure([PLAIN], system("pasta"), [])
+    (row,) = measure([PLAIN], [system("pasta")])
     assert row["nats"]["main"] == count(ANSWER.plain_text)
     assert row["num_tokens"]["first"] == row["num_tag_tokens"] == 0
 

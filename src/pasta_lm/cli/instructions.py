@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -155,8 +156,7 @@ def cost(
     given = read_references(references, ids)
     ours = model or BUILTIN
     names = {"taught": ours, "baseline": baseline or baseline_of(ours), "untaught": untaught}
-    taught, *others = _reading_systems(names, dtype, device)
-    rows = list(measure(given, taught, others))
+    rows = list(measure(given, _reading_systems(names, dtype, device)))
     if records is not None:
         write_rows(records, rows)
     found = {"references": str(references), **names, **cost_report(rows)}
@@ -168,20 +168,13 @@ def cost(
 
 def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun:
     """Answer, check and read what is missing; write the gzipped records."""
-    from pasta_lm.evaluate.instructions import answer_prompts, begin_run, check_answers, pack
+    from pasta_lm.evaluate.instructions import begin_run, check_answers, pack
 
     run = begin_run(out, settings)
     try:
         if not run.is_answered:
-            models, made = load_models(
-                settings.systems,
-                settings.dtype,
-                settings.device,
-                settings.pool_tokens,
-                settings.servers,
-            )
-            with bars() as progress:
-                answer_prompts(run, models, progress, made)
+            _answer(run)
+            gc.collect()  # frees both models
         check_answers(run)
         _read_references(run)
         _read(run)
@@ -190,6 +183,18 @@ def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun
         raise typer.Exit(INTERRUPTED) from None
     pack(run)
     return run
+
+
+def _answer(run: InstructionRun) -> None:
+    """Let both models answer."""
+    from pasta_lm.evaluate.instructions import answer_prompts
+
+    settings = run.settings
+    models, made = load_models(
+        settings.systems, settings.dtype, settings.device, settings.pool_tokens, settings.servers
+    )
+    with bars() as progress:
+        answer_prompts(run, models, progress, made)
 
 
 def _read_references(run: InstructionRun) -> None:
@@ -204,8 +209,8 @@ def _read_references(run: InstructionRun) -> None:
         return
     baseline, taught = settings.systems
     names = {"taught": taught.model, "baseline": baseline.model, "untaught": settings.untaught}
-    first, *others = _reading_systems(names, "float32", settings.device)
-    write_rows(run.folder / f"{REFERENCES}.jsonl", list(measure(given, first, others)))
+    systems = _reading_systems(names, "float32", settings.device)
+    write_rows(run.folder / f"{REFERENCES}.jsonl", list(measure(given, systems)))
 
 
 def _read(run: InstructionRun) -> None:
@@ -224,15 +229,15 @@ def _read(run: InstructionRun) -> None:
 
 
 def _load(name: str, dtype: str | None, device: str | None) -> LoadedModel:
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.engines.torch.loading import load
 
-    return Pasta.from_pretrained(name, dtype=dtype, device=device).engine.loaded
+    return load(name, dtype=dtype, device=device)
 
 
 def _reading_systems(
     names: Mapping[str, str | None], dtype: str | None, device: str | None
-) -> list[ReadingSystem]:
-    """Load the models that read: the taught one under PASTA's visibility comes first.
+) -> Iterator[ReadingSystem]:
+    """Load the models that read, one after the other: first the taught one, for both its systems.
 
     Raises:
         ModelError: the taught model has no tag pieces.
@@ -242,18 +247,18 @@ def _reading_systems(
     from pasta_lm.strategies.model import NO_TAG_PIECES
     from pasta_lm.train.losses import token_nats
 
-    loaded = {name: _load(name, dtype, device) for name in dict.fromkeys(names.values()) if name}
-    sources = {PASTA: "taught", TAUGHT: "taught", BASELINE: "baseline", UNTAUGHT: "untaught"}
-    found = []
-    for system, key in sources.items():
-        if name := names[key]:
-            one = loaded[name]
-            read, eos_id = partial(token_nats, one), min(one.eos_ids)
-            structure = one.positions, one.join
-            found.append(ReadingSystem(system, one.vocabulary, eos_id, read, *structure))
-    if not found[0].vocabulary.has_pieces:
-        raise ModelError(f"{names['taught']}: {NO_TAG_PIECES}", hint="name a taught model: --model")
-    return found
+    reading = {"taught": (PASTA, TAUGHT), "baseline": (BASELINE,), "untaught": (UNTAUGHT,)}
+    for key, systems in reading.items():
+        if (name := names[key]) is None:
+            continue
+        loaded = _load(name, dtype, device)
+        if key == "taught" and not loaded.vocabulary.has_pieces:
+            raise ModelError(f"{name}: {NO_TAG_PIECES}", hint="name a taught model: --model")
+        facts = loaded.vocabulary, min(loaded.eos_ids), partial(token_nats, loaded)
+        for system in systems:
+            yield ReadingSystem(system, *facts, loaded.positions, loaded.join)
+        del loaded, facts
+        gc.collect()  # before the next one is loaded
 
 
 def _report(run: InstructionRun, page: Path | None = None, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ nothing: repeated text is read with few nats.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,28 +97,32 @@ def read_references(file: Path, ids: Path | None = None) -> list[Record]:
     return [by_id[name] for name in wanted]
 
 
-def measure(
-    records: Sequence[Record], taught: ReadingSystem, others: Sequence[ReadingSystem]
-) -> Iterator[Row]:
+def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iterator[Row]:
     """Yield a row for every answer and system; an answer's rows follow each other by system.
+
+    A system is asked for when the one before has read and is forgotten: models may be large.
 
     Args:
         records: The reference answers.
-        taught: The system 'pasta', whose encoding says which text is in which region.
-        others: Systems that read the plain text.
+        systems: First 'pasta', whose encoding says which text is in which region; the others read
+            the plain text.
     """
-    annotated = [_encode(record, taught) for record in records]
-    tokens = [list(_content(example, taught.vocabulary)) for example in annotated]
-    regions = [[token.region for token in own for _ in token.text] for own in tokens]
     plain = [replace(record, document=record.document.without_tags()) for record in records]
-    for system in (taught, *others):
+    regions: list[list[str]] | None = None
+    for system in systems:
+        read = None
+        if regions is None:
+            annotated = [_encode(record, system) for record in records]
+            tokens = [list(_content(example, system.vocabulary)) for example in annotated]
+            regions = [[token.region for token in own for _ in token.text] for own in tokens]
+            read = annotated, tokens
         examples = [_encode(record, system) for record in plain]
         counted = [
             list(_content(example, system.vocabulary, own))
             for example, own in zip(examples, regions, strict=True)
         ]
-        read = (annotated, tokens) if system is taught else (examples, counted)
-        columns = (records, counted, *read, system.read(read[0]))
+        examples, contents = read or (examples, counted)
+        columns = (records, counted, examples, contents, system.read(examples))
         for record, count, example, content, nats in zip(*columns, strict=True):
             yield {
                 "id": f"{system.name}/{record.id}",
@@ -131,6 +135,7 @@ def measure(
                 },
                 **_sums(example, content, nats),
             }
+        del system
 
 
 def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
