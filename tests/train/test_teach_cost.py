@@ -48,6 +48,11 @@ def test_memory_is_near_what_the_measured_run_took() -> None:
     assert memory(SMOLLM2, config, 16, 4)["training"] == pytest.approx(4.9e9, rel=0.25)
 
 
+def test_two_engines_of_two_layouts_each_are_what_the_measures_hold() -> None:
+    one, two = (memory(SMOLLM2, CONFIG, 16, 4, layouts)["measures"] for layouts in (1, 2))
+    assert two - one == 2 * 4 * SMOLLM2.num_weights
+
+
 def test_leaner_amounts_cost_less_each_time() -> None:
     costs = [total(one) for one in AMOUNTS.leaner()]
     assert all(first >= second for first, second in pairwise(costs))

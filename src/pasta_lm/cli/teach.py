@@ -146,7 +146,7 @@ def _measure(model: str, config: TeachConfig, budget_hours: float | None) -> dic
     from dataclasses import asdict
 
     from pasta_lm.train.teach_cost import Amounts, disk, fit, hours, memory
-    from pasta_lm.train.teach_probe import dtype_of, in_flight_of, measured_rates
+    from pasta_lm.train.teach_probe import dtype_of, in_flight_of, layouts_of, measured_rates
 
     say("measuring how fast this machine is with this model")
     in_flight, dtype = in_flight_of(config), dtype_of(config)
@@ -154,6 +154,7 @@ def _measure(model: str, config: TeachConfig, budget_hours: float | None) -> dic
     amounts = Amounts.of(config)
     found, cuts = fit(amounts, budget_hours, lambda one: sum(hours(one, config, rates).values()))
     num_bytes = 4 if dtype == "float32" else 2
+    num_layouts = layouts_of(shape.num_weights)
     return {
         "num_weights": shape.num_weights,
         "shape": [*shape],
@@ -161,7 +162,7 @@ def _measure(model: str, config: TeachConfig, budget_hours: float | None) -> dic
         "amounts": [*(amounts if budget_hours is None else found)],
         "cuts": cuts,
         "hours": hours(found, config, rates),
-        "memory": memory(shape, config, in_flight, num_bytes),
+        "memory": memory(shape, config, in_flight, num_bytes, num_layouts),
         "disk": disk(shape, config, found, num_bytes),
         "dtype": dtype,
         "in_flight": in_flight,

@@ -214,7 +214,9 @@ def assumed_rates(shape: Shape, machine: Machine, config: TeachConfig, in_flight
     return Rates(in_flight / one_pass, train_s, is_measured=False)
 
 
-def memory(shape: Shape, config: TeachConfig, in_flight: int, num_bytes: int) -> dict[str, float]:
+def memory(
+    shape: Shape, config: TeachConfig, in_flight: int, num_bytes: int, num_layouts: int = 1
+) -> dict[str, float]:
     """Return the bytes that each kind of step needs at its peak.
 
     Args:
@@ -222,6 +224,7 @@ def memory(shape: Shape, config: TeachConfig, in_flight: int, num_bytes: int) ->
         config: The recipe.
         in_flight: Answers that are decoded at the same time.
         num_bytes: Of one weight that is frozen or decoded with: 4 or 2.
+        num_layouts: Copies of the weights that an engine has; two for a small model on a CPU.
     """
     two, weights = config.preference, shape.num_weights
     cache = shape.kv_width * shape.num_layers * num_bytes
@@ -234,15 +237,16 @@ def memory(shape: Shape, config: TeachConfig, in_flight: int, num_bytes: int) ->
     width = 8 * shape.hidden + 3 * shape.intermediate
     inside = kept_layers * width + shape.num_layers * shape.hidden * (kept_layers == 1)
     each_token = num_bytes * inside + 12 * shape.vocab
-    decoding = LIBRARIES + num_bytes * weights + cache * in_flight * room
+    one_engine = num_layouts * num_bytes * weights
+    decoding = LIBRARIES + one_engine + cache * in_flight * room
     return {
         "answers": decoding,
         "training": LIBRARIES + held + each_token * config.data.max_tokens,
         # Two models at once: the one that is sampled or measured, and the baseline.
-        "preference": 2 * num_bytes * weights
+        "preference": 2 * one_engine
         + LIBRARIES
         + cache * in_flight * room * (1 if two.rounds else 0),
-        "measures": decoding + num_bytes * weights,
+        "measures": decoding + one_engine,
     }
 
 

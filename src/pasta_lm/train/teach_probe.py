@@ -16,6 +16,7 @@ from torch import nn
 from pasta_lm.data.encode import EncodedExample
 from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.request import SamplingParams
+from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS
 from pasta_lm.engines.torch.loading import usable_device
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import parse
@@ -75,6 +76,12 @@ def dtype_of(config: TeachConfig) -> str:
 def in_flight_of(config: TeachConfig) -> int:
     """Return how many answers are decoded at the same time on this machine."""
     return config.answers.in_flight or (64 if torch.cuda.is_available() else 16)
+
+
+def layouts_of(num_weights: int) -> int:
+    """Return how many layouts of the weights an engine keeps on this machine."""
+    copies = usable_device(None).type == "cpu" and num_weights <= MAX_COPIED_ELEMENTS
+    return 2 if copies else 1
 
 
 def free_memory() -> None:
