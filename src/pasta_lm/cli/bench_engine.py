@@ -16,7 +16,7 @@ from pasta_lm.cli.tables import number, print_json, print_table
 from pasta_lm.errors import PastaError, UsageError
 
 NOTHING = "none"
-_IN_GGUF = {"int8": "q8_0"}  # other names of dtypes
+_IN_GGUF = {"int8": "q8_0", "float8": "q8_0"}  # other names of dtypes
 
 
 def engine(

@@ -76,7 +76,7 @@ Dtype = Annotated[
     option(
         "--dtype",
         metavar="DTYPE",
-        help="float32, bfloat16, float16, or int8 (weights; CPU). "
+        help="float32, bfloat16, float16, or weights in int8 (CPU) or float8 (GPU). "
         "Default: float32 on a CPU, otherwise as saved.",
     ),
 ]

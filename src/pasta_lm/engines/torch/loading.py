@@ -20,10 +20,11 @@ from transformers import (
 )
 
 from pasta_lm.engines.builtin import resolve
-from pasta_lm.engines.torch import int8
 from pasta_lm.engines.torch.attention import NAME, register
+from pasta_lm.engines.torch.eight_bits import FLOAT8, INT8, EightBits, round_weights
 from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_config
+from pasta_lm.engines.torch.paged.attention import has_triton
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.pretrained import read_pretrained
 from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
@@ -40,7 +41,9 @@ from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DTYPE_NAMES = (*DTYPES, int8.NAME)
+EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
+DTYPE_NAMES = (*DTYPES, *EIGHT_BITS)
+FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
 
 
 @dataclass(eq=False)
@@ -55,7 +58,7 @@ class LoadedModel:
     positions: PositionStrategy = PositionStrategy.PREDICT  # the strategy that it was trained with
     trained_strategy: str = PASTA  # 'pasta', 'apar' or 'sot', if it has tag pieces
     join: Join = Join.SHARED  # the join that it was trained with
-    is_int8: bool = False  # the weights of its linear layers are those of ``int8``
+    eight_bits: EightBits | None = None  # how the weights of its linear layers are written
 
     def join_with(self, positions: PositionStrategy) -> Join:
         """Return the join that it was trained with, as far as it goes with positions."""
@@ -86,7 +89,8 @@ class LoadedModel:
     @property
     def dtype_name(self) -> str:
         """Return the dtype of its weights as ``load`` takes it."""
-        return int8.NAME if self.is_int8 else str(self.dtype).removeprefix("torch.")
+        kind = self.eight_bits
+        return str(self.dtype).removeprefix("torch.") if kind is None else kind.name
 
     @property
     def vocab_size(self) -> int:
@@ -120,7 +124,7 @@ class LoadedModel:
     @cached_property
     def fast_logits(self) -> LogitsFunction | None:
         """Return a faster function with the model's logits, or None."""
-        return capture(self.model, is_int8=self.is_int8)
+        return capture(self.model, eight_bits=self.eight_bits)
 
     @cached_property
     def rotations(self) -> Mapping[int, Rotation | None]:
@@ -141,12 +145,13 @@ def load(
         source: A model folder, an adapter folder, a GGUF file, a hub id, or an installed package
             of weights.
         dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
-            'int8', on a CPU only: weights of linear layers in eight bits, all else float32.
+            Weights of linear layers in eight bits: 'int8' on a CPU, all else float32; 'float8' on
+            a GPU, all else bfloat16.
         device: None: a GPU if there is one.
         base: The base of an adapter; None: as the adapter says.
 
     Raises:
-        UsageError: an unknown dtype, a device that is not there, or int8 on a GPU.
+        UsageError: an unknown dtype, a device that is not there or does not take the dtype.
         ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
         ModelError: the files cannot be loaded, or an adapter belongs to another base.
         UnsupportedModelError: the engine would not be exact for it.
@@ -154,16 +159,16 @@ def load(
     """
     source, place = resolve(source), usable_device(device)
     model, tokenizer = read_pretrained(source, _dtype(dtype, place), base)
-    is_int8 = dtype == int8.NAME
-    if is_int8:
-        int8.round_weights(model)
+    eight_bits = EIGHT_BITS.get(dtype or "")
+    if eight_bits is not None:
+        round_weights(model, eight_bits)
     check_exact(model)
     model = model.to(place)  # type: ignore[arg-type]
     is_folder = Path(source).is_dir()
     name = Path(source).name if Path(source).exists() else str(source)
     config = read_pasta_config(Path(source)) if is_folder else None
     vocabulary = Vocabulary(tokenizer, config.piece_ids if config else tag_pieces(tokenizer))
-    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer), is_int8=is_int8)
+    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer), eight_bits=eight_bits)
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.join = config.join
@@ -190,9 +195,20 @@ def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
         return torch.float32 if place.type == "cpu" else None
     if name not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
-    if name == int8.NAME and place.type != "cpu":
+    if name == INT8.name and place.type != "cpu":
         raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
-    return torch.float32 if name == int8.NAME else DTYPES[name]
+    if name == FLOAT8.name and not _takes_float8(place):
+        raise UsageError(
+            f"{name} weights are read by a GPU of compute capability 8.9 or more, with Triton",
+            hint="int8 on a CPU, or bfloat16",
+        )
+    return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
+
+
+def _takes_float8(place: torch.device) -> bool:
+    if place.type != "cuda" or not has_triton():
+        return False
+    return torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
@@ -204,8 +220,8 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     piece_ids = add_pieces(loaded.model, tokenizer)
-    if loaded.is_int8:
-        int8.round_weights(loaded.model)  # the new rows
+    if loaded.eight_bits is not None:
+        round_weights(loaded.model, loaded.eight_bits)  # the new rows
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
 
 

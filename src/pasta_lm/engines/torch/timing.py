@@ -128,8 +128,9 @@ def read_bytes(loaded: LoadedModel) -> int:
     parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
-    if loaded.is_int8:  # of each weight its code, of each vector float32
-        return sum(one.numel() * (1 if one.dim() > 1 else 4) for one in parts.values())
+    if loaded.eight_bits is not None:  # a byte of each weight; vectors as they are
+        matrices = sum(one.numel() for one in parts.values() if one.dim() > 1)
+        return matrices + sum(int(one.nbytes) for one in parts.values() if one.dim() == 1)
     return sum(one.numel() * one.element_size() for one in parts.values())
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -29,11 +30,15 @@ from torch import Tensor
 from pasta_lm.engines.torch.compiled import linear as compiled
 from pasta_lm.engines.torch.compiled.huge_pages import HugePages
 from pasta_lm.engines.torch.compiled.linear import MAX_ROWS, CompiledLinear
-from pasta_lm.engines.torch.int8 import dequantise, quantise
+from pasta_lm.engines.torch.eight_bits import FLOAT8, INT8, EightBits, dequantise
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.torch.fast.float8 import Float8Linear
 
 PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
+MAX_FLOAT8_ROWS = 16  # what its kernel takes
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
 
 # Legend: R rows, I inputs, O outputs, F width of a feed-forward layer.
@@ -48,7 +53,7 @@ class Linear:
         may_copy: Whether the weights may be copied into better layouts. Their parameters then
             become views of one of them, so that two layouts are kept and not three.
         pages: Where weights are copied to that are read as they are.
-        is_int8: The weights are float32 and eight bits stand for them exactly.
+        eight_bits: How codes stand for the weights, exactly, if they do.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Linear:
         *,
         may_copy: bool = True,
         pages: HugePages | None = None,
-        is_int8: bool = False,
+        eight_bits: EightBits | None = None,
     ) -> None:
         self.compiled: CompiledLinear | None = None
         self.compiled_rows = 0
@@ -68,7 +73,8 @@ class Linear:
         """O and I."""
         self.dtype = weights[0].dtype
         self.reads_codes = False
-        """Whether the compiled product reads weights of eight bits."""
+        """Whether passes of few rows read weights of eight bits."""
+        self._float8: Float8Linear | None = None
         self._weight: Tensor | None = None  # [O, I]
         self._bias = _joined(weights, biases)
         self._transposed: Tensor | None = None
@@ -76,20 +82,27 @@ class Linear:
         self._emulates_bfloat16 = False
         if weights[0].device.type == "cpu":
             pages = pages or HugePages()
-            self._prepare_for_cpu(weights, pages, may_copy=may_copy, is_int8=is_int8)
+            self._prepare_for_cpu(weights, pages, eight_bits, may_copy=may_copy)
         if self._packed is None and self._transposed is None and self._weight is None:
             self._weight = _side_by_side(weights)
+            if eight_bits is FLOAT8:
+                self._read_float8(self._weight)
         self.__name__ = "linear"  # its name in a printed graph
 
     def _prepare_for_cpu(
-        self, weights: Sequence[Tensor], pages: HugePages, *, may_copy: bool, is_int8: bool
+        self,
+        weights: Sequence[Tensor],
+        pages: HugePages,
+        eight_bits: EightBits | None,
+        *,
+        may_copy: bool,
     ) -> None:
         dtype = weights[0].dtype
         self._emulates_bfloat16 = may_copy and dtype == torch.bfloat16 and not has_bfloat16()
         if dtype not in (torch.float32, torch.bfloat16):
             return
         weight = _side_by_side(weights)
-        if is_int8 and self._read_codes(weight, pages):
+        if eight_bits is INT8 and self._read_codes(weight, pages):
             self._weight = weight
             _view(weights, weight.split([len(each) for each in weights]))
             return
@@ -106,12 +119,21 @@ class Linear:
         """Let few rows read the codes of a weight, if there are codes that stand for it."""
         if not compiled.fits(weight):
             return False
-        codes, scales = quantise(weight)
+        codes, scales = INT8.quantise(weight)
         if not torch.equal(dequantise(codes, scales), weight):
             return False
         self.compiled = CompiledLinear(pages.copy(codes), self._bias, scales, weight.dtype)
         self.compiled_rows, self.reads_codes = MAX_ROWS, True
         return True
+
+    def _read_float8(self, weight: Tensor) -> None:
+        """Let few rows on a GPU read the codes of a weight, if there are codes for it."""
+        from pasta_lm.engines.torch.fast.float8 import Float8Linear
+
+        codes, scales = FLOAT8.quantise(weight)
+        if torch.equal(dequantise(codes, scales), weight.float()):
+            self._float8 = Float8Linear(codes, scales, self._bias)
+            self.reads_codes = True
 
     def _copy(self, weights: Sequence[Tensor], weight: Tensor) -> None:
         dtype = weight.dtype
@@ -144,6 +166,8 @@ class Linear:
         """
         if self.compiled is not None and x.shape[1] <= self.compiled_rows:
             return self.compiled(x, residual)
+        if self._float8 is not None and x.shape[1] <= MAX_FLOAT8_ROWS:
+            return self._float8(x if self.before is None else self.before(x), residual)
         return self.uncompiled(x, residual)
 
     def uncompiled(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

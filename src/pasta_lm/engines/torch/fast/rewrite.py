@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pasta_lm.engines.torch.compiled.huge_pages import HugePages
+from pasta_lm.engines.torch.eight_bits import EightBits
 from pasta_lm.engines.torch.fast.choice import choose
 from pasta_lm.engines.torch.fast.inputs import fuse_inputs
 from pasta_lm.engines.torch.fast.joined import join_attention
@@ -27,18 +28,22 @@ _Layer = tuple[Node, Node, Node, Node | None]  # end of a linear layer, input, w
 
 
 def rewrite(
-    graph: fx.GraphModule, num_tokens: int, num_wanted: int, attend: Any, *, is_int8: bool = False
+    graph: fx.GraphModule,
+    num_tokens: int,
+    num_wanted: int,
+    attend: Any,
+    eight_bits: EightBits | None = None,
 ) -> None:
     """Rewrite a traced pass in place; its inputs are tokens [N], positions [N], wanted rows [W].
 
     ``num_tokens`` and ``num_wanted`` stood for N and W while tracing; they become free sizes.
-    ``attend`` is the operation that stands for attention. With ``is_int8`` eight bits stand for
+    ``attend`` is the operation that stands for attention. With ``eight_bits`` codes stand for
     the weights.
     """
     graph.graph.eliminate_dead_code()
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
-    linears = partial(_fuse_linears, is_int8=is_int8)
+    linears = partial(_fuse_linears, eight_bits=eight_bits)
     for fuse in (fuse_rotary, _fuse_norms, linears, _fuse_residuals, fuse_inputs):
         fuse(graph)
         graph.graph.eliminate_dead_code()
@@ -156,7 +161,7 @@ def _weight_of(node: Any) -> Node | None:
 # Linear layers: view, mm with a transposed parameter, view back
 
 
-def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
+def _fuse_linears(graph: fx.GraphModule, eight_bits: EightBits | None) -> None:
     """Put one kernel in place of each linear layer; layers of the same input become one."""
     layers = [(node, *parts) for node in graph.graph.nodes if (parts := _linear_parts(node))]
     sizes = {weight: _attribute(graph, weight).numel() for _, _, weight, _ in layers}
@@ -169,7 +174,7 @@ def _fuse_linears(graph: fx.GraphModule, *, is_int8: bool) -> None:
     for group in groups.values():
         weights = [_attribute(graph, weight) for _, _, weight, _ in group]
         biases = [None if bias is None else _attribute(graph, bias) for _, _, _, bias in group]
-        kernel = Linear(weights, biases, may_copy=may_copy, pages=pages, is_int8=is_int8)
+        kernel = Linear(weights, biases, may_copy=may_copy, pages=pages, eight_bits=eight_bits)
         _replace_linears(graph, group, kernel)
 
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from pasta_lm.engines.torch.attention import LayerCall, Pass
 from pasta_lm.engines.torch.compiled.attention import Heads
+from pasta_lm.engines.torch.eight_bits import EightBits
 from pasta_lm.engines.torch.fast.joined import attend_joined, parts_of
 from pasta_lm.engines.torch.fast.rewrite import rewrite
 from pasta_lm.engines.torch.rotation import KeyRecorder
@@ -107,14 +108,14 @@ class CapturedModel:
         return out
 
 
-def capture(model: PreTrainedModel, *, is_int8: bool = False) -> CapturedModel | None:
+def capture(model: PreTrainedModel, *, eight_bits: EightBits | None = None) -> CapturedModel | None:
     """Return a faster function with the logits of a model, or None if there is no exact one.
 
-    The model must be in evaluation mode, with ``pasta_attention``. With ``is_int8`` its linear
+    The model must be in evaluation mode, with ``pasta_attention``. With ``eight_bits`` its linear
     layers have weights that eight bits stand for, and these are read where few rows pass.
     """
     try:
-        captured = _trace(model, is_int8=is_int8)
+        captured = _trace(model, eight_bits)
         difference = max(_difference(model, captured, num) for num in CHECKED_TOKENS)
     except Exception as exc:  # a foreign architecture may do anything: it runs as it is then
         logger.info("%s runs uncaptured: %s", type(model).__name__, exc)
@@ -126,7 +127,7 @@ def capture(model: PreTrainedModel, *, is_int8: bool = False) -> CapturedModel |
     return captured
 
 
-def _trace(model: PreTrainedModel, *, is_int8: bool) -> CapturedModel:
+def _trace(model: PreTrainedModel, eight_bits: EightBits | None) -> CapturedModel:
     tracing = TracingPass()
 
     def forward(tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ def _trace(model: PreTrainedModel, *, is_int8: bool) -> CapturedModel:
     inputs = [torch.zeros(size, dtype=torch.int64, device=model.device) for size in sizes]
     with torch.no_grad():
         graph = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), is_int8=is_int8)
+        rewrite(graph, TRACED_TOKENS, TRACED_WANTED, _attend_operation(), eight_bits)
     return CapturedModel(graph, tracing.calls)
 
 

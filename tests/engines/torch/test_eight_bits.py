@@ -13,12 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pasta_lm.engines.torch import int8, loading, scheduler
+from pasta_lm.engines.torch import loading, scheduler
 from pasta_lm.engines.torch.attention import NAME, register
 from pasta_lm.engines.torch.compiled import library
+from pasta_lm.engines.torch.eight_bits import (
+    FLOAT8,
+    INT8,
+    MAX_FLOAT8,
+    MAX_INT8,
+    EightBits,
+    dequantise,
+    round_weights,
+)
 from pasta_lm.engines.torch.fast import capture
 from pasta_lm.engines.torch.fast.kernels import Linear
 from pasta_lm.engines.torch.loading import LoadedModel, load, with_pieces
+from pasta_lm.engines.torch.paged.attention import has_triton
 from pasta_lm.engines.torch.rotation import KeyRecorder
 from pasta_lm.engines.torch.runner import plain_logits
 from pasta_lm.errors import UsageError
@@ -41,9 +51,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 @given(st.integers(0, 2**31), st.floats(1e-30, 1e30), st.integers(1, 9), st.integers(1, 40))
 def test_quantising_again_changes_no_bit(seed: int, size: float, outputs: int, inputs: int) -> None:
     weight = random(outputs, inputs, seed=seed) * size
-    codes, scales = int8.quantise(weight)
-    rounded = int8.dequantise(codes, scales)
-    again, same_scales = int8.quantise(rounded)
+    codes, scales = INT8.quantise(weight)
+    rounded = dequantise(codes, scales)
+    again, same_scales = INT8.quantise(rounded)
     assert torch.equal(codes, again)
     assert torch.equal(scales, same_scales)
 
@@ -51,23 +61,86 @@ def test_quantising_again_changes_no_bit(seed: int, size: float, outputs: int, i
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 40))
 def test_a_weight_moves_by_half_a_step_at_most(seed: int, outputs: int, inputs: int) -> None:
     weight = random(outputs, inputs, seed=seed)
-    codes, scales = int8.quantise(weight)
-    moved = (int8.dequantise(codes, scales) - weight).abs()
+    codes, scales = INT8.quantise(weight)
+    moved = (dequantise(codes, scales) - weight).abs()
     assert (moved <= 0.501 * scales[:, None]).all()
-    assert (codes.abs().amax(dim=1) == int8.MAX_CODE).all()
+    assert (codes.abs().amax(dim=1) == MAX_INT8).all()
 
 
-def test_an_output_of_zeros_stays_zero() -> None:
-    codes, scales = int8.quantise(torch.zeros(2, 3))
-    assert not codes.any()
+@pytest.mark.parametrize("kind", [INT8, FLOAT8], ids=lambda kind: kind.name)
+def test_an_output_of_zeros_stays_zero(kind: EightBits) -> None:
+    codes, scales = kind.quantise(torch.zeros(2, 3))
+    assert not codes.float().any()
     assert not scales.any()
+
+
+@given(st.integers(0, 2**31), st.floats(1e-20, 1e20), st.integers(1, 9), st.integers(1, 40))
+def test_bfloat16_holds_what_float8_codes_stand_for(
+    seed: int, size: float, outputs: int, inputs: int
+) -> None:
+    weight = random(outputs, inputs, seed=seed) * size
+    codes, scales = FLOAT8.quantise(weight)
+    rounded = dequantise(codes, scales)
+    assert torch.equal(rounded.bfloat16().float(), rounded)
+    assert torch.equal(dequantise(*FLOAT8.quantise(rounded)), rounded)
+    largest = codes.float().abs().amax(dim=1)
+    assert ((largest > MAX_FLOAT8 / 2.2) & (largest <= MAX_FLOAT8)).all()
+    # Four significant bits; the numbers nearest to zero lie at equal distances.
+    moved, least = (rounded - weight).abs(), scales[:, None] * 2**-10
+    assert (moved <= (weight.abs() / 16).maximum(least) * 1.0001).all()
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs Triton")
+@pytest.mark.parametrize(
+    ("num_rows", "outputs", "inputs", "has_bias", "has_residual"),
+    [(1, 40, 300, False, False), (3, 16, 256, True, False), (16, 50, 96, True, True)],
+)
+def test_the_kernel_multiplies_with_the_weights_that_float8_codes_stand_for(
+    num_rows: int, outputs: int, inputs: int, has_bias: bool, has_residual: bool
+) -> None:
+    from pasta_lm.engines.torch.fast.float8 import Float8Linear
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    codes, scales = FLOAT8.quantise(random(outputs, inputs, seed=1).to(device))
+    bias = random(outputs, seed=2).to(device) if has_bias else None
+    residual = random(1, num_rows, outputs, seed=3).to(device) if has_residual else None
+    x = random(1, num_rows, inputs).to(device)
+    exact = x.double() @ dequantise(codes, scales).double().t()
+    for addend in (bias, residual):
+        exact = exact if addend is None else exact + addend.double()
+    layer = Float8Linear(codes, scales, bias)
+    found = layer(x, residual)
+    torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-5)
+    first = layer(x[:, :1], None if residual is None else residual[:, :1])
+    assert torch.equal(first, found[:, :1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["wide_llama", "gemma2"])
+def test_on_a_gpu_few_rows_read_float8_codes_and_the_logits_are_those_of_the_rounded_model(
+    name: str,
+) -> None:
+    model = build(name).bfloat16().to("cuda")  # type: ignore[arg-type]
+    register()
+    model.eval().set_attn_implementation(NAME)
+    round_weights(model, FLOAT8)
+    untouched = copy.deepcopy(model)
+    captured = capture(model, eight_bits=FLOAT8)
+    assert captured is not None
+    for num_tokens in (1, 5, 24):
+        tokens = torch.arange(num_tokens, device="cuda") % 40
+        inputs = tokens, tokens + 3, torch.arange(0, num_tokens, 2, device="cuda")
+        with torch.inference_mode():
+            expected = plain_logits(untouched, *inputs, KeyRecorder())
+            found = captured(*inputs, KeyRecorder())
+        torch.testing.assert_close(found, expected, atol=6e-2, rtol=6e-2)
 
 
 @needs_compiler
 @pytest.mark.parametrize("num_rows", [1, 3, 8, 16, 40])
 def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: int) -> None:
-    weight = int8.dequantise(*int8.quantise(random(50, 96, seed=1)))
-    layer = Linear([nn.Parameter(weight.clone())], [random(50, seed=2)], is_int8=True)
+    weight = dequantise(*INT8.quantise(random(50, 96, seed=1)))
+    layer = Linear([nn.Parameter(weight.clone())], [random(50, seed=2)], eight_bits=INT8)
     x = random(1, num_rows, 96)
     exact = x.double() @ weight.double().t() + random(50, seed=2).double()
     assert layer.reads_codes
@@ -77,7 +150,7 @@ def test_a_layer_computes_with_the_weights_that_its_codes_stand_for(num_rows: in
 @needs_compiler
 def test_a_layer_whose_weights_no_codes_stand_for_keeps_them() -> None:
     weight, x = random(50, 96), random(1, 2, 96, seed=1)
-    layer = Linear([nn.Parameter(weight.clone())], [None], is_int8=True)
+    layer = Linear([nn.Parameter(weight.clone())], [None], eight_bits=INT8)
     assert not layer.reads_codes
     torch.testing.assert_close(layer(x), x @ weight.t(), atol=1e-4, rtol=1e-5)
 
@@ -87,9 +160,9 @@ def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
     model = build(name)
     register()
     model.eval().set_attn_implementation(NAME)
-    int8.round_weights(model)
+    round_weights(model, INT8)
     untouched = copy.deepcopy(model)
-    captured = capture(model, is_int8=True)
+    captured = capture(model, eight_bits=INT8)
     assert captured is not None
     for num_tokens in (1, 2, 5, 24):
         tokens = torch.arange(num_tokens) % 40
@@ -104,8 +177,8 @@ def test_the_engine_has_the_logits_of_the_rounded_model(name: str) -> None:
 def rounded(name: str) -> LoadedModel:
     """Return a model with weights of eight bits."""
     model = build(name)
-    int8.round_weights(model)
-    return replace(models.load(name, model), is_int8=True)
+    round_weights(model, INT8)
+    return replace(models.load(name, model), eight_bits=INT8)
 
 
 @pytest.mark.parametrize("name", ["wide_llama", "gemma2"])
@@ -148,7 +221,7 @@ def test_a_model_is_loaded_with_weights_of_eight_bits(gguf: Path) -> None:
     loaded = load(gguf, dtype="int8", device="cpu")
     assert (loaded.dtype_name, loaded.dtype) == ("int8", torch.float32)
     head = head_of(loaded)
-    assert torch.equal(head, int8.dequantise(*int8.quantise(head)))
+    assert torch.equal(head, dequantise(*INT8.quantise(head)))
     assert not torch.equal(head, head_of(load(gguf, device="cpu")))
 
 
@@ -159,13 +232,25 @@ def test_rows_of_new_tag_pieces_are_rounded_too(gguf: Path) -> None:
     head = head_of(grown)
     assert len(head) > rows
     assert grown.dtype_name == "int8"
-    assert torch.equal(head, int8.dequantise(*int8.quantise(head)))
+    assert torch.equal(head, dequantise(*INT8.quantise(head)))
 
 
 def test_a_gpu_does_not_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "usable_device", lambda name: torch.device("cuda"))
     with pytest.raises(UsageError, match="int8 weights are read by a CPU only"):
         load("builtin", dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("device", "capability"), [("cpu", None), ("cuda", (8, 0)), ("cuda", (7, 5))]
+)
+def test_float8_needs_a_gpu_that_has_such_numbers(
+    device: str, capability: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "usable_device", lambda name: torch.device(device))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: capability)
+    with pytest.raises(UsageError, match=r"compute capability 8\.9 or more, with Triton"):
+        load("builtin", dtype="float8")
 
 
 @pytest.mark.parametrize("dtype", ["int4", "torch.float32"])
