@@ -11,7 +11,7 @@ from torch import Tensor
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch.attention import LayerCall, additive, attend
 from pasta_lm.engines.torch.compiled import library
-from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads
+from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads, are_few
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.fast.joined import attend_joined, parts_of
 from pasta_lm.engines.torch.fast.rotary import sign_sin
@@ -72,6 +72,18 @@ class Drawn:
         run = CompiledAttention(first_row, num_queries, self.num_before, visible_QK)
         run(Heads.of(*tensors), None, *views, None, out)
         return out[first_row:].view(num_queries, num_heads, size).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_seen", "expected"),
+    [(32, 1000, True), (33, 1000, False), (64, 250, True), (64, 251, False), (257, 10, False)],
+)
+def test_many_queries_are_few_where_they_see_little(
+    num_queries: int, num_seen: int, expected: bool
+) -> None:
+    visible = torch.arange(1000).expand(num_queries, -1) < num_seen
+    assert are_few(num_queries, visible) is expected
+    assert are_few(num_queries, None) is (num_queries <= 32)
 
 
 SHAPES = [(9, 3, 64), (14, 2, 64), (4, 4, 32), (8, 1, 128), (1, 1, 96)]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 MAX_INT8 = 127
+MAX_FLOAT8_ROWS = 16  # that its kernel takes: the least side of a product in Triton
 MAX_FLOAT8 = 448.0  # the largest number of float8_e4m3fn
 _KEPT_BITS = ~0x7F  # of a scale: 17 significant bits, so that its product with 7 bits is exact
 

@@ -26,7 +26,7 @@ from pasta_lm.engines.torch.attention import (
 )
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
 from pasta_lm.engines.torch.compiled import attention as compiled
-from pasta_lm.engines.torch.compiled.attention import MAX_QUERIES, CompiledAttention, Heads
+from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.rotation import Rotation
 
@@ -57,8 +57,9 @@ class CachedPass:
         self._new = pool.layer_views(*places[0]) if len(places) == 1 else None
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, list[CompiledAttention]] = {}
-        self._has_few = max(self._sizes) <= MAX_QUERIES and not any(
-            part.rotation for part in batch.slices
+        self._has_few = all(
+            part.rotation is None and compiled.are_few(size, part.visible_QK)
+            for part, size in zip(batch.slices, self._sizes, strict=True)
         )
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:

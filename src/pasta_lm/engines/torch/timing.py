@@ -129,8 +129,7 @@ def read_bytes(loaded: LoadedModel) -> int:
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
     if loaded.eight_bits is not None:  # a byte of each weight; vectors as they are
-        matrices = sum(one.numel() for one in parts.values() if one.dim() > 1)
-        return matrices + sum(int(one.nbytes) for one in parts.values() if one.dim() == 1)
+        return sum(one.numel() if one.dim() > 1 else one.nbytes for one in parts.values())
     return sum(one.numel() * one.element_size() for one in parts.values())
 
 

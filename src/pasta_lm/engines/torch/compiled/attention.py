@@ -11,7 +11,8 @@ from torch import Tensor
 from pasta_lm.engines.torch.compiled import library
 from pasta_lm.engines.torch.compiled.library import STEP, TYPES, address
 
-MAX_QUERIES = 32  # above it torch's own attention is faster
+MAX_QUERIES = 32  # above it torch's own attention is faster, where queries see most entries
+MAX_SPARSE_QUERIES, SPARSE = 256, 0.25  # torch's computes what is not seen, too
 
 # Legend: N tokens of the pass, Q those of one request, K its entries, V entries that a query sees,
 # G key/value heads, H query heads, D head size, S slots of the pool, C columns of a joined tensor.
@@ -134,6 +135,15 @@ class CompiledAttention:
         layout.out = out.data_ptr()
         if self._run(self._reference):
             raise MemoryError("no memory for attention")
+
+
+def are_few(num_queries: int, visible_QK: Tensor | None) -> bool:
+    """Return whether compiled attention is the faster one for the queries of a request."""
+    if num_queries <= MAX_QUERIES:
+        return True
+    if num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
+        return False
+    return int(visible_QK.sum()) <= SPARSE * visible_QK.numel()
 
 
 def fits(q_HND: Tensor, v_GND: Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from pasta_lm.engines.torch.fast.kernels import MAX_FLOAT8_ROWS
+from pasta_lm.engines.torch.eight_bits import MAX_FLOAT8_ROWS
 from pasta_lm.engines.torch.paged.kernels import product
 
 _BLOCK_OUTPUTS = 16  # small: many instances for few outputs

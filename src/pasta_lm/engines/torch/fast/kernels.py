@@ -30,7 +30,7 @@ from torch import Tensor
 from pasta_lm.engines.torch.compiled import linear as compiled
 from pasta_lm.engines.torch.compiled.huge_pages import HugePages
 from pasta_lm.engines.torch.compiled.linear import MAX_ROWS, CompiledLinear
-from pasta_lm.engines.torch.eight_bits import FLOAT8, INT8, EightBits, dequantise
+from pasta_lm.engines.torch.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
 
 if TYPE_CHECKING:
     from pasta_lm.engines.torch.fast.float8 import Float8Linear
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
 MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
-MAX_FLOAT8_ROWS = 16  # what its kernel takes
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
 
 # Legend: R rows, I inputs, O outputs, F width of a feed-forward layer.
