@@ -24,6 +24,7 @@ DOORS = {
     "recipe.py": "pydantic",
     "engines/torch/": "torch transformers tokenizers safetensors",
     "engines/torch/paged/kernels.py": "triton",
+    "engines/torch/fast/float8_kernel.py": "triton",
     "engines/torch/pretrained.py": "gguf",
     "engines/vocabulary.py": "transformers tokenizers",
     "judging/local.py": "torch",

@@ -8,11 +8,10 @@ float32. Rows are padded to what a product in Triton takes at least, and do not 
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 
 from pasta_lm.engines.torch.eight_bits import MAX_FLOAT8_ROWS
-from pasta_lm.engines.torch.paged.kernels import product
+from pasta_lm.engines.torch.fast.float8_kernel import product
 
 _BLOCK_OUTPUTS = 16  # small: many instances for few outputs
 _BLOCK_INPUTS = 256
@@ -38,7 +37,7 @@ class Float8Linear:
         x = x.contiguous()
         residual = None if residual is None else residual.contiguous()
         out = torch.empty((1, num_rows, num_outputs), dtype=x.dtype, device=x.device)
-        product[(triton.cdiv(num_outputs, _BLOCK_OUTPUTS),)](
+        product[(-(-num_outputs // _BLOCK_OUTPUTS),)](
             x, self._codes, self._scales, self._scales if self._bias is None else self._bias,
             x if residual is None else residual, out, num_rows, num_inputs, num_outputs,
             HAS_BIAS=self._bias is not None, HAS_RESIDUAL=residual is not None,

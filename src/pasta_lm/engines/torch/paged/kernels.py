@@ -1,4 +1,4 @@
-"""Triton kernels: write new keys, attend with the table of cutoffs, combine; a float8 product.
+"""Triton kernels of a paged pass: write new keys, attend with the table of cutoffs, combine.
 
 One instance of ``attend`` reads one part of a request's keys for one key head, once for up to
 ``block_rows`` rows and all query heads that share it; ``combine`` joins the parts by their
@@ -15,7 +15,6 @@ import triton.language as tl
 
 # Legend: N rows, B blocks of rows, G key heads, H query heads, S slots of the pool, D head size,
 # P pages of a request at most, O owners at most, M queries of an instance (rows times heads).
-# In a product: R rows, I inputs, O outputs.
 
 _FREE = ["num_rows", "num_blocks", "num_splits", "num_slots", "table_stride", "cutoff_stride"]
 _FREE += ["scale", "softcap", "window"]
@@ -153,30 +152,3 @@ def combine(
     result = tl.sum(summed * share[:, None], 0) / tl.where(whole > 0, whole, 1.0)
     to = (row * NUM_HEADS + head) * VALUE_SIZE + e
     tl.store(out + to, result.to(out.dtype.element_ty), mask=e < VALUE_SIZE)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def product(
-    x, codes, scales, bias, residual, out, num_rows, num_inputs, num_outputs,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
-):  # fmt: skip
-    """Write [R, O] = x [R, I] times codes [O, I] transposed, scaled; one instance a block of O."""
-    o, r = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_R)
-    is_row, is_output = r < num_rows, o < num_outputs
-    total = tl.zeros((BLOCK_R, BLOCK_O), tl.float32)
-    for start in range(0, num_inputs, BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)
-        is_input = i < num_inputs
-        at_x, at_code = r[:, None] * num_inputs + i[None, :], i[:, None] + o[None, :] * num_inputs
-        values = tl.load(x + at_x, mask=is_row[:, None] & is_input[None, :], other=0.0)
-        code = tl.load(codes + at_code, mask=is_input[:, None] & is_output[None, :], other=0.0)
-        total += tl.dot(values, code.to(values.dtype), input_precision="ieee")
-    total *= tl.load(scales + o, mask=is_output, other=0.0)[None, :]
-    if HAS_BIAS:
-        total += tl.load(bias + o, mask=is_output, other=0.0).to(tl.float32)[None, :]
-    at, is_out = r[:, None] * num_outputs + o[None, :], is_row[:, None] & is_output[None, :]
-    result = total.to(out.dtype.element_ty)
-    if HAS_RESIDUAL:
-        result += tl.load(residual + at, mask=is_out, other=0.0)
-    tl.store(out + at, result, mask=is_out)
