@@ -28,17 +28,19 @@ typedef struct {
 
 /* a head of a row, rotated: x * cos + (x, its halves exchanged) * sin, rounded as torch does */
 static void turn(const Attention *a, const void *x, int64_t start, int64_t row, float *out) {
-  int64_t size = a->size, half = size / 2;
+  int64_t size = a->size, half = size / 2, place = row * size;
   int type = a->type;
-  for (int64_t i = 0; i < size; i++) out[i] = read(x, start + i, type);
-  if (!a->cos) return;
-  for (int64_t i = 0; i < half; i++) {
-    float first = out[i], second = out[i + half];
-    float cos_first = read(a->cos, row * size + i, type), sin_first = read(a->sin, row * size + i, type);
-    float cos_second = read(a->cos, row * size + half + i, type);
-    float sin_second = read(a->sin, row * size + half + i, type);
-    out[i] = rounded(rounded(first * cos_first, type) + second * sin_first, type);
-    out[i + half] = rounded(rounded(second * cos_second, type) + first * sin_second, type);
+  if (!a->cos) {
+    for (int64_t i = 0; i < size; i += LANES) store(out, i, load(x, start + i, type), FLOAT32);
+    return;
+  }
+  for (int64_t i = 0; i < half; i += LANES) { /* half is a multiple of LANES */
+    floats first = load(x, start + i, type), second = load(x, start + half + i, type);
+    floats cos_first = load(a->cos, place + i, type), sin_first = load(a->sin, place + i, type);
+    floats cos_second = load(a->cos, place + half + i, type);
+    floats sin_second = load(a->sin, place + half + i, type);
+    store(out, i, rounded_of(rounded_of(first * cos_first, type) + second * sin_first, type), FLOAT32);
+    store(out, half + i, rounded_of(rounded_of(second * cos_second, type) + first * sin_second, type), FLOAT32);
   }
 }
 
@@ -46,7 +48,7 @@ static void write_entry(const Attention *a, int64_t query, int64_t group, float 
   int64_t row = a->first_row + query, size = a->size;
   int64_t place = (group * a->num_pool_slots + a->first_slot + query) * size;
   turn(a, a->k, row * a->k_row + group * a->k_head, row, memory);
-  for (int64_t i = 0; i < size; i++) write(a->keys, place + i, memory[i], a->type);
+  for (int64_t i = 0; i < size; i += LANES) store(a->keys, place + i, load_f32(memory + i), a->type);
   size_t width = a->type == BFLOAT16 ? 2 : 4;
   memcpy((char *)a->values + place * width,
          (const char *)a->v + (row * a->v_row + group * a->v_head) * width, size * width);
@@ -54,24 +56,28 @@ static void write_entry(const Attention *a, int64_t query, int64_t group, float 
 
 /* Scores become weights: exp of their distance from the largest. Returns their sum. */
 static float weigh(float *scores, int64_t num, float scale) {
-  float highest = -INFINITY;
-  for (int64_t i = 0; i < num; i++) highest = scores[i] > highest ? scores[i] : highest;
   int64_t end = (num + LANES - 1) / LANES * LANES;
   for (int64_t i = num; i < end; i++) scores[i] = -INFINITY; /* weighs 1e-38 */
-  floats total = {0};
+  floats most = load_f32(scores), total = {0};
+  for (int64_t i = LANES; i < end; i += LANES) {
+    floats each = load_f32(scores + i);
+    most = selected(each > most, each, most);
+  }
+  float highest = most[0];
+  for (int i = 1; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
   for (int64_t i = 0; i < end; i += LANES) {
     floats weights = exp_of((load_f32(scores + i) - highest) * scale);
-    memcpy(scores + i, &weights, sizeof weights);
+    store(scores, i, weights, FLOAT32);
     total += weights;
   }
   return sum(total);
 }
 
-/* Sums of STEP columns of the values with the weights of 1, 2 or 4 heads, stride elements apart. */
+/* Sums of STEP columns of the values with the weights of 1 to 4 heads, stride elements apart. */
 #define SLOT(i) (slots ? slots[i] : (i))
 #define W_BEGIN(j) floats s##j = {0}, t##j = {0}; const float *w##j = weights + j * stride;
 #define W_ADD(j) s##j += u * w##j[i]; t##j += v * w##j[i];
-#define W_END(j) memcpy(out + j * size, &s##j, sizeof s##j); memcpy(out + j * size + LANES, &t##j, sizeof t##j);
+#define W_END(j) store(out, j * size, s##j, FLOAT32); store(out, j * size + LANES, t##j, FLOAT32);
 #define COLUMNS(HEADS, NAME, TYPE) \
   INLINE void columns_##NAME##_##HEADS(const TYPE *values, const int32_t *slots, int64_t num, int64_t size, \
                                        const float *weights, int64_t stride, float *out) { \
@@ -84,23 +90,29 @@ static float weigh(float *scores, int64_t num, float scale) {
     EACH_##HEADS(W_END) \
   }
 #define MIX(NAME, TYPE) \
-  COLUMNS(1, NAME, TYPE) COLUMNS(2, NAME, TYPE) COLUMNS(4, NAME, TYPE) \
+  COLUMNS(1, NAME, TYPE) COLUMNS(2, NAME, TYPE) COLUMNS(3, NAME, TYPE) COLUMNS(4, NAME, TYPE) \
   static void mix_##NAME(const TYPE *values, const int32_t *slots, int64_t num, int64_t size, \
                          const float *weights, int64_t stride, int64_t heads, float *out) { \
     for (int64_t d = 0; d < size; d += STEP) { \
       int64_t h = 0; \
       for (; h + 4 <= heads; h += 4) columns_##NAME##_4(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
-      for (; h + 2 <= heads; h += 2) columns_##NAME##_2(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
-      for (; h < heads; h++) columns_##NAME##_1(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+      if (heads - h == 3) columns_##NAME##_3(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+      else if (heads - h == 2) columns_##NAME##_2(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
+      else if (heads - h == 1) columns_##NAME##_1(values + d, slots, num, size, weights + h * stride, stride, out + h * size + d); \
     } \
   }
 MIX(f32, float)
 MIX(bf16, uint16_t)
 
+/* Scores of LINES slots at a time; a slot behind the last one is the last one again. */
 #define SCORES(NAME, TYPE, INPUT) \
   static void scores_##NAME(const TYPE *keys, const int32_t *slots, int64_t num, int64_t size, \
                             const INPUT *q, int64_t heads, float *scores, int64_t stride) { \
-    for (int64_t i = 0; i < num; i++) rows_##NAME(keys + SLOT(i) * size, q, heads, size, scores + i, stride); \
+    for (int64_t i = 0; i < num; i += LINES) { \
+      const TYPE *w[LINES]; \
+      for (int64_t l = 0; l < LINES; l++) w[l] = keys + SLOT(i + l < num ? i + l : num - 1) * size; \
+      tiles_##NAME(w, q, heads, size, scores + i, stride, NULL); \
+    } \
   }
 SCORES(f32, float, float)
 #if HAS_DOT
@@ -127,7 +139,7 @@ static int attend_one(const Attention *a, int64_t query, int64_t group) {
     const uint16_t *keys = (const uint16_t *)a->keys + place;
 #if HAS_DOT
     uint16_t *narrow = (uint16_t *)q; /* exact: every value is one of bfloat16 */
-    for (int64_t i = 0; i < heads * size; i++) narrow[i] = narrowed(q[i]);
+    for (int64_t i = 0; i < heads * size; i += LANES) store(narrow, i, load_f32(q + i), BFLOAT16);
     scores_dot(keys, slots, num, size, narrow, heads, scores, stride);
 #else
     scores_bf16(keys, slots, num, size, q, heads, scores, stride);
@@ -140,8 +152,8 @@ static int attend_one(const Attention *a, int64_t query, int64_t group) {
   else mix_bf16((const uint16_t *)a->values + place, slots, num, size, scores, stride, heads, out);
   int64_t first = (row * a->num_groups + group) * heads * size;
   for (int64_t h = 0; h < heads; h++)
-    for (int64_t i = 0; i < size; i++)
-      write(a->out, first + h * size + i, out[h * size + i] / sums[h], a->type);
+    for (int64_t i = 0; i < size; i += LANES)
+      store(a->out, first + h * size + i, load_f32(out + h * size + i) / sums[h], a->type);
   return 0;
 }
 
@@ -153,6 +165,6 @@ int attend(const Attention *a) {
   for (int64_t unit = 0; unit < units; unit++) write_entry(a, unit / groups, unit % groups, memory);
   int failed = 0;
 #pragma omp parallel for num_threads(a->num_threads) schedule(dynamic) reduction(| : failed) if (a->num_threads > 1)
-  for (int64_t unit = 0; unit < units; unit++) failed |= attend_one(a, unit / groups, unit % groups);
+  for (int64_t unit = 0; unit < units; unit++) failed |= attend_one(a, unit % a->num_queries, unit / a->num_queries);
   return failed;
 }

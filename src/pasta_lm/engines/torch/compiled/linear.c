@@ -12,6 +12,11 @@
 
 #include "vectors.h"
 
+#define BLOCK 64 /* outputs whose sums are in the first cache before they are rounded and written */
+/* Bytes from a load to its prefetch into L2, with one or two rows and with more. */
+#define AHEAD_FEW 6144
+#define AHEAD_MORE 8192
+
 enum { PLAIN = 0, RMS_NORM = 1, SILU_GATE = 2, GELU_GATE = 3 };
 
 typedef struct {
@@ -29,17 +34,18 @@ typedef struct {
 
 static void norm(const Linear *layer, const void *x, int64_t start, float *out) {
   int64_t size = layer->num_inputs;
+  int type = layer->type;
   floats squares = {0};
   for (int64_t i = 0; i < size; i += LANES) {
-    floats values = layer->type == BFLOAT16 ? load_bf16((const uint16_t *)x + start + i)
-                                            : load_f32((const float *)x + start + i);
-    memcpy(out + i, &values, sizeof values);
+    floats values = load(x, start + i, type);
+    store(out, i, values, FLOAT32);
     squares += values * values;
   }
   float scale = 1.0f / sqrtf(sum(squares) / (float)size + layer->eps);
-  for (int64_t i = 0; i < size; i++) {
-    float value = rounded(out[i] * scale, layer->type);
-    out[i] = layer->norm_weight ? rounded(value * layer->norm_weight[i], layer->type) : value;
+  for (int64_t i = 0; i < size; i += LANES) {
+    floats value = rounded_of(load_f32(out + i) * scale, type);
+    if (layer->norm_weight) value = rounded_of(value * load_f32(layer->norm_weight + i), type);
+    store(out, i, value, FLOAT32);
   }
 }
 
@@ -47,23 +53,61 @@ static void gate(const Linear *layer, const void *x, int64_t start, float *out) 
   int64_t size = layer->num_inputs;
   int type = layer->type;
   for (int64_t i = 0; i < size; i += LANES) {
-    float gates[LANES];
-    for (int j = 0; j < LANES; j++) gates[j] = read(x, start + i + j, type);
-    floats g;
-    memcpy(&g, gates, sizeof g);
+    floats g = load(x, start + i, type);
     /* gelu by tanh: g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 g^3)) */
     floats slope = layer->before == SILU_GATE ? g : 1.59576912f * (g + 0.044715f * g * g * g);
-    floats active = g / (1.0f + exp_of(-slope));
-    memcpy(gates, &active, sizeof g);
-    for (int j = 0; j < LANES; j++)
-      out[i + j] = rounded(rounded(gates[j], type) * read(x, start + size + i + j, type), type);
+    floats active = rounded_of(g / (1.0f + exp_of(-slope)), type);
+    store(out, i, rounded_of(active * load(x, start + size + i, type), type), FLOAT32);
   }
 }
 
 static void prepare(const Linear *layer, const void *x, int64_t start, float *out) {
+  int64_t size = layer->num_inputs;
   if (layer->before == RMS_NORM) norm(layer, x, start, out);
   else if (layer->before != PLAIN) gate(layer, x, start, out);
-  else for (int64_t i = 0; i < layer->num_inputs; i++) out[i] = read(x, start + i, layer->type);
+  else for (int64_t i = 0; i < size; i += LANES) store(out, i, load(x, start + i, layer->type), FLOAT32);
+}
+
+/* sums of all rows for LINES outputs from o on; a line behind the last one is the last one again */
+static void multiply(const Linear *layer, const void *rows, int64_t num_rows, int64_t o, float *sums,
+                     int64_t stride, int uses_dot) {
+  int64_t size = layer->num_inputs, last = layer->num_outputs - 1;
+  int64_t ahead = num_rows < 3 ? AHEAD_FEW : AHEAD_MORE;
+#define TILES_OF(NAME, TYPE, INPUT) \
+  do { \
+    const TYPE *line = (const TYPE *)layer->weight + o * size, *w[LINES]; \
+    for (int64_t l = 0; l < LINES; l++) w[l] = line + (o + l > last ? last - o : l) * size; \
+    tiles_##NAME(w, (const INPUT *)rows, num_rows, size, sums, stride, line + ahead / (int64_t)sizeof(TYPE)); \
+  } while (0)
+  if (layer->weight_type == INT8) TILES_OF(int8, int8_t, float);
+  else if (layer->weight_type == FLOAT32) TILES_OF(f32, float, float);
+#if HAS_DOT
+  else if (uses_dot) TILES_OF(dot, uint16_t, uint16_t);
+#endif
+  else TILES_OF(bf16, uint16_t, float);
+}
+
+/* What stands behind: outputs from o on, of sums [rows, BLOCK]. */
+static void finish(const Linear *layer, const float *sums, int64_t row, int64_t o, int64_t num,
+                   const void *residual, void *out) {
+  int type = layer->type;
+  int64_t first = row * layer->num_outputs + o, i = 0;
+  for (; i + LANES <= num; i += LANES) {
+    floats value = load_f32(sums + i);
+    if (layer->scales) value *= load_f32(layer->scales + o + i);
+    if (layer->bias) value += load_f32(layer->bias + o + i);
+    value = rounded_of(value, type);
+    if (residual) value += load(residual, first + i, type);
+    store(out, first + i, value, type);
+  }
+  for (; i < num; i++) {
+    float value = sums[i];
+    if (layer->scales) value *= layer->scales[o + i];
+    if (layer->bias) value += layer->bias[o + i];
+    value = rounded(value, type);
+    if (residual) value += read(residual, first + i, type);
+    write(out, first + i, value, type);
+  }
 }
 
 /* x: rows of activations, stride elements apart; residual [R, O] or null; out [R, O], both of the
@@ -72,35 +116,18 @@ int linear(const Linear *layer, const void *x, int64_t stride, const void *resid
            int64_t num_rows, int num_threads) {
   int64_t inputs = layer->num_inputs, outputs = layer->num_outputs;
   int type = layer->type, uses_dot = HAS_DOT && layer->weight_type == BFLOAT16 && type == BFLOAT16;
-  float *rows = scratch(num_rows * (inputs + outputs));
+  float *rows = scratch(num_rows * inputs);
   if (!rows) return 1;
-  float *sums = rows + num_rows * inputs;
   for (int64_t r = 0; r < num_rows; r++) prepare(layer, x, r * stride, rows + r * inputs);
-  uint16_t *narrow = (uint16_t *)rows; /* exact: every value is one of bfloat16 */
-  if (uses_dot)
-    for (int64_t i = 0; i < num_rows * inputs; i++) narrow[i] = narrowed(rows[i]);
+  if (uses_dot) /* in place, exact: every value is one of bfloat16 */
+    for (int64_t i = 0; i < num_rows * inputs; i += LANES) store(rows, i, load_f32(rows + i), BFLOAT16);
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (num_threads > 1)
-  for (int64_t o = 0; o < outputs; o++) {
-    const char *line = (const char *)layer->weight;
-    float *sum_of = sums + o;
-    if (layer->weight_type == INT8)
-      rows_int8((const int8_t *)line + o * inputs, rows, num_rows, inputs, sum_of, outputs);
-    else if (layer->weight_type == FLOAT32)
-      rows_f32((const float *)line + o * inputs, rows, num_rows, inputs, sum_of, outputs);
-#if HAS_DOT
-    else if (uses_dot)
-      rows_dot((const uint16_t *)line + o * inputs, narrow, num_rows, inputs, sum_of, outputs);
-#endif
-    else rows_bf16((const uint16_t *)line + o * inputs, rows, num_rows, inputs, sum_of, outputs);
+  for (int64_t start = 0; start < outputs; start += BLOCK) {
+    int64_t num = outputs - start < BLOCK ? outputs - start : BLOCK;
+    float sums[num_rows * BLOCK];
+    for (int64_t i = 0; i < num; i += LINES)
+      multiply(layer, rows, num_rows, start + i, sums + i, BLOCK, uses_dot);
+    for (int64_t r = 0; r < num_rows; r++) finish(layer, sums + r * BLOCK, r, start, num, residual, out);
   }
-  for (int64_t r = 0; r < num_rows; r++)
-    for (int64_t o = 0; o < outputs; o++) {
-      float value = sums[r * outputs + o];
-      if (layer->scales) value *= layer->scales[o];
-      if (layer->bias) value += layer->bias[o];
-      value = rounded(value, type);
-      if (residual) value += read(residual, r * outputs + o, type);
-      write(out, r * outputs + o, value, type);
-    }
   return 0;
 }

@@ -44,6 +44,12 @@ INLINE float rounded(float value, int type) {
   return type == BFLOAT16 ? widened(narrowed(value)) : value;
 }
 
+INLINE halves narrowed_of(floats values) { /* as narrowed */
+  bits words = (bits)values, up = (words + 0x7fff + ((words >> 16) & 1)) >> 16;
+  bits is_nan = (bits)((words & 0x7fffffff) > 0x7f800000);
+  return __builtin_convertvector((is_nan & 0x7fc0) | (~is_nan & up), halves);
+}
+
 INLINE float read(const void *values, int64_t index, int type) {
   if (type == BFLOAT16) return widened(((const uint16_t *)values)[index]);
   return ((const float *)values)[index];
@@ -81,6 +87,21 @@ INLINE float sum(floats v) {
 }
 #endif
 
+INLINE floats rounded_of(floats values, int type) {
+  if (type != BFLOAT16) return values;
+  return (floats)(__builtin_convertvector(narrowed_of(values), bits) << 16);
+}
+
+INLINE floats load(const void *values, int64_t index, int type) {
+  return type == BFLOAT16 ? load_bf16((const uint16_t *)values + index)
+                          : load_f32((const float *)values + index);
+}
+
+INLINE void store(void *values, int64_t index, floats v, int type) {
+  if (type == BFLOAT16) *(halves *)((uint16_t *)values + index) = narrowed_of(v);
+  else *(loose_floats *)((float *)values + index) = v;
+}
+
 INLINE floats selected(ints mask, floats first, floats second) {
   return (floats)((mask & (ints)first) | (~mask & (ints)second));
 }
@@ -103,81 +124,113 @@ INLINE floats exp_of(floats x) {
   return p * (floats)((n + 127) << 23);
 }
 
-/* Sums of products of one line w [I] with 1, 2, 3, 4 or 8 rows x [rows, I]; a sum goes to out[row *
-   stride]. All rows are summed in the same order. Sums have names, because compilers keep arrays of
-   them in memory. */
+/* Four sums of vectors, in order. A vector is summed in the same order by all of these. */
+#ifdef HAS_AVX512
+INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
+  __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
+  __m512 pq = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
+  __m512 rs = _mm512_add_ps(_mm512_unpacklo_ps(r, s), _mm512_unpackhi_ps(r, s));
+  __m512 even = _mm512_shuffle_ps(pq, rs, 0x44), odd = _mm512_shuffle_ps(pq, rs, 0xee);
+  __m512 all = _mm512_add_ps(even, odd); /* in each quarter the sums of its lanes of a, b, c, d */
+  __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+#else
+INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
+  out[0] = sum(a), out[1] = sum(b), out[2] = sum(c), out[3] = sum(d);
+}
+#endif
 
+/* A tile: sums of products of LINES lines w [I] with 1 to TILE_ROWS rows x [rows, I]. The sums of a
+   row go to out[row * stride] and behind it. Each sum adds in the same order whatever the tile, so
+   a row's result does not depend on the others. Weights that are next in memory are prefetched from
+   next on, at the speed at which lines are read; null: none. Sums have names, because compilers
+   keep arrays of them in memory. */
+
+#define LINES 4
+#ifdef HAS_AVX512
+#define TILE_ROWS 4 /* 16 sums, 4 lines and a row fit the 32 registers */
+#else
+#define TILE_ROWS 1
+#endif
 #define EACH_1(DO) DO(0)
 #define EACH_2(DO) DO(0) DO(1)
 #define EACH_3(DO) EACH_2(DO) DO(2)
 #define EACH_4(DO) EACH_3(DO) DO(3)
-#define EACH_8(DO) EACH_4(DO) DO(4) DO(5) DO(6) DO(7)
-/* Bytes from a load to its prefetch into L2, by rows: best of 0.5 to 10 KiB (docs/performance.md). */
-#define AHEAD_1 2048
-#define AHEAD_2 2048
-#define AHEAD_3 8192
-#define AHEAD_4 8192
-#define AHEAD_8 8192
-#define PREFETCH(ROWS, p) __builtin_prefetch((const char *)(p) + AHEAD_##ROWS, 0, 2)
+#define PREFETCH \
+  for (int64_t ahead = 0; ahead < share; ahead++) \
+    __builtin_prefetch((const char *)next + LINES * i * (int64_t)sizeof *next + 64 * ahead, 0, 3);
 
-#define BEGIN(j) floats a##j = {0}, b##j = {0}; const float *x##j = x + j * size;
-#define ADD(j) a##j += u * load_f32(x##j + i); b##j += v * load_f32(x##j + i + LANES);
-#define END(j) out[j * stride] = sum(a##j + b##j);
-#define LINE(ROWS, NAME, TYPE) \
-  INLINE void line_##NAME##_##ROWS(const TYPE *w, const float *x, int64_t size, float *out, int64_t stride) { \
+#ifdef HAS_AVX512
+#define KEEP(y) __asm__("" : "+v"(y)) /* in a register: GCC would load it once for each line */
+#else
+#define KEEP(y)
+#endif
+#define BEGIN(r) floats a##r = {0}, b##r = {0}, c##r = {0}, d##r = {0};
+#define END(r) store_sums(a##r, b##r, c##r, d##r, out + r * stride);
+#define ADD(r) { floats y = load_f32(x + r * size + i); KEEP(y); a##r += p * y; b##r += q * y; c##r += s * y; d##r += t * y; }
+#define TILE(ROWS, NAME, TYPE) \
+  INLINE void tile_##NAME##_##ROWS(const TYPE *const *w, const float *x, int64_t size, float *out, \
+                                   int64_t stride, const TYPE *next, int share) { \
     EACH_##ROWS(BEGIN) \
-    for (int64_t i = 0; i < size; i += STEP) { \
-      PREFETCH(ROWS, w + i); \
-      if (sizeof(TYPE) == 4) PREFETCH(ROWS, w + i + LANES); \
-      floats u = load_##NAME(w + i), v = load_##NAME(w + i + LANES); \
+    for (int64_t i = 0; i < size; i += LANES) { \
+      PREFETCH \
+      floats p = load_##NAME(w[0] + i), q = load_##NAME(w[1] + i); \
+      floats s = load_##NAME(w[2] + i), t = load_##NAME(w[3] + i); \
+      KEEP(p); KEEP(q); KEEP(s); KEEP(t); \
       EACH_##ROWS(ADD) \
     } \
     EACH_##ROWS(END) \
   }
 
-#define LINES(NAME, TYPE, INPUT) \
-  LINE(1, NAME, TYPE) LINE(2, NAME, TYPE) LINE(3, NAME, TYPE) LINE(4, NAME, TYPE) LINE(8, NAME, TYPE) \
-  INLINE void rows_##NAME(const TYPE *w, const INPUT *x, int64_t rows, int64_t size, float *out, int64_t stride) { \
-    int64_t r = 0; \
-    for (; r + 8 <= rows; r += 8) line_##NAME##_8(w, x + r * size, size, out + r * stride, stride); \
-    for (; r + 4 <= rows; r += 4) line_##NAME##_4(w, x + r * size, size, out + r * stride, stride); \
-    for (; r + 3 <= rows; r += 3) line_##NAME##_3(w, x + r * size, size, out + r * stride, stride); \
-    for (; r + 2 <= rows; r += 2) line_##NAME##_2(w, x + r * size, size, out + r * stride, stride); \
-    for (; r < rows; r++) line_##NAME##_1(w, x + r * size, size, out + r * stride, stride); \
+/* of up to TILE_ROWS rows */
+#define TILES(NAME, TYPE, INPUT, STEP_BYTES) \
+  TILE(1, NAME, TYPE) TILE(2, NAME, TYPE) TILE(3, NAME, TYPE) TILE(4, NAME, TYPE) \
+  INLINE void tile_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
+                          int64_t stride, const TYPE *next, int share) { \
+    if (rows == 1) tile_##NAME##_1(w, x, size, out, stride, next, share); \
+    else if (rows == 2) tile_##NAME##_2(w, x, size, out, stride, next, share); \
+    else if (rows == 3) tile_##NAME##_3(w, x, size, out, stride, next, share); \
+    else tile_##NAME##_4(w, x, size, out, stride, next, share); \
+  } \
+  INLINE void share_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
+                           int64_t stride, const TYPE *next, int share) { \
+    for (int64_t r = 0; r < rows; r += TILE_ROWS, next += share * 64 / (int64_t)sizeof(TYPE)) \
+      tile_##NAME(w, x + r * size, rows - r < TILE_ROWS ? rows - r : TILE_ROWS, size, out + r * stride, stride, next, share); \
+  } \
+  INLINE void tiles_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
+                           int64_t stride, const TYPE *next) { \
+    enum { ALL = LINES * STEP_BYTES / 64 }; \
+    if (!next) share_##NAME(w, x, rows, size, out, stride, w[0], 0); \
+    else if (rows <= TILE_ROWS) tile_##NAME(w, x, rows, size, out, stride, next, ALL); \
+    else if (rows <= 3 * TILE_ROWS) share_##NAME(w, x, rows, size, out, stride, next, (ALL + 1) / 2); \
+    else share_##NAME(w, x, rows, size, out, stride, next, (ALL + 3) / 4); \
   }
 
-LINES(f32, float, float)
-LINES(bf16, uint16_t, float)
-LINES(int8, int8_t, float)
+TILES(f32, float, float, 64)
+TILES(bf16, uint16_t, float, 32)
+TILES(int8, int8_t, float, 16)
 
 #if defined(HAS_AVX512) && defined(__AVX512BF16__)
 #define HAS_DOT 1 /* pairs of bfloat16 are multiplied and added in float32 by one instruction */
-#undef BEGIN
 #undef ADD
-#undef END
-#undef LINE
-#define BEGIN(j) __m512 a##j = _mm512_setzero_ps(), b##j = a##j; const uint16_t *x##j = x + j * size;
+#undef TILE
 #define PAIRS(p) ((__m512bh)_mm512_loadu_si512(p))
-#define ADD(j) a##j = _mm512_dpbf16_ps(a##j, u, PAIRS(x##j + i)); b##j = _mm512_dpbf16_ps(b##j, v, PAIRS(x##j + i + STEP));
-#define REST(j) a##j = _mm512_dpbf16_ps(a##j, u, PAIRS(x##j + i));
-#define END(j) out[j * stride] = _mm512_reduce_add_ps(_mm512_add_ps(a##j, b##j));
-#define LINE(ROWS, NAME, TYPE) \
-  INLINE void line_##NAME##_##ROWS(const TYPE *w, const uint16_t *x, int64_t size, float *out, int64_t stride) { \
+#define DOT(sum, line) sum = (floats)_mm512_dpbf16_ps((__m512)sum, line, y)
+#define ADD(r) { __m512bh y = PAIRS(x + r * size + i); KEEP(y); DOT(a##r, p); DOT(b##r, q); DOT(c##r, s); DOT(d##r, t); }
+#define TILE(ROWS, NAME, TYPE) \
+  INLINE void tile_##NAME##_##ROWS(const TYPE *const *w, const TYPE *x, int64_t size, float *out, \
+                                   int64_t stride, const TYPE *next, int share) { \
     EACH_##ROWS(BEGIN) \
-    int64_t i = 0; \
-    for (; i + 2 * STEP <= size; i += 2 * STEP) { \
-      PREFETCH(ROWS, w + i); \
-      PREFETCH(ROWS, w + i + STEP); \
-      __m512bh u = PAIRS(w + i), v = PAIRS(w + i + STEP); \
+    for (int64_t i = 0; i < size; i += STEP) { \
+      PREFETCH \
+      __m512bh p = PAIRS(w[0] + i), q = PAIRS(w[1] + i), s = PAIRS(w[2] + i), t = PAIRS(w[3] + i); \
+      KEEP(p); KEEP(q); KEEP(s); KEEP(t); \
       EACH_##ROWS(ADD) \
-    } \
-    if (i < size) { \
-      __m512bh u = PAIRS(w + i); \
-      EACH_##ROWS(REST) \
     } \
     EACH_##ROWS(END) \
   }
-LINES(dot, uint16_t, uint16_t)
+TILES(dot, uint16_t, uint16_t, 64)
 #else
 #define HAS_DOT 0
 #endif

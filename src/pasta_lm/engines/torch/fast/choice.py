@@ -21,7 +21,7 @@ from pasta_lm.engines.torch.compiled.linear import MAX_ROWS
 from pasta_lm.engines.torch.fast.kernels import Gate, Linear
 
 FILE = "compiled-choice.json"  # in the cache folder
-CANDIDATES = (2 * MAX_ROWS, MAX_ROWS, 6, 4, 2, 1)
+CANDIDATES = (64, 32, 16, 12, 8, 6, 4, 2, 1)
 MIN_WEIGHTS = 20_000_000  # fewer stay in the processor's caches: measuring would mislead
 MAX_WEIGHTS = 60_000_000  # of more, some layers are measured
 NUM_ROUNDS = 3
