@@ -1,7 +1,7 @@
 /* Numbers, vectors and sums of products, for the functions that Python calls.
 
-   Vectors are those of GCC and Clang, so that any processor will do; AVX-512 has instructions of
-   its own. */
+   Vectors are those of GCC and Clang, so that any processor will do. They are as wide as its
+   registers: wider ones are kept in memory. AVX-512 and AVX2 have instructions of their own. */
 
 #pragma once
 #include <math.h>
@@ -11,11 +11,22 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #include <immintrin.h>
 #define HAS_AVX512 1
+#define LANES 16 /* floats of a vector */
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define HAS_AVX2 1
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#if HAS_AVX512 && defined(__AVX512BF16__)
+#define HAS_DOT 1 /* pairs of bfloat16 are multiplied and added in float32 by one instruction */
+#else
+#define HAS_DOT 0
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define LANES 16 /* floats of a vector; compilers split it where registers are smaller */
-#define STEP (2 * LANES) /* weights of one turn of a loop: I is a multiple of it */
+#define STEP (2 * LANES) /* sizes that are summed over are multiples of it */
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float loose_floats __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -62,7 +73,7 @@ INLINE void write(void *values, int64_t index, float value, int type) {
 
 INLINE floats load_f32(const float *p) { return *(const loose_floats *)p; }
 
-#ifdef HAS_AVX512
+#if HAS_AVX512
 INLINE floats load_bf16(const uint16_t *p) {
   __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
   return (floats)_mm512_slli_epi32(words, 16);
@@ -70,7 +81,13 @@ INLINE floats load_bf16(const uint16_t *p) {
 INLINE floats load_int8(const int8_t *p) {
   return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
-INLINE float sum(floats v) { return _mm512_reduce_add_ps((__m512)v); }
+#elif HAS_AVX2
+INLINE floats load_bf16(const uint16_t *p) {
+  return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+}
+INLINE floats load_int8(const int8_t *p) {
+  return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 #else
 INLINE floats load_bf16(const uint16_t *p) {
   return (floats)(__builtin_convertvector(*(const halves *)p, bits) << 16);
@@ -78,14 +95,13 @@ INLINE floats load_bf16(const uint16_t *p) {
 INLINE floats load_int8(const int8_t *p) {
   return __builtin_convertvector(*(const bytes *)p, floats);
 }
-INLINE float sum(floats v) {
-  float parts[LANES];
-  memcpy(parts, &v, sizeof v);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) parts[i] += parts[i + width];
-  return parts[0];
-}
 #endif
+
+INLINE float sum(floats v) {
+  float total = 0;
+  for (int i = 0; i < LANES; i++) total += v[i];
+  return total;
+}
 
 INLINE floats rounded_of(floats values, int type) {
   if (type != BFLOAT16) return values;
@@ -124,8 +140,8 @@ INLINE floats exp_of(floats x) {
   return p * (floats)((n + 127) << 23);
 }
 
-/* Four sums of vectors, in order. A vector is summed in the same order by all of these. */
-#ifdef HAS_AVX512
+/* The sums of four vectors, one behind the other. */
+#if HAS_AVX512
 INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
   __m512 p = (__m512)a, q = (__m512)b, r = (__m512)c, s = (__m512)d;
   __m512 pq = _mm512_add_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
@@ -134,6 +150,12 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
   __m512 all = _mm512_add_ps(even, odd); /* in each quarter the sums of its lanes of a, b, c, d */
   __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+#elif HAS_AVX2
+INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
+  __m256 pq = _mm256_hadd_ps((__m256)a, (__m256)b), rs = _mm256_hadd_ps((__m256)c, (__m256)d);
+  __m256 all = _mm256_hadd_ps(pq, rs); /* in each half the sums of its lanes of a, b, c, d */
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 }
 #else
 INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
@@ -148,10 +170,10 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
    keep arrays of them in memory. */
 
 #define LINES 4
-#ifdef HAS_AVX512
-#define TILE_ROWS 4 /* 16 sums, 4 lines and a row fit the 32 registers */
+#if HAS_AVX512 || defined(__aarch64__)
+#define TILE_ROWS 4 /* 16 sums, 4 lines and a row fit 32 registers */
 #else
-#define TILE_ROWS 1
+#define TILE_ROWS 2 /* 8 sums, 4 lines and a row fit 16 */
 #endif
 #define EACH_1(DO) DO(0)
 #define EACH_2(DO) DO(0) DO(1)
@@ -161,8 +183,11 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
   for (int64_t ahead = 0; ahead < share; ahead++) \
     __builtin_prefetch((const char *)next + LINES * i * (int64_t)sizeof *next + 64 * ahead, 0, 3);
 
-#ifdef HAS_AVX512
-#define KEEP(y) __asm__("" : "+v"(y)) /* in a register: GCC would load it once for each line */
+/* in a register: GCC would load it once for each product */
+#if HAS_AVX512
+#define KEEP(y) __asm__("" : "+v"(y))
+#elif HAS_AVX2
+#define KEEP(y) __asm__("" : "+x"(y))
 #else
 #define KEEP(y)
 #endif
@@ -184,7 +209,7 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
   }
 
 /* of up to TILE_ROWS rows */
-#define TILES(NAME, TYPE, INPUT, STEP_BYTES) \
+#define TILES(NAME, TYPE, INPUT) \
   TILE(1, NAME, TYPE) TILE(2, NAME, TYPE) TILE(3, NAME, TYPE) TILE(4, NAME, TYPE) \
   INLINE void tile_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
                           int64_t stride, const TYPE *next, int share) { \
@@ -200,19 +225,18 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
   } \
   INLINE void tiles_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
                            int64_t stride, const TYPE *next) { \
-    enum { ALL = LINES * STEP_BYTES / 64 }; \
+    enum { BYTES = LINES * (sizeof(INPUT) == 2 ? 64 : LANES * sizeof(TYPE)), ALL = (BYTES + 63) / 64 }; \
     if (!next) share_##NAME(w, x, rows, size, out, stride, w[0], 0); \
     else if (rows <= TILE_ROWS) tile_##NAME(w, x, rows, size, out, stride, next, ALL); \
     else if (rows <= 3 * TILE_ROWS) share_##NAME(w, x, rows, size, out, stride, next, (ALL + 1) / 2); \
     else share_##NAME(w, x, rows, size, out, stride, next, (ALL + 3) / 4); \
   }
 
-TILES(f32, float, float, 64)
-TILES(bf16, uint16_t, float, 32)
-TILES(int8, int8_t, float, 16)
+TILES(f32, float, float)
+TILES(bf16, uint16_t, float)
+TILES(int8, int8_t, float)
 
-#if defined(HAS_AVX512) && defined(__AVX512BF16__)
-#define HAS_DOT 1 /* pairs of bfloat16 are multiplied and added in float32 by one instruction */
+#if HAS_DOT
 #undef ADD
 #undef TILE
 #define PAIRS(p) ((__m512bh)_mm512_loadu_si512(p))
@@ -230,9 +254,7 @@ TILES(int8, int8_t, float, 16)
     } \
     EACH_##ROWS(END) \
   }
-TILES(dot, uint16_t, uint16_t, 64)
-#else
-#define HAS_DOT 0
+TILES(dot, uint16_t, uint16_t)
 #endif
 
 static float *scratch(int64_t size) { /* of this thread; null if there is no memory */
