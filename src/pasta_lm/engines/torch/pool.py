@@ -124,7 +124,8 @@ class Pool:
 
     def can_grow(self, run: Run, num_slots: int) -> bool:
         """Return whether a run can grow to this many tokens."""
-        return self.pages_for(num_slots) - run.num_pages <= self.num_free_pages
+        num_more = self.pages_for(num_slots) - run.num_pages
+        return num_more <= 0 or num_more <= self.num_free_pages  # free pages are counted
 
     def grow(self, run: Run, num_slots: int) -> None:
         """Let a run hold this many tokens; it may move. Requires ``can_grow``."""

@@ -107,22 +107,28 @@ class PagedBatch:
         return batch
 
     def fill(self, requests: Sequence[RequestRows]) -> None:
-        """Describe other rows in the same arrays; without requests all rows are padding."""
-        for array in (self.rows, self.blocks, self.table, self.cutoffs):
-            array.zero_()
-        self.rows[RowIndex.SLOT : RowIndex.PLACE + 1] = NO_SLOT
+        """Describe other rows in the same arrays; without requests all rows are padding.
+
+        The arrays are in the memory of the host. They are written as NumPy arrays: lists of
+        numbers cost a third of the time that they cost as tensors.
+        """
+        arrays = (self.rows, self.blocks, self.table, self.cutoffs)
+        rows, blocks, table, cutoffs = (array.numpy() for array in arrays)
+        for array in (rows, blocks, table, cutoffs):
+            array.fill(0)
+        rows[RowIndex.SLOT : RowIndex.PLACE + 1] = NO_SLOT
         fed = [entry for one in requests for entry in one.fed]
         if not fed:
             return
         slots = [one.first_slot + i for one in requests for i in range(len(one.fed))]
         places = [place for one in requests for place in self._places(one)]
         lines = ([e.token for e in fed], [e.position for e in fed], slots, places)
-        self.rows[:, : len(fed)] = _int32([*lines, [e.owner for e in fed]])
-        blocks = _blocks(requests, self.bucket.block_rows)
-        self.blocks[:, : len(blocks)] = _int32(blocks).t()
+        rows[:, : len(fed)] = [*lines, [e.owner for e in fed]]
+        described = _blocks(requests, self.bucket.block_rows)
+        blocks.T[: len(described)] = described
         for index, one in enumerate(requests):
-            self.table[index, : len(one.pages)] = _int32(list(one.pages))
-        self.cutoffs[: len(fed)] = _int32(_cutoffs(fed, self.bucket.num_owners))
+            table[index, : len(one.pages)] = one.pages
+        cutoffs[: len(fed)] = _cutoffs(fed, self.bucket.num_owners)
 
     def _places(self, one: RequestRows) -> list[int]:
         """Return where the new entries of a request stand in the pool."""
@@ -156,7 +162,3 @@ def _cutoffs(fed: Sequence[Entry], num_owners: int) -> list[list[int]]:
                 line[owner] = min(cutoff, LATEST)
         lines.append(line)
     return lines
-
-
-def _int32(numbers: Sequence[object]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32)
