@@ -1,15 +1,16 @@
 """Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
 
 Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
-slow and obvious; ``attend_split`` launches Triton kernels. Soft caps, windows of positions, sinks
-and groups of query heads are part of both, so a pass never needs another kernel for a layer.
+slow and obvious; ``attend_split`` launches Triton kernels. ``flex.py`` has a third. Soft caps,
+windows of positions, sinks and groups of query heads are part of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +56,10 @@ class LayerMemory(NamedTuple):
     values_GSV: Tensor
     entries: Tensor
     """int32 [2, S]: the owner and the position of the entry in each slot."""
+
+
+Attention = Literal["gathered", "triton", "flex"]
+Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
 
 
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
