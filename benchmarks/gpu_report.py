@@ -141,6 +141,17 @@ def _small(section: Mapping[str, Any]) -> str:
     )
 
 
+def _alternatives(section: Mapping[str, Any]) -> str:
+    names, rows = ("triton", "flex", "gathered"), []
+    for one in section.get("cases", []):
+        num_rows, _, num_requests, *_ = one["bucket"]
+        found = [one.get(name) for name in names]
+        cells = (number(x["us"], 0) if isinstance(x, dict) else x or "-" for x in found)
+        rows.append((f"{num_rows} rows, {num_requests} requests, {one['heads']} heads", *cells))
+    head = ("", *names)
+    return f"Attention of one layer, microseconds:\n\n{table(head, rows)}" if rows else ""
+
+
 WRITERS = {
     "exactness": _exactness,
     "steps": _steps,
@@ -148,6 +159,7 @@ WRITERS = {
     "host": _host,
     "load": _load,
     "small": _small,
+    "alternatives": _alternatives,
 }
 
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from pasta_lm.engines.torch.attention import LayerCall
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel, load
 from pasta_lm.engines.torch.paged.attention import (
+    Attend,
     LayerMemory,
     Tuning,
     attend_gathered,
@@ -30,6 +31,7 @@ from pasta_lm.engines.torch.paged.attention import (
 )
 from pasta_lm.engines.torch.paged.batch import PagedBatch, RequestRows
 from pasta_lm.engines.torch.paged.buckets import bucket_of, power_of_two
+from pasta_lm.engines.torch.paged.flex import PassMask, attend_flex
 from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.evaluate.engine_load import LoadBenchmark, measure_load
 from pasta_lm.interpreter.entries import Entries
@@ -307,6 +309,31 @@ def attention(at: Conditions) -> None:
                 )
             except Exception as exc:  # too much shared memory, say
                 entry[name] = f"{type(exc).__name__}"
+        found.append(entry)
+        at.note(cases=found)
+
+
+def alternatives(at: Conditions) -> None:
+    """FlexAttention and gathered keys beside the kernel: errors, and times without tuning."""
+    found = list[Any]()
+    for case in _cases(at):
+        *_, memory, batch = case
+        expected = attend_gathered(*case)
+        flex = partial(attend_flex, mask=PassMask.of(batch, memory.entries))
+        ways: dict[str, Attend] = {"gathered": attend_gathered, "flex": flex}
+        if at.device.startswith("cuda"):
+            ways["triton"] = attend_split
+        entry: dict[str, Any] = {"bucket": list(batch.bucket), "heads": len(expected)}
+        for name, attend in ways.items():
+            if not at.has_time(10):  # FlexAttention is compiled for each case
+                return
+            try:
+                difference = (attend(*case) - expected).float().abs().max()
+                spent = seconds(partial(attend, *case), at.device, least=0.02)
+                error = float(difference / expected.float().abs().max())
+                entry[name] = {"us": 1e6 * spent, "relative_error": error}
+            except Exception as exc:  # the others are worth knowing all the same
+                entry[name] = f"{type(exc).__name__}: {exc}"[:300]
         found.append(entry)
         at.note(cases=found)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from torch.nn.attention import flex_attention
 
 from benchmarks import gpu, gpu_report
 from benchmarks.gpu import CUT, DONE, FAILED, OWN_ANSWERS, ROOT, SECTIONS, Results, run
@@ -37,6 +38,10 @@ def test_every_section_is_done_and_has_figures(results: Results) -> None:
     assert all(one["device_ms"] > 0 for one in read["host"]["steps"])
     assert [one["requests"] for one in read["load"]["loads"]] == [1, 2]
     assert read["attention"]["cases"]
+    (case,) = read["alternatives"]["cases"]
+    for name in ("flex", "gathered") if hasattr(flex_attention, "AuxRequest") else ("gathered",):
+        assert case[name]["us"] > 0
+        assert case[name]["relative_error"] <= 1e-5
 
 
 def test_the_report_has_every_table_and_fills_the_marked_block(
@@ -45,6 +50,7 @@ def test_the_report_has_every_table_and_fills_the_marked_block(
     block = gpu_report.text(results.sections)
     for words in ("masked pass", "sequential", "paper, Pasta-BoN", "perfect overlap", "Under load"):
         assert words in block
+    assert "| 1 rows, 1 requests, 16 heads | - |" in block  # no Triton on a CPU
     document = f"before\n{gpu_report.BEGIN}\nold\n{gpu_report.END}\nafter\n"
     filled = gpu_report.fill(document, block)
     assert "old" not in filled

@@ -29,6 +29,7 @@ from pasta_lm.engines.torch.active_request import (
 from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.forking import StepCosts, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
+from pasta_lm.engines.torch.paged.attention import Attention
 from pasta_lm.engines.torch.paged.decoder import PagedDecoder, Part, paged_decoder
 from pasta_lm.engines.torch.planning import PassPlan, Planner
 from pasta_lm.engines.torch.pool import Pool
@@ -61,7 +62,7 @@ class TorchEngine:
         shares_prefixes: bool = False,
         captures: bool = True,
         costs: StepCosts | None = None,
-        paged: bool | None = None,
+        paged: Attention | bool | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
         """Allocate the cache of a loaded model.
@@ -80,7 +81,7 @@ class TorchEngine:
             costs: What passes cost, for requests that fork when it pays; None: measured for the
                 first of them, once for each model and machine.
             paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
-                None: on a GPU, if Triton is installed.
+                None: on a GPU, if Triton is installed. A name also chooses the attention.
             on_logits: For tests and analysis.
         """
         self.loaded = loaded

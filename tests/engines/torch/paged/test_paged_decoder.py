@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import flex_attention
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
@@ -20,6 +21,7 @@ from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.paged import decoder
 from pasta_lm.engines.torch.paged.batch import RequestSize
 from pasta_lm.engines.torch.paged.buckets import bucket_of, num_splits
+from pasta_lm.engines.torch.paged.flex import flex
 from pasta_lm.engines.torch.paged.graphs import CudaGraphs, Outputs
 from pasta_lm.engines.torch.paged.sampling import (
     NUM_LINES,
@@ -29,9 +31,11 @@ from pasta_lm.engines.torch.paged.sampling import (
     settings_of,
 )
 from pasta_lm.engines.torch.sampling import Choice, TokenMasks, choose
+from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
 from tests.models import ARCHITECTURES, CONTEXT, loaded
 from tests.programs import random_program, words_of
+from tests.triton_kernels import needs_flex
 from tests.witness import TOLERANCE, Witness
 
 STRATEGIES = list(PositionStrategy)
@@ -71,6 +75,24 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(name: str, devic
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
     buckets = witness.engine.paged.buckets  # type: ignore[union-attr]
     assert any(bucket.num_rows > 1 for bucket in buckets)
+
+
+@needs_flex
+@devices
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_programs_meet_the_same_logits_by_flex_attention(name: str, device: str) -> None:
+    model = loaded(name, device)
+    requests = requests_of(name, device, 2, f"flex {name}")
+    witness = Witness(model, paged="flex", pool_tokens=1024, max_batch_tokens=24)
+    seen = witness.run(requests)
+    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
+
+
+def test_an_old_torch_is_told_what_flex_attention_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(flex_attention, "AuxRequest", raising=False)
+    flex.cache_clear()
+    with pytest.raises(UsageError, match=r"needs torch 2\.9"):
+        TorchEngine(loaded("llama"), pool_tokens=64, paged="flex")
 
 
 @devices

@@ -1,20 +1,21 @@
 """Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
 
 Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
-slow and obvious; ``attend_split`` launches Triton kernels. Soft caps, windows of positions, sinks
-and groups of query heads are part of both, so a pass never needs another kernel for a layer.
+slow and obvious; ``attend_split`` launches Triton kernels. ``flex.py`` has a third. Soft caps,
+windows of positions, sinks and groups of query heads are part of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.torch.attention import LayerCall, additive, attend
+from pasta_lm.engines.torch.attention import LayerCall, additive, attend, in_window, visible
 from pasta_lm.engines.torch.paged.batch import PagedBatch, RowIndex
 from pasta_lm.engines.torch.paged.buckets import num_splits, power_of_two
 
@@ -57,6 +58,10 @@ class LayerMemory(NamedTuple):
     """int32 [2, S]: the owner and the position of the entry in each slot."""
 
 
+Attention = Literal["gathered", "triton", "flex"]
+Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
+
+
 def place_entries(batch: PagedBatch, entries: Tensor) -> None:
     """Write owners and positions of the pass into their slots of the pool."""
     places = batch.rows[RowIndex.PLACE]
@@ -68,6 +73,26 @@ def place_entries(batch: PagedBatch, entries: Tensor) -> None:
     entries[:, places[is_row]] = lines[:, is_row]
 
 
+def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+    """Write the new keys and values of a layer into their slots of the pool."""
+    if k_GND.is_cuda:
+        _launch_write(k_GND, v_GNV, memory, batch)
+        return
+    places_N = batch.rows[RowIndex.PLACE]
+    is_row = places_N >= 0
+    memory.keys_GSD[:, places_N[is_row]] = k_GND[:, is_row]
+    memory.values_GSV[:, places_N[is_row]] = v_GNV[:, is_row]
+
+
+def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+    k_GND, v_GNV = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_GND, v_GNV))
+    (num_key_heads, num_rows, key_size), keys, values = k_GND.shape, *memory[:2]
+    _kernels().write[(num_rows, num_key_heads)](
+        k_GND, v_GNV, keys, values, batch.rows, num_rows, *k_GND.stride()[:2], *v_GNV.stride()[:2],
+        keys.stride(0), values.stride(0), **_sizes(key_size, v_GNV.shape[-1]),
+    )  # fmt: skip
+
+
 def attend_gathered(
     call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
     batch: PagedBatch,
@@ -77,23 +102,18 @@ def attend_gathered(
     Returns:
         [H, N, V]: 0 for padding.
     """
-    places_N, slots_N = batch.rows[RowIndex.PLACE], batch.rows[RowIndex.SLOT]
-    is_row = places_N >= 0
-    memory.keys_GSD[:, places_N[is_row]] = k_GND[:, is_row]
-    memory.values_GSV[:, places_N[is_row]] = v_GNV[:, is_row]
+    place_keys(k_GND, v_GNV, memory, batch)
     out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
+    in_page = torch.arange(batch.page_size, device=q_HND.device)
     for start, num_rows, request, num_keys in batch.blocks.t().tolist():
         if num_rows == 0:
             continue
         span = slice(start, start + num_rows)
-        slots_K = torch.arange(num_keys, device=q_HND.device)
-        places_K = batch.table[request][slots_K // batch.page_size] * batch.page_size
-        places_K = places_K + slots_K % batch.page_size
+        places_K = (batch.table[request, :, None] * batch.page_size + in_page).flatten()[:num_keys]
         owners_K, positions_K = memory.entries[:, places_K]
-        seen = (slots_K <= slots_N[span, None]) & (slots_K < batch.cutoffs[span][:, owners_K])
+        seen = visible(batch.rows[RowIndex.SLOT, span], batch.cutoffs[span], owners_K)
         if call.window is not None:
-            positions = batch.rows[RowIndex.POSITION, span]
-            seen = seen & (positions[:, None] - positions_K < call.window)
+            seen &= in_window(batch.rows[RowIndex.POSITION, span], positions_K, call.window)
         mask = additive(seen, q_HND.dtype)
         keys, values = memory.keys_GSD[:, places_K], memory.values_GSV[:, places_K]
         out[:, span] = attend(call, q_HND[:, span], keys, values, mask)
@@ -111,19 +131,10 @@ def attend_split(
     """
     kernels, bucket = _kernels(), batch.bucket
     (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
-    q_HND, k_GND, v_GNV = (
-        x if x.stride(-1) == 1 else x.contiguous() for x in (q_HND, k_GND, v_GNV)
-    )
+    _launch_write(k_GND, v_GNV, memory, batch)
+    q_HND = q_HND if q_HND.stride(-1) == 1 else q_HND.contiguous()
     keys, values, entries = memory
-    sizes = {
-        "KEY_SIZE": key_size, "VALUE_SIZE": value_size,
-        "BLOCK_D": _tile(key_size), "BLOCK_V": _tile(value_size),
-    }  # fmt: skip
-    pool_strides = keys.stride(0), values.stride(0)
-    kernels.write[(num_rows, num_key_heads)](
-        k_GND, v_GNV, keys, values, batch.rows, num_rows,
-        *k_GND.stride()[:2], *v_GNV.stride()[:2], *pool_strides, **sizes,
-    )  # fmt: skip
+    sizes = _sizes(key_size, value_size)
     splits = tuning.num_splits or num_splits(bucket, num_key_heads, batch.page_size)
     parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
     maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
@@ -133,8 +144,8 @@ def attend_split(
     kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
         q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
         parts, maxima, sums, num_rows, bucket.num_blocks, splits, entries.shape[1],
-        batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2], *pool_strides,
-        key_size**-0.5 if call.scaling is None else call.scaling,
+        batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2],
+        keys.stride(0), values.stride(0), key_size**-0.5 if call.scaling is None else call.scaling,
         call.softcap or 0.0, call.window or 0,
         NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size,
         HAS_CAP=call.softcap is not None, HAS_WINDOW=call.window is not None,
@@ -150,6 +161,12 @@ def attend_split(
         BLOCK_V=sizes["BLOCK_V"],
     )  # fmt: skip
     return out.transpose(0, 1)
+
+
+def _sizes(key: int, value: int) -> dict[str, int]:
+    return {
+        "KEY_SIZE": key, "VALUE_SIZE": value, "BLOCK_D": _tile(key), "BLOCK_V": _tile(value)
+    }  # fmt: skip
 
 
 def _tile(size: int) -> int:

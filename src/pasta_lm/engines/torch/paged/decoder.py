@@ -7,7 +7,7 @@ there, because a run moved or another path computed it, is copied before a pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +19,8 @@ from pasta_lm.engines.torch.attention import LayerCall
 from pasta_lm.engines.torch.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.paged.attention import (
+    Attend,
+    Attention,
     LayerMemory,
     attend_gathered,
     attend_split,
@@ -33,6 +35,7 @@ from pasta_lm.engines.torch.paged.batch import (
     RowIndex,
 )
 from pasta_lm.engines.torch.paged.buckets import MIN_OWNERS, MIN_PAGES, bucket_of
+from pasta_lm.engines.torch.paged.flex import PassMask, attend_flex, flex
 from pasta_lm.engines.torch.paged.graphs import Backend, CudaGraphs, Function, Outputs, plain_call
 from pasta_lm.engines.torch.paged.sampling import NUM_LINES, MaskTable, choose_rows, settings_of
 from pasta_lm.engines.torch.pool import Pool, Run
@@ -67,12 +70,19 @@ class Result(NamedTuple):
         return self.logits_NV if self.rows is None else self.logits_NV[list(self.rows)]
 
 
+# What attends in the layers of one pass, by its batch and the entries of the pool.
+_ATTENTIONS: dict[Attention, Callable[[PagedBatch, Tensor], Attend]] = {
+    "gathered": lambda batch, entries: attend_gathered,
+    "triton": lambda batch, entries: attend_split,
+    "flex": lambda batch, entries: partial(attend_flex, mask=PassMask.of(batch, entries)),
+}
+
+
 class PagedPass:
     """One pass, as the attention of the model's layers sees it."""
 
-    def __init__(self, batch: PagedBatch, pool: Pool, entries: Tensor) -> None:
-        self._batch, self._pool, self._entries = batch, pool, entries
-        self._attend = attend_split if entries.is_cuda else attend_gathered
+    def __init__(self, batch: PagedBatch, pool: Pool, entries: Tensor, attend: Attend) -> None:
+        self._batch, self._pool, self._entries, self._attend = batch, pool, entries, attend
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write the new keys and values into the pool, then attend over each request's pages."""
@@ -108,6 +118,7 @@ class PagedDecoder:
     def __init__(
         self, logits: LogitsFunction, pool: Pool, masks: TokenMasks, *,
         vocab_size: int, num_query_heads: int, backend: Backend | None = None,
+        attention: Attention | None = None,
     ) -> None:  # fmt: skip
         """Reserve what does not depend on a bucket.
 
@@ -118,13 +129,20 @@ class PagedDecoder:
             vocab_size: Columns of the logits.
             num_query_heads: Of each layer.
             backend: None: CUDA graphs on a GPU, plain calls elsewhere.
+            attention: None: Triton on a GPU, gathered keys elsewhere.
+
+        Raises:
+            UsageError: torch is too old for FlexAttention.
         """
+        if attention == "flex":
+            flex()  # raises now, not in the first pass
         self._logits, self._pool = logits, pool
         self.device = pool.keys[0].device
         self._is_cuda = self.device.type == "cuda"
         self._group = max(num_query_heads // len(keys) for keys in pool.keys)
         self._masks = MaskTable(masks, vocab_size, self.device)
         self._entries = torch.zeros(2, pool.num_slots, dtype=torch.int32, device=self.device)
+        self._attend = _ATTENTIONS[attention or ("triton" if self._is_cuda else "gathered")]
         self._backend = backend or (CudaGraphs() if self._is_cuda else plain_call)
         self._copied: dict[int, _Copied] = {}
         self._shapes: dict[tuple[Bucket, bool], _Shape] = {}
@@ -199,7 +217,8 @@ class PagedDecoder:
     def _forward(self, batch: PagedBatch, wanted_W: Tensor) -> Tensor:
         place_entries(batch, self._entries)
         tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
-        run = PagedPass(batch, self._pool, self._entries)
+        attend = self._attend(batch, self._entries)
+        run = PagedPass(batch, self._pool, self._entries, attend)
         return self._logits(tokens, positions, wanted_W, run).float()
 
     def _shape(self, bucket: Bucket, draws: bool) -> _Shape:
@@ -250,11 +269,11 @@ def paged_decoder(
     pool: Pool,
     masks: TokenMasks,
     fast_logits: LogitsFunction | None,
-    wanted: bool | None,
+    wanted: Attention | bool | None,
 ) -> PagedDecoder | None:
     """Return a decoder of a model; None if passes should run over views of the pool.
 
-    ``wanted`` None stands for: on a GPU with Triton.
+    ``wanted`` None stands for: on a GPU with Triton. A name also chooses the attention.
     """
     on_gpu = loaded.device.type == "cuda"
     if wanted is False or (wanted is None and not on_gpu) or (on_gpu and not has_triton()):
@@ -265,4 +284,5 @@ def paged_decoder(
         masks,
         vocab_size=loaded.vocab_size,
         num_query_heads=loaded.model.config.get_text_config().num_attention_heads,
+        attention=wanted if isinstance(wanted, str) else None,
     )
