@@ -30,9 +30,9 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     """
     if weights is None:
         return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
-    losses = F.cross_entropy(
-        logits[0].float(), labels[0], ignore_index=NO_LABEL, reduction="none"
-    )[labels[0] != NO_LABEL]  # not of the logits: their copy costs as much as the softmax
+    losses = F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL, reduction="none")[
+        labels[0] != NO_LABEL
+    ]  # not of the logits: their copy costs as much as the softmax
     return (losses * weights).sum() / weights.sum()
 
 

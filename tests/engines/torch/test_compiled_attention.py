@@ -11,7 +11,7 @@ from torch import Tensor
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.torch.attention import LayerCall, additive, attend
 from pasta_lm.engines.torch.compiled import library
-from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads, are_few
+from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads, Queries, are_few
 from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.fast.joined import attend_joined, parts_of
 from pasta_lm.engines.torch.fast.rotary import sign_sin
@@ -68,9 +68,9 @@ class Drawn:
         ]
         num_heads, num_queries, size = self.q.shape
         out = torch.empty(first_row + num_queries, num_heads * size, dtype=self.q.dtype)
-        views = [memory.narrow(2, FIRST, self.num_entries) for memory in self.pool]
-        run = CompiledAttention(first_row, num_queries, self.num_before, visible_QK)
-        run(Heads.of(*tensors), None, *views, None, out)
+        queries = Queries(num_queries, self.num_before, FIRST, visible_QK)
+        run = CompiledAttention([queries], first_row)
+        run(Heads.of(*tensors), None, *(memory[0] for memory in self.pool), None, out)
         return out[first_row:].view(num_queries, num_heads, size).transpose(0, 1)
 
 
@@ -147,12 +147,13 @@ def test_rotation_is_that_of_the_traced_pass(dtype: torch.dtype) -> None:
     angles = torch.randn(1, 1, num_tokens, size, generator=generator)
     turned_by = angles.cos().to(dtype), sign_sin(angles.sin().to(dtype))
     shape = (0, num_heads * size, (num_heads + groups) * size, num_heads, groups, size)
-    pools = [torch.zeros(1, groups, 32, size, dtype=dtype) for _ in range(4)]
+    pools = [torch.zeros(groups, 32, size, dtype=dtype) for _ in range(4)]
+    run = CompiledAttention([Queries(num_tokens, 0, 0, None)])
     outs = [torch.empty(num_tokens, num_heads * size, dtype=dtype) for _ in range(2)]
     q, k, v = parts_of(joined, turned_by, *shape)
-    CompiledAttention(0, num_tokens, 0, None)(Heads.of(q, k, v), None, *pools[:2], None, outs[0])
+    run(Heads.of(q, k, v), None, *pools[:2], None, outs[0])
     heads = Heads.joined(joined[0], *shape)
-    CompiledAttention(0, num_tokens, 0, None)(heads, turned_by, *pools[2:], None, outs[1])
+    run(heads, turned_by, *pools[2:], None, outs[1])
     assert torch.equal(pools[1], pools[3])
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7  # an ulp where torch fuses, or does not
     torch.testing.assert_close(pools[0], pools[2], atol=tolerance, rtol=tolerance)
@@ -176,11 +177,33 @@ def test_a_pass_of_many_tokens_takes_torchs_attention(monkeypatch: pytest.Monkey
     calls: list[int] = []
     original = CompiledAttention.__init__
 
-    def counted(self: CompiledAttention, first: int, num_queries: int, *rest: object) -> None:
-        calls.append(num_queries)
-        original(self, first, num_queries, *rest)  # type: ignore[arg-type]
+    def counted(self: CompiledAttention, requests: Sequence[Queries], *rest: int) -> None:
+        calls.extend(one.num_queries for one in requests)
+        original(self, requests, *rest)
 
     monkeypatch.setattr(CompiledAttention, "__init__", counted)
     engine = TorchEngine(loaded("wide_llama"), pool_tokens=256)
     engine.generate([Request(prompt=tuple(range(9, 69)), params=SamplingParams(max_tokens=5))])
     assert calls == [1] * 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_requests_of_one_pass_have_the_bits_that_each_has_alone(dtype: torch.dtype) -> None:
+    drawn = [Drawn(queries, entries, (9, 3, 64), dtype) for queries, entries in ((3, 40), (1, 70))]
+    origins, num_slots, size = (0, 48), 128, 64
+    pool = [torch.zeros(3, num_slots, size, dtype=dtype) for _ in range(2)]
+    for one, origin in zip(drawn, origins, strict=True):
+        for memory, own in zip(pool, one.pool, strict=True):
+            span = slice(FIRST, FIRST + one.num_before)
+            memory[:, origin : origin + one.num_before] = own[0, :, span]
+    requests = [
+        Queries(one.q.shape[1], one.num_before, origin, one.visible_QK)
+        for one, origin in zip(drawn, origins, strict=True)
+    ]
+    tensors = [
+        torch.cat(parts, dim=1) for parts in zip(*((o.q, o.k, o.v) for o in drawn), strict=True)
+    ]
+    out = torch.empty(4, 9 * size, dtype=dtype)
+    CompiledAttention(requests)(Heads.of(*tensors), None, *pool, None, out)
+    alone = torch.cat([one.found(one.visible_QK) for one in drawn], dim=1)
+    assert torch.equal(out.view(4, 9, size).transpose(0, 1), alone)

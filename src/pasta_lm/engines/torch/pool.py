@@ -169,7 +169,7 @@ class Pool:
 
     def move_slots(self, run: Run, moves: Sequence[tuple[int, int]]) -> None:
         """Copy entries of a run to other slots of it: pairs of slots, before and after."""
-        start = run.first_page * self.page_size
+        start = self.start(run)
         before = torch.tensor([start + old for old, _ in moves], device=self.keys[0].device)
         after = torch.tensor([start + new for _, new in moves], device=self.keys[0].device)
         for memory in (*self.keys, *self.values):
@@ -197,9 +197,7 @@ class Pool:
     def slots(self, parts: Iterable[tuple[Run, int, int]]) -> Tensor:
         """Return the places in the pool, int64 [N], of slots [first, stop) of runs."""
         places = [
-            run.first_page * self.page_size + slot
-            for run, first, stop in parts
-            for slot in range(first, stop)
+            self.start(run) + slot for run, first, stop in parts for slot in range(first, stop)
         ]
         return torch.tensor(places, dtype=torch.int64, device=self.keys[0].device)
 
@@ -208,9 +206,13 @@ class Pool:
         self.keys[layer].index_copy_(1, slots_N, k_GND)
         self.values[layer].index_copy_(1, slots_N, v_GND)
 
+    def start(self, run: Run) -> int:
+        """Return the slot of the pool at which a run begins."""
+        return run.first_page * self.page_size
+
     def layer_views(self, run: Run, first: int, stop: int) -> LayerViews:
         """Return every layer's keys and values of a run's slots [first, stop), without copying."""
-        start = run.first_page * self.page_size + first
+        start = self.start(run) + first
 
         def views(memory: list[Tensor]) -> list[Tensor]:
             return [one for part in memory for one in part.narrow(3, start, stop - first).unbind()]

@@ -8,6 +8,7 @@ threads, text or sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ from pasta_lm.engines.torch.attention import (
 )
 from pasta_lm.engines.torch.batch import Batch, RequestSlice
 from pasta_lm.engines.torch.compiled import attention as compiled
-from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads
-from pasta_lm.engines.torch.pool import Pool
+from pasta_lm.engines.torch.compiled.attention import CompiledAttention, Heads, Queries
+from pasta_lm.engines.torch.pool import LayerViews, Pool
 from pasta_lm.engines.torch.rotation import Rotation
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
@@ -49,18 +50,30 @@ class CachedPass:
         self._pool = pool
         self._rotations = rotations
         self._sizes = [part.stop - part.start for part in batch.slices]
-        # Views of all layers at once: one view for each layer and request would cost more than
-        # attending does where answers are short.
-        self._views = [pool.layer_views(part.run, 0, part.num_entries) for part in batch.slices]
-        places = [(part.run, part.first_slot, part.num_entries) for part in batch.slices]
-        self._slots_N = pool.slots(places) if len(places) > 1 else None
-        self._new = pool.layer_views(*places[0]) if len(places) == 1 else None
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
-        self._compiled: dict[int | None, list[CompiledAttention]] = {}
+        self._compiled: dict[int | None, CompiledAttention] = {}
         self._has_few = all(
             part.rotation is None and compiled.are_few(size, part.visible_QK)
             for part, size in zip(batch.slices, self._sizes, strict=True)
         )
+
+    @cached_property
+    def _views(self) -> list[LayerViews]:
+        # All layers at once: a view for each layer and request would cost more than attending
+        # does where answers are short.
+        pool, parts = self._pool, self._batch.slices
+        return [pool.layer_views(part.run, 0, part.num_entries) for part in parts]
+
+    @cached_property
+    def _new(self) -> LayerViews:
+        """The new slots of the only request."""
+        (part,) = self._batch.slices
+        return self._pool.layer_views(part.run, part.first_slot, part.num_entries)
+
+    @cached_property
+    def _slots_N(self) -> Tensor:
+        parts = self._batch.slices
+        return self._pool.slots([(part.run, part.first_slot, part.num_entries) for part in parts])
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Write keys and values of all new tokens, then let each request attend over its own."""
@@ -70,7 +83,7 @@ class CachedPass:
         self._write(call.layer, k_GND, v_GND)
         num_heads, num_tokens, size = q_HND.shape
         q_NGHD = q_HND.transpose(0, 1).reshape(num_tokens, len(k_GND), -1, size)
-        if self._new is not None:
+        if len(self._sizes) == 1:
             out = self._attend_one(call, 0, q_NGHD)
         else:
             parts = enumerate(q_NGHD.split(self._sizes))
@@ -94,23 +107,22 @@ class CachedPass:
         )
         if turned_by is not None:
             turned_by = turned_by[0].contiguous(), turned_by[1].contiguous()
-        parts = self._compiled.get(call.window)
-        if parts is None:
-            parts = [self._compile(index, call.window) for index in range(len(self._sizes))]
-            self._compiled[call.window] = parts
-        for part, views in zip(parts, self._views, strict=True):
-            keys, values = views.keys[call.layer], views.values[call.layer]
-            part(heads, turned_by, keys, values, call.scaling, out)
+        if call.window not in self._compiled:
+            self._compiled[call.window] = self._compile(call.window)
+        keys, values = self._pool.keys[call.layer], self._pool.values[call.layer]
+        self._compiled[call.window](heads, turned_by, keys, values, call.scaling, out)
         return out
 
-    def _compile(self, index: int, window: int | None) -> CompiledAttention:
-        part = self._batch.slices[index]
-        visible = self._visible(part, window)
-        return CompiledAttention(part.start, self._sizes[index], part.first_slot, visible)
+    def _compile(self, window: int | None) -> CompiledAttention:
+        return CompiledAttention(
+            [
+                Queries(size, one.first_slot, self._pool.start(one.run), self._visible(one, window))
+                for one, size in zip(self._batch.slices, self._sizes, strict=True)
+            ]
+        )
 
     def _write(self, layer: int, k_GND: Tensor, v_GND: Tensor) -> None:
-        if self._new is None:
-            assert self._slots_N is not None
+        if len(self._sizes) > 1:
             self._pool.write(layer, self._slots_N, k_GND, v_GND)
         else:  # a request's new slots are consecutive: copying costs less than indexing
             self._new.keys[layer][0].copy_(k_GND)

@@ -1,9 +1,9 @@
-/* Attention of a few queries of one request over its keys and values as they lie in the pool.
+/* Attention of the few queries of each request over its keys and values as they lie in the pool.
 
    New keys are rotated and written with their values; then each query reads the slots that it sees,
    and no others: the threads of a response see the prompt and their own tokens. Scores, weights and
    sums are float32, whatever the type of the activations; only the result is rounded. A query's
-   result does not depend on the other queries of the call.
+   result does not depend on the other queries of the call. All requests of a pass are one call.
 
    Legend: N queries (new tokens), G groups, a key/value head each, H query heads of a group,
    D head size, S slots of the pool, V slots that a query sees. */
@@ -11,17 +11,25 @@
 #include "vectors.h"
 
 typedef struct {
-  /* of the pass */
   const int32_t *slots;  /* the slots that each query sees, one query after the other; or null: all */
-  const int32_t *starts; /* [N + 1]: where those of each query begin */
-  int64_t num_queries, first_slot, first_row; /* row of the first query in q, k, v, cos, sin, out */
+  const int32_t *starts; /* [queries + 1]: where those of each query begin */
+  int64_t first_slot;    /* of its new tokens in its run */
+  int64_t first_row;     /* of its new tokens in q, k, v, cos, sin, out */
+  int64_t origin;        /* the slot of the pool where its run begins */
+} Request;
+
+typedef struct {
+  /* of the pass */
+  const Request *requests;
+  const int32_t *request_of; /* [N]: each row's request */
+  int64_t first_row, num_rows; /* those of all requests are consecutive */
   int64_t num_groups, num_heads, size, num_pool_slots;
   int32_t type, num_threads;
   /* of the layer; strides are those of a row and of a head, in elements */
   const void *q, *k, *v;
   int64_t q_row, q_head, k_row, k_head, v_row, v_head;
   const void *cos, *sin; /* [rows, D], the first half of sin negated; or null: rotated already */
-  void *keys, *values;   /* slot 0 of the request in [G, S, D] */
+  void *keys, *values;   /* [G, S, D] */
   void *out;             /* [rows, G, H, D] */
   float scale;
 } Attention;
@@ -44,9 +52,9 @@ static void turn(const Attention *a, const void *x, int64_t start, int64_t row, 
   }
 }
 
-static void write_entry(const Attention *a, int64_t query, int64_t group, float *memory) {
-  int64_t row = a->first_row + query, size = a->size;
-  int64_t place = (group * a->num_pool_slots + a->first_slot + query) * size;
+static void write_entry(const Attention *a, const Request *of, int64_t row, int64_t group, float *memory) {
+  int64_t size = a->size, slot = of->origin + of->first_slot + row - of->first_row;
+  int64_t place = (group * a->num_pool_slots + slot) * size;
   turn(a, a->k, row * a->k_row + group * a->k_head, row, memory);
   for (int64_t i = 0; i < size; i += LANES) store(a->keys, place + i, load_f32(memory + i), a->type);
   size_t width = a->type == BFLOAT16 ? 2 : 4;
@@ -122,17 +130,17 @@ SCORES(bf16, uint16_t, float)
 #endif
 
 /* one query in one group: rows [H, D] of the result */
-static int attend_one(const Attention *a, int64_t query, int64_t group) {
-  int64_t size = a->size, heads = a->num_heads, row = a->first_row + query;
-  const int32_t *slots = a->slots ? a->slots + a->starts[query] : NULL;
-  int64_t num = slots ? a->starts[query + 1] - a->starts[query] : a->first_slot + query + 1;
+static int attend_one(const Attention *a, const Request *of, int64_t row, int64_t group) {
+  int64_t size = a->size, heads = a->num_heads, query = row - of->first_row;
+  const int32_t *slots = of->slots ? of->slots + of->starts[query] : NULL;
+  int64_t num = slots ? of->starts[query + 1] - of->starts[query] : of->first_slot + query + 1;
   int64_t stride = (num + LANES - 1) / LANES * LANES;
   float *q = scratch(heads * (2 * size + stride));
   if (!q) return 1;
   float *out = q + heads * size, *scores = out + heads * size;
   for (int64_t h = 0; h < heads; h++)
     turn(a, a->q, row * a->q_row + (group * heads + h) * a->q_head, row, q + h * size);
-  int64_t place = group * a->num_pool_slots * size;
+  int64_t place = (group * a->num_pool_slots + of->origin) * size;
   if (a->type == FLOAT32) {
     scores_f32((const float *)a->keys + place, slots, num, size, q, heads, scores, stride);
   } else {
@@ -159,12 +167,13 @@ static int attend_one(const Attention *a, int64_t query, int64_t group) {
 
 /* Returns 0, or 1 without memory. */
 int attend(const Attention *a) {
-  int64_t groups = a->num_groups, units = a->num_queries * groups;
+  int64_t rows = a->num_rows, units = rows * a->num_groups;
   float *memory = scratch(a->size);
   if (!memory) return 1;
-  for (int64_t unit = 0; unit < units; unit++) write_entry(a, unit / groups, unit % groups, memory);
-  int failed = 0;
+#define UNIT(unit) a->requests + a->request_of[(unit) % rows], a->first_row + (unit) % rows, (unit) / rows
+  for (int64_t unit = 0; unit < units; unit++) write_entry(a, UNIT(unit), memory);
+  int failed = 0; /* a request's keys of a group serve its queries one after the other */
 #pragma omp parallel for num_threads(a->num_threads) schedule(dynamic) reduction(| : failed) if (a->num_threads > 1)
-  for (int64_t unit = 0; unit < units; unit++) failed |= attend_one(a, unit % a->num_queries, unit / a->num_queries);
+  for (int64_t unit = 0; unit < units; unit++) failed |= attend_one(a, UNIT(unit));
   return failed;
 }

@@ -1,8 +1,9 @@
-"""Attention of the few new tokens of one request, by ``attention.c``."""
+"""Attention of the few new tokens of each request of a pass, by ``attention.c``."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,12 +19,21 @@ MAX_SPARSE_QUERIES, SPARSE = 256, 0.25  # torch's computes what is not seen, too
 # G key/value heads, H query heads, D head size, S slots of the pool, C columns of a joined tensor.
 
 
+class _Request(ctypes.Structure):
+    """The structure ``Request`` of the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("slots", "starts")),
+        *((name, ctypes.c_int64) for name in ("first_slot", "first_row", "origin")),
+    ]
+
+
 class _Attention(ctypes.Structure):
     """The structure ``Attention`` of the source."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("slots", "starts")),
-        *((name, ctypes.c_int64) for name in ("num_queries", "first_slot", "first_row")),
+        *((name, ctypes.c_void_p) for name in ("requests", "request_of")),
+        *((name, ctypes.c_int64) for name in ("first_row", "num_rows")),
         *((name, ctypes.c_int64) for name in ("num_groups", "num_heads", "size")),
         *((name, ctypes.c_int64) for name in ("num_pool_slots",)),
         *((name, ctypes.c_int32) for name in ("type", "num_threads")),
@@ -73,33 +83,49 @@ class Heads(NamedTuple):
         return cls(num_heads, num_groups, size, joined_NC.dtype, *places)
 
 
+class Queries(NamedTuple):
+    """The new tokens of one request in a pass."""
+
+    num_queries: int  # Q
+    first_slot: int  # of the first of them, in the request's run
+    origin: int  # the pool's slot at which that run begins
+    visible_QK: Tensor | None  # bool, which entries each query sees; None: all up to its own
+
+
 class CompiledAttention:
-    """Attention of one request's tokens in one pass, in all layers.
+    """Attention of the tokens of one pass, in all layers.
 
     Args:
-        first_row: The first of the request's tokens among those of the pass.
-        num_queries: Q.
-        first_slot: Their first slot in the request's run.
-        visible_QK: bool, which entries each query sees; None: all up to its own.
+        requests: Those of the pass, in the order of their rows.
+        first_row: The first of their tokens among those of the pass; the others follow.
     """
 
-    def __init__(
-        self, first_row: int, num_queries: int, first_slot: int, visible_QK: Tensor | None
-    ) -> None:
+    def __init__(self, requests: Sequence[Queries], first_row: int = 0) -> None:
+        self._kept: list[Tensor] = []  # the structures have their addresses
+        self._requests = (_Request * len(requests))()
+        counts = torch.tensor([one.num_queries for one in requests])
+        request_of = torch.arange(len(requests), dtype=torch.int32).repeat_interleave(counts)
+        row = first_row
+        for each, one in zip(self._requests, requests, strict=True):
+            each.first_slot, each.first_row, each.origin = one.first_slot, row, one.origin
+            row += one.num_queries
+            if one.visible_QK is not None:
+                self._see(each, one.visible_QK)
+        self._kept.append(request_of)
         self._layout = _Attention(
-            num_queries=num_queries, first_slot=first_slot, first_row=first_row,
-            num_threads=library.num_threads(),
+            requests=ctypes.addressof(self._requests), request_of=request_of.data_ptr(),
+            first_row=first_row, num_rows=row - first_row, num_threads=library.num_threads(),
         )  # fmt: skip
-        self._kept: tuple[Tensor, ...] = ()  # the structure has their addresses
-        if visible_QK is not None:
-            seen = visible_QK.nonzero()
-            slots = seen[:, 1].int()
-            starts = torch.zeros(num_queries + 1, dtype=torch.int32)
-            starts[1:] = visible_QK.sum(1).cumsum(0)
-            self._kept = (slots, starts)
-            self._layout.slots, self._layout.starts = slots.data_ptr(), starts.data_ptr()
         self._run = library.functions().attend  # type: ignore[union-attr]
         self._reference = ctypes.byref(self._layout)
+
+    def _see(self, request: _Request, visible_QK: Tensor) -> None:
+        """Let the queries of a request see these entries alone."""
+        slots = visible_QK.nonzero()[:, 1].int()
+        starts = torch.zeros(len(visible_QK) + 1, dtype=torch.int32)
+        starts[1:] = visible_QK.sum(1).cumsum(0)
+        self._kept += slots, starts
+        request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
 
     def __call__(
         self,
@@ -110,16 +136,16 @@ class CompiledAttention:
         scale: float | None,
         out: Tensor,
     ) -> None:
-        """Write the new keys and values, then the attention output of the request's tokens.
+        """Write the new keys and values, then the attention output of the requests' tokens.
 
         Args:
             heads: Queries, keys and values of the pass.
             turned_by: cos and sin, [N, D] each, contiguous, the first half of sin negated; None:
                 queries and keys are rotated already.
-            keys: The request's run from slot 0 in the pool's [G, S, D].
+            keys: The pool's, [G, S, D].
             values: Likewise.
             scale: Of the scores; None: 1 / sqrt(D).
-            out: [N, H * D], contiguous: rows of the request are written.
+            out: [N, H * D], contiguous: rows of the requests are written.
         """
         layout = self._layout
         layout.num_groups, layout.size = heads.num_groups, heads.size

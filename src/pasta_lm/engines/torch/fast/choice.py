@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pasta_lm.engines.torch.cache_folder import remembered
 from pasta_lm.engines.torch.compiled import library
-from pasta_lm.engines.torch.compiled.linear import MAX_ROWS
 from pasta_lm.engines.torch.fast.kernels import Gate, Linear
 
 FILE = "compiled-choice.json"  # in the cache folder
