@@ -85,13 +85,14 @@ def measure_engine(
             _llama_cpp(settings, gguf, timing.tokens(loaded.vocabulary, first), stack),
         )
         times = _rounds(loaded, settings, peers, progress)
-    one_row = median(times.sequential) / NUM_GENERATED
+    token = median(times.sequential) / NUM_GENERATED
+    one_row = median(times.steps[first].get(1, [token]))
     return {
         **timing.describe_run(loaded),
         "context": first,
         "step_ms": _milliseconds(times.steps[first]),
         "contexts": {str(context): _milliseconds(table) for context, table in times.steps.items()},
-        "sequential_tokens_per_s": round(1 / one_row, 2),
+        "sequential_tokens_per_s": round(1 / token, 2),
         "weight_bytes": timing.read_bytes(loaded),
         "reading_ms": round(1e3 * median(times.reading), 3),
         "bandwidth_share": round(median(times.reading) / one_row, 4),

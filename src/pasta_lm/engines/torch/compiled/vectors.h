@@ -208,9 +208,23 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
     EACH_##ROWS(END) \
   }
 
+/* A tile of one row that reads one line after the other, as memory is fetched ahead. */
+#define WALK(sum, l) \
+  for (int64_t i = 0; i < size; i += TURN) { \
+    if (share) __builtin_prefetch(next + l * size + i, 0, 3); \
+    ADD_TURN(sum, w[l] + i, x + i); \
+  }
+#define WALKING_TILE(NAME, TYPE) \
+  INLINE void tile_##NAME##_1(const TYPE *const *w, const TYPE *x, int64_t size, float *out, \
+                              int64_t stride, const TYPE *next, int share) { \
+    floats a0 = {0}, b0 = {0}, c0 = {0}, d0 = {0}; \
+    WALK(a0, 0) WALK(b0, 1) WALK(c0, 2) WALK(d0, 3) \
+    (void)stride, store_sums(a0, b0, c0, d0, out); \
+  }
+
 /* of up to TILE_ROWS rows */
 #define TILES(NAME, TYPE, INPUT) \
-  TILE(1, NAME, TYPE) TILE(2, NAME, TYPE) TILE(3, NAME, TYPE) TILE(4, NAME, TYPE) \
+  TILE(2, NAME, TYPE) TILE(3, NAME, TYPE) TILE(4, NAME, TYPE) \
   INLINE void tile_##NAME(const TYPE *const *w, const INPUT *x, int64_t rows, int64_t size, float *out, \
                           int64_t stride, const TYPE *next, int share) { \
     if (rows == 1) tile_##NAME##_1(w, x, size, out, stride, next, share); \
@@ -232,8 +246,13 @@ INLINE void store_sums(floats a, floats b, floats c, floats d, float *out) {
     else share_##NAME(w, x, rows, size, out, stride, next, (ALL + 3) / 4); \
   }
 
+#define TURN LANES
+#define ADD_TURN(sum, w, x) sum += load_f32(w) * load_f32(x)
+WALKING_TILE(f32, float)
 TILES(f32, float, float)
+TILE(1, bf16, uint16_t)
 TILES(bf16, uint16_t, float)
+TILE(1, int8, int8_t)
 TILES(int8, int8_t, float)
 
 #if HAS_DOT
@@ -254,6 +273,11 @@ TILES(int8, int8_t, float)
     } \
     EACH_##ROWS(END) \
   }
+#undef TURN
+#undef ADD_TURN
+#define TURN STEP
+#define ADD_TURN(sum, w, x) sum = (floats)_mm512_dpbf16_ps((__m512)sum, PAIRS(w), PAIRS(x))
+WALKING_TILE(dot, uint16_t)
 TILES(dot, uint16_t, uint16_t)
 #endif
 
