@@ -4,7 +4,7 @@
 
 Random weights in the shapes of SmolLM2-135M's layers, one thread. Prints JSON: milliseconds for 30
 layers, the least of seven runs, by dtype, kernel and rows. int8 is ``torch._weight_int8pack_mm``
-with activations of the dtype.
+with activations of the dtype; compiled kernels are those of the engine, from C.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pasta_lm.engines.torch.compiled.huge_pages import HugePages
+from pasta_lm.engines.torch.compiled.linear import CompiledLinear, fits
+from pasta_lm.engines.torch.eight_bits import INT8
 from pasta_lm.engines.torch.fast.kernels import PACKED_ROWS, Linear
 from pasta_lm.engines.torch.timing import describe_machine
 
@@ -42,10 +46,23 @@ def packed(weight: Tensor) -> Product:
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, layout, None, "none", [], "")
 
 
+def compiled(weight: Tensor, pages: HugePages) -> Product:
+    """Return the engine's product with a weight as it lies in memory."""
+    return partial(CompiledLinear(pages.copy(weight), None, None, weight.dtype), residual=None)
+
+
+def compiled_int8(weight: Tensor, pages: HugePages) -> Product:
+    """Return the engine's product with a weight rounded to 8 bits."""
+    codes, scales = INT8.quantise(weight)
+    return partial(CompiledLinear(pages.copy(codes), None, scales, weight.dtype), residual=None)
+
+
 KERNELS: dict[str, Callable[[Tensor], Product]] = {
     "default": lambda weight: lambda x: F.linear(x, weight),
     "packed": packed,
     "int8": int8,
+    "compiled": partial(compiled, pages=HugePages()),
+    "compiled int8": partial(compiled_int8, pages=HugePages()),
     "chosen": lambda weight: Linear([weight], [None]),
 }
 
@@ -66,6 +83,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="1,2,4,8,16")
+    parser.add_argument("--kernels", default=",".join(KERNELS))
     parser.add_argument("--layers", type=int, default=12, help="more than the processor's cache")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -78,6 +96,10 @@ def main() -> None:
         ]
         kernels = found[str(dtype).removeprefix("torch.")] = {}
         for name, kernel in KERNELS.items():
+            if name not in args.kernels.split(","):
+                continue
+            if name.startswith("compiled") and not fits(weights[0][0]):
+                continue  # no C compiler
             products = [[kernel(weight) for weight in layer] for layer in weights]
             kernels[name] = {
                 count: round(
