@@ -53,7 +53,7 @@ def compiled(weight: Tensor, pages: HugePages) -> Product:
 
 def compiled_int8(weight: Tensor, pages: HugePages) -> Product:
     """Return the engine's product with a weight rounded to 8 bits."""
-    codes, scales = INT8.quantise(weight)
+    codes, scales = INT8.quantise(weight.float())
     return partial(CompiledLinear(pages.copy(codes), None, scales, weight.dtype), residual=None)
 
 
