@@ -18,7 +18,7 @@ from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, 
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
@@ -210,15 +210,7 @@ class ScriptedEngine:
         if request.forced is None:
             request = self.replay(request, self.script)
         request = replace(request, form=Form.MAIN, expansion=None, guess=None)
-        trace = Trace(
-            kind=Kind.SIMULATED,
-            model="script",
-            engine="scripted",
-            strategy=request.strategy,
-            positions=request.positions.value,
-            join=request.join.value,
-            num_prompt_tokens=len(request.prompt),
-        )
+        trace = request.new_trace(Kind.SIMULATED, engine="scripted", model="script")
         limits = replace(request.params.limits(), max_depth=max(1, _depth(self.script.items)))
         return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
 
