@@ -115,7 +115,7 @@ class ActiveRequest:
         first, self.first_guess = self.first_guess, None
         if first is None:
             return None
-        right = [(one, *pair) for one in self.responses for pair in one.settle()]
+        right = [(one, *pair) for one in self.responses for pair in one.guesses.settle()]
         slots = sorted(placement.slot for _, _, placement in right)
         self.entries.keep(first, slots)
         now = {slot: index for index, slot in enumerate(slots, start=first)}
