@@ -30,7 +30,7 @@ from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.forking import StepCosts, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.paged.attention import Attention
-from pasta_lm.engines.torch.paged.decoder import PagedDecoder, Part, paged_decoder
+from pasta_lm.engines.torch.paged.decoder import Part, paged_decoder
 from pasta_lm.engines.torch.planning import PassPlan, Planner
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
@@ -95,29 +95,25 @@ class TorchEngine:
         self._masks = TokenMasks(
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
-        self._paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        self.paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        """Runs paged passes; None: passes run over views of the pool."""
         self._planner = Planner(
             self.scheduler,
             loaded.device,
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
             costs=costs,
-            is_paged=self._paged is not None,
+            is_paged=self.paged is not None,
         )
         self._on_logits = on_logits
         self._requests: dict[int, ActiveRequest] = {}
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
-    @property
-    def paged(self) -> PagedDecoder | None:
-        """Return what runs paged passes, for reading; None: passes run over views of the pool."""
-        return self._paged
-
     def warm_up(self, max_rows: int = 16) -> None:
         """Do now what the first passes would be slow for: a GPU captures its passes."""
-        if self._paged is not None:
-            self._paged.prepare(max_rows, self.pool.num_slots)
+        if self.paged is not None:
+            self.paged.prepare(max_rows, self.pool.num_slots)
 
     # Asking
 
@@ -276,12 +272,12 @@ class TorchEngine:
 
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
-        if self._paged is None or any(part.rotation for _, part in plan.parts):
+        if self.paged is None or any(part.rotation for _, part in plan.parts):
             logits_WV = self._run_views(plan)
             self.num_passes += 1
             return self._choose(plan, choices, logits_WV)
         parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
-        result = self._paged.run(parts, plan.indices, choices)
+        result = self.paged.run(parts, plan.indices, choices)
         self.num_passes += 1
         if result.tokens is not None and not self._reads_logits(plan):
             return result.tokens
@@ -294,8 +290,8 @@ class TorchEngine:
             if part.is_sketch:
                 span = part.first_slot, part.num_entries
                 part = active.tensors.slice(part.start, *span, part.run)
-            if self._paged is not None:
-                self._paged.forget(active.entries)
+            if self.paged is not None:
+                self.paged.forget(active.entries)
             entries.append((active.entries, part))
         return self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
 
@@ -316,8 +312,8 @@ class TorchEngine:
         for active in (one for one in plan.decoding if one.number in self._requests):
             if (moves := active.settle()) and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
-                if self._paged is not None:
-                    self._paged.forget(active.entries)
+                if self.paged is not None:
+                    self.paged.forget(active.entries)
 
     def _choose(
         self,
