@@ -113,7 +113,7 @@ class CompletionsEngine:
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
 
-    def in_flight(self) -> RequestsInFlight[Cluster]:
+    def in_flight(self) -> RequestsInFlight:
         """Connect to the servers and return what submits requests; see ``check_request``.
 
         Raises:
