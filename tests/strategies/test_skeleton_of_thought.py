@@ -314,7 +314,7 @@ def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
     one.submit(asked)
     for _ in range(6):
         one.step()
-    (running,) = one._requests.values()
+    (running,) = one.active.values()
     lanes = running.responses[0].live.values()
     main = {token.token for token in running.responses[0].trace.tokens_of(0)}
     for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):

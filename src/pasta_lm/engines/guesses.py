@@ -32,18 +32,6 @@ class Proposal:
     placements: list[Placement]
     num_right: int = 0
 
-    def confirm(self, number: int) -> bool:
-        """Return whether the token just decoded is a guess, which has been fed already.
-
-        It is compared with one guess, counted from 1; all guesses before that one must be right.
-        """
-        live = self.live
-        if self.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
-            return False
-        live.next_token = None
-        self.num_right = number
-        return True
-
 
 class Guesses:
     """Guessed tokens of a response's threads, fed and checked in one pass."""
@@ -122,9 +110,15 @@ class Guesses:
         return [] if proposal is None else [place.slot for place in proposal.placements]
 
     def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the decoded token is a thread's guess of this number, fed already."""
-        if not self._proposals[live.thread.id].confirm(number):
+        """Return whether the token just decoded is a guess of a thread, which was fed already.
+
+        It is compared with one guess, counted from 1; all guesses before that one must be right.
+        """
+        proposal = self._proposals[live.thread.id]
+        if proposal.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
             return False
+        live.next_token = None
+        proposal.num_right = number
         live.thread.position += 1
         self._pace.fed(live.thread)
         return True

@@ -77,6 +77,7 @@ class Response:
     ) -> None:
         self.request = request
         self.sample = sample
+        self.trace = trace
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
@@ -105,11 +106,6 @@ class Response:
             main.stops = StopWatch(())  # the text of main is no part of the answer
         if self._counts_seen:
             main.seen.update(request.prompt)
-
-    @property
-    def trace(self) -> Trace:
-        """Return the trace as it stands."""
-        return self.recorder.trace
 
     @property
     def is_finished(self) -> bool:
