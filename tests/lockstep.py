@@ -20,6 +20,7 @@ from pasta_lm.interpreter.placement import Placement
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from tests.reference import PROMPT, Name, Place, Shape
+from tests.seen import is_visible
 
 OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE
 WORDS = WordIds()
@@ -111,7 +112,7 @@ class Lockstep:
             name: Place(
                 entries[query].position,
                 frozenset(
-                    other for key, other in enumerate(names) if entries.is_visible(query, key)
+                    other for key, other in enumerate(names) if is_visible(entries, query, key)
                 ),
             )
             for query, name in enumerate(names)
