@@ -58,8 +58,7 @@ def cut(args: argparse.Namespace, places: dict[str, str]) -> None:
     found = cut_difference(base, taught, config.piece_ids, args.rank)
     save_adapter(
         args.out,
-        low_rank=found.adapter.low_rank,
-        rows=found.adapter.rows,
+        found.adapter,
         base=reference,
         config=config,
         dtype=getattr(torch, args.dtype),

@@ -41,11 +41,9 @@ def ship(trained: Path, out: Path, *, is_sequential: bool) -> int:
     adapter, base = read_adapter(trained), read_base(trained)
     save_adapter(
         out,
-        low_rank=adapter.low_rank,
-        rows={} if is_sequential else adapter.rows,
+        replace(adapter, rows={}) if is_sequential else adapter,
         base=replace(base, path=None, package=BASE_PACKAGE, hub_id=HUB_ID, file=FILE),
         config=None if is_sequential else read_pasta_config(trained),
-        scale=adapter.scale,
         dtype=torch.int8,
     )
     size = sum(file.stat().st_size for file in out.glob("*.safetensors"))

@@ -13,6 +13,7 @@ from pasta_lm.interpreter import Entries
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from tests.reference import Name
+from tests.seen import is_visible, position_seen
 
 Ids = tuple[int, ...]
 
@@ -46,8 +47,8 @@ def plain_sequences(
 
 def seen_sequence(entries: Entries, slot: int) -> Ids:
     """Return the ids that an entry sees by position, after checking that no position is missing."""
-    seen = [key for key in range(slot + 1) if entries.is_visible(slot, key)]
-    at = {entries.position_seen(slot, key): entries[key].token for key in seen}
+    seen = [key for key in range(slot + 1) if is_visible(entries, slot, key)]
+    at = {position_seen(entries, slot, key): entries[key].token for key in seen}
     assert len(at) == len(seen), "two visible entries stand at one position"
     assert sorted(at) == list(range(len(at))), "positions are not consecutive"
     assert entries[slot].position == len(at) - 1

@@ -11,6 +11,7 @@ from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.interpreter import Entries
 from pasta_lm.language.tags import ASYNC_CLOSE
+from tests.seen import is_visible
 
 
 class Told(NamedTuple):
@@ -66,7 +67,7 @@ def tell(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Tol
             names[token.slot] = token.thread, len(lane)
         lane.append((token.token, None if is_end else token.position))
     sees = {
-        name: frozenset(other for key, other in names.items() if entries.is_visible(slot, key))
+        name: frozenset(other for key, other in names.items() if is_visible(entries, slot, key))
         for slot, name in names.items()
         if slot >= num_prompt
     }

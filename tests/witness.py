@@ -110,7 +110,7 @@ class Witness:
         """
         engine = self.engine
         numbers = [engine.submit(request) for request in requests]
-        active = [engine._requests[number] for number in numbers]
+        active = [engine.active[number] for number in numbers]
         answers: dict[tuple[int, int], Answer] = {}
         num_chosen = 0
         while engine.has_work:

@@ -36,6 +36,7 @@ from tests.lockstep import Lockstep
 from tests.models import loaded
 from tests.programs import random_program
 from tests.reference import PROMPT, reference
+from tests.seen import is_visible
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
 from tests.witness import Seen, Witness
@@ -353,7 +354,7 @@ def met_by(seen: Seen) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[
         name: (
             entries[query].token,
             entries[query].position,
-            frozenset(named[key] for key in slots if entries.is_visible(query, key)),
+            frozenset(named[key] for key in slots if is_visible(entries, query, key)),
         )
         for query, name in enumerate(named)
     }

@@ -11,28 +11,17 @@ from tests.taught import PLAIN, TAUGHT, VOCABULARIES
 each_family = pytest.mark.parametrize("name", FAMILIES)
 
 
-def stretch_text(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
-    """Return decode(context + ids) less decode(context), by the bytes of whole stretches."""
-    start = 0
-    for place, token_id in enumerate(context):
-        if not vocabulary.token_text(token_id):
-            start = place + 1
-    before = vocabulary.text(context[start:])
-    return vocabulary.text(context[start:] + ids)[len(before) :]
-
-
 @pytest.mark.parametrize("name", TAUGHT)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_stream_gives_the_text_less_that_of_its_context(name: str, data: st.DataObject) -> None:
+def test_a_stream_gives_the_text_of_its_tokens(name: str, data: st.DataObject) -> None:
     vocabulary = TAUGHT[name]
     any_id = st.integers(0, vocabulary.num_tokens - 1)
     partial = st.sampled_from([*split_characters(vocabulary)])
-    context = data.draw(st.lists(any_id | partial, max_size=8))
     ids = data.draw(st.lists((any_id | partial).filter(vocabulary.token_text), max_size=12))
-    stream = vocabulary.text_stream(context)
+    stream = vocabulary.text_stream()
     deltas = [stream.feed(token_id) for token_id in ids]
-    assert "".join([*deltas, stream.close()]) == stretch_text(vocabulary, context, ids)
+    assert "".join([*deltas, stream.close()]) == vocabulary.text(ids)
 
 
 def split_characters(vocabulary: Vocabulary) -> set[int]:
@@ -59,7 +48,7 @@ def test_text_agrees_with_the_decoder_of_transformers(name: str, data: st.DataOb
 def test_a_character_comes_out_whole(name: str) -> None:
     vocabulary = TAUGHT[name]
     text = "caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb!"
-    stream = vocabulary.text_stream(vocabulary.encode_prompt("Hello"))
+    stream = vocabulary.text_stream()
     deltas = [stream.feed(token_id) for token_id in vocabulary.encode_text(text)]
     assert "".join(deltas) == text
     assert stream.close() == ""
@@ -75,16 +64,6 @@ def test_what_never_becomes_a_character_comes_out_at_the_close(name: str) -> Non
     assert stream.close() == "\ufffd"
     assert stream.close() == ""
     assert [stream.feed(i) for i in vocabulary.encode_text("a")] == ["a"]
-
-
-@each_family
-def test_a_character_begun_in_the_context_belongs_to_it(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    *most, last = vocabulary.encode_text("\U0001f469")
-    [letter] = vocabulary.encode_text("a")
-    for ids, text in [([last, letter], "a"), ([letter], "a"), ([], "")]:
-        stream = vocabulary.text_stream(most)
-        assert "".join([*map(stream.feed, ids), stream.close()]) == text
 
 
 @each_family

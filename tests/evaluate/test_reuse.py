@@ -13,14 +13,12 @@ from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.evaluate.answering import Answerer, Progress, System
 from pasta_lm.evaluate.benchmark import evaluate, grade
-from pasta_lm.evaluate.records import GradedAnswer, write_answers
+from pasta_lm.evaluate.records import NUM_CHECKED, GradedAnswer, reused, write_answers
 from pasta_lm.evaluate.tasks import (
-    NUM_CHECKED,
     TaskBenchmark,
     TaskSettings,
     choose_tasks,
     evaluate_tasks,
-    reused,
 )
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import Task

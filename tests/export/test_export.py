@@ -14,7 +14,7 @@ from gguf import TokenType
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from pasta_lm.engines.torch.adapter import reference_to, save_adapter, tag_rows
+from pasta_lm.engines.torch.adapter import Adapter, reference_to, save_adapter, tag_rows
 from pasta_lm.engines.torch.loading import DTYPES, load
 from pasta_lm.engines.torch.model_folder import PastaConfig, add_pieces, save_model_folder
 from pasta_lm.engines.torch.pretrained import read_pretrained
@@ -148,7 +148,9 @@ def adapted(tmp_path: Path) -> Adapted:
     ids = add_pieces(model, tokenizer)
     config = PastaConfig(piece_ids=ids, positions=PositionStrategy.CONTINUE, limits=Limits())
     rows = {name: 2 * one for name, one in tag_rows(model, ids).items()}
-    save_adapter(tmp_path / "mine", low_rank=low_rank, rows=rows, config=config, base=reference)
+    save_adapter(
+        tmp_path / "mine", Adapter(low_rank=low_rank, rows=rows), config=config, base=reference
+    )
     return Adapted(tmp_path / "mine", base)
 
 

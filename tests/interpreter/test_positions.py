@@ -10,6 +10,7 @@ from pasta_lm.interpreter.positions import (
     position_of_sync,
 )
 from tests.lockstep import Lockstep
+from tests.seen import position_seen
 
 PREDICT, CONTINUE, ORACLE, ROTATE = PositionStrategy
 
@@ -77,7 +78,7 @@ def test_a_block_stands_right_behind_its_promise(strategy: PositionStrategy) -> 
 def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> None:
     answer = Lockstep(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
     last = len(answer.entries) - 1  # E
-    moved = {slot: answer.entries.position_seen(last, slot) for slot in range(last + 1)}
+    moved = {slot: position_seen(answer.entries, last, slot) for slot in range(last + 1)}
     words = ["p", "p", "p", *(fed.word for fed in answer.fed)]
     reading = " ".join(words[slot] for slot in sorted(moved, key=lambda slot: moved[slot]))
     assert reading == (
@@ -91,9 +92,9 @@ def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
     answer = Lockstep("<p t >1 B | C", ["a b"], num_prompt=1, strategy=ROTATE).run()
     slot = {fed.word: fed.placed.slot for fed in answer.fed}
     entries = answer.entries
-    assert entries.position_seen(slot["B"], slot["B"]) == 14
-    assert entries.position_seen(slot["C"], slot["B"]) == 8
-    assert entries.position_seen(slot["C"], slot["a"]) == entries[slot["a"]].position == 5
+    assert position_seen(entries, slot["B"], slot["B"]) == 14
+    assert position_seen(entries, slot["C"], slot["B"]) == 8
+    assert position_seen(entries, slot["C"], slot["a"]) == entries[slot["a"]].position == 5
 
 
 def test_blocks_forked_after_a_sync_live_in_its_epoch() -> None:

@@ -61,7 +61,7 @@ def test_the_critical_path_is_the_number_of_passes(
     answer: tuple[str, list[str]], strategy: PositionStrategy
 ) -> None:
     run = Lockstep(*answer, strategy=strategy).run()
-    assert run.num_passes == run.response.placer.critical_path == critical_path(run.shape)
+    assert run.num_passes == run.response.trace.critical_path == critical_path(run.shape)
 
 
 @given(answers(), bounds)

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from pasta_lm.cli.view import to_perfetto
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import Kind, Role, Trace
-from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, to_perfetto
+from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ import pytest
 from pasta_lm.interpreter import Entries, Limits, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
 from tests.lockstep import Lockstep
+from tests.seen import is_visible, position_seen
 
 
 def drawn(entries: Entries) -> list[str]:
     """Draw who sees whom: one line a query, one column a key, both in order of slot."""
     slots = range(len(entries))
-    return ["".join(".x"[entries.is_visible(query, key)] for key in slots) for query in slots]
+    return ["".join(".x"[is_visible(entries, query, key)] for key in slots) for query in slots]
 
 
 def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
@@ -42,7 +43,7 @@ def test_siblings_do_not_see_each_other() -> None:
         others = [s for s, e in enumerate(answer.entries.items) if e.owner not in (0, owners[0])]
         for key in others:
             is_own = answer.entries[key].owner == entry.owner and key <= query
-            assert answer.entries.is_visible(query, key) == is_own
+            assert is_visible(answer.entries, query, key) == is_own
 
 
 def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_before_it() -> None:
@@ -50,7 +51,7 @@ def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_befor
     main, first, second, third = (t.owner for t in answer.interpreter.threads)
     last = max(s for s, e in enumerate(answer.entries.items) if e.owner == third)
     seen = [
-        e.owner for s, e in enumerate(answer.entries.items) if answer.entries.is_visible(last, s)
+        e.owner for s, e in enumerate(answer.entries.items) if is_visible(answer.entries, last, s)
     ]
     assert seen.count(first) == 3  # joined: <async> a </async>
     assert second not in seen
@@ -124,7 +125,7 @@ def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> Non
 
     def seen_by(word: str) -> str:
         query = words.index(word)
-        return " ".join(w for key, w in enumerate(words) if entries.is_visible(query, key))
+        return " ".join(w for key, w in enumerate(words) if is_visible(entries, query, key))
 
     assert seen_by("y") == "p A <p t >1 <async> a <p u >1 <async> x y"
     assert seen_by("b") == "p A <p t >1 <async> a <p u >1 b"
@@ -141,7 +142,7 @@ def test_rotate_puts_a_block_inside_a_block_where_it_is_read() -> None:
     ).run()
     last = len(answer.entries) - 1
     words = ["p", *(fed.word for fed in answer.fed)]
-    reading = sorted(range(last + 1), key=lambda slot: answer.entries.position_seen(last, slot))
+    reading = sorted(range(last + 1), key=lambda slot: position_seen(answer.entries, last, slot))
     assert " ".join(words[slot] for slot in reading) == (
         "p A <p t >1 <async> a <p u >1 <async> x y </async> b </async> B | C"
     )

@@ -25,9 +25,8 @@ from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
 from pasta_lm.serve.event_stream import EventStream
-from pasta_lm.serve.joined_streams import JoinedStreams
 from pasta_lm.serve.replies import Reply
-from pasta_lm.serve.response_stream import ResponseStream
+from pasta_lm.serve.response_stream import JoinedStreams, ResponseStream
 from pasta_lm.serve.resuming import Recording
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"

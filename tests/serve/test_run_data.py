@@ -12,6 +12,7 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.trace import Role, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.serve.run_data import RunData, run_data
+from tests.seen import is_visible
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(20), "no block": "only main writes"}
@@ -65,7 +66,7 @@ def test_a_token_sees_on_the_page_exactly_the_entries_that_its_query_saw(
             shown = counts(data, thread.id, index)
             for other in trace.threads:
                 for number, entry in enumerate(trace.tokens_of(other.id)):
-                    is_seen = entry.slot is not None and entries.is_visible(query, entry.slot)
+                    is_seen = entry.slot is not None and is_visible(entries, query, entry.slot)
                     assert is_seen == (number < shown.get(other.id, 0)), (token, entry)
 
 

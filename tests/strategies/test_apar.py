@@ -17,6 +17,7 @@ from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
 from pasta_lm.strategies import apar
 from tests.models import loaded
+from tests.seen import is_visible
 from tests.witness import TOLERANCE, Seen, Witness
 
 MODEL = loaded("qwen2")
@@ -86,7 +87,7 @@ def test_a_child_sees_its_prefix_and_the_parent_sees_no_child() -> None:
 
     def read(owner: int) -> list[tuple[int, int]]:
         own = [slot for slot, entry in enumerate(entries.items) if entry.owner == owner]
-        visible = [s for s in range(len(entries)) if entries.is_visible(own[-1], s)]
+        visible = [s for s in range(len(entries)) if is_visible(entries, own[-1], s)]
         assert [entries[s].position for s in visible] == [*range(len(visible))]
         return [entries[slot].token for slot in visible]
 

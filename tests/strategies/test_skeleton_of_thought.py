@@ -16,6 +16,7 @@ from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.models import build, load, loaded
+from tests.seen import is_visible
 from tests.taught import PLAIN, TAUGHT
 from tests.witness import TOLERANCE, Seen, Witness, is_tied
 
@@ -124,7 +125,7 @@ def test_a_point_sees_prompt_skeleton_and_its_own_suffix_alone() -> None:
     asked = [*PROMPT, *ids(FINETUNED.lead), *ids("1. sleep\n2. light\n3. noise")]
     for number, (thread, block) in enumerate(zip(threads[1:], POINTS.blocks, strict=True), 1):
         own = [slot for slot, entry in enumerate(entries.items) if entry.owner == thread.owner]
-        read = [s for s in range(len(entries)) if entries.is_visible(own[-1], s)]
+        read = [s for s in range(len(entries)) if is_visible(entries, own[-1], s)]
         expected = [*ids(f"\nPoint {number}: {block.topic}\n"), *ids(block.plain_text)]
         assert [entries[slot].token for slot in read] == [*asked, *expected]
         assert [entries[slot].position for slot in read] == [*range(len(read))]
@@ -314,7 +315,7 @@ def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
     one.submit(asked)
     for _ in range(6):
         one.step()
-    (running,) = one._requests.values()
+    (running,) = one.active.values()
     lanes = running.responses[0].live.values()
     main = {token.token for token in running.responses[0].trace.tokens_of(0)}
     for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):

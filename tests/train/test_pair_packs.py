@@ -27,9 +27,9 @@ from pasta_lm.train.pair_packs import (
     Wanted,
     collate_pairs,
     pack_pairs,
-    pair_log_probs,
     pair_sums,
     reference_log_probs,
+    token_log_probs,
 )
 from pasta_lm.train.preference import beta_of, loss_of
 from pasta_lm.train.preference_config import LossConfig
@@ -195,10 +195,12 @@ def test_log_probs_do_not_depend_on_the_pack() -> None:
         together = {}
         packs = packed("llama", pairs)
         assert len(packs) == 1
-        found = pair_log_probs(model, collate_pairs([packs[0]], nothing))
+        batch = collate_pairs([packs[0]], nothing)
+        found = pair_sums(token_log_probs(model, batch), batch)
         together = dict(zip([one.id for one in packs[0]], found, strict=True))
         for one in packs[0]:
-            (alone,) = pair_log_probs(model, collate_pairs([[one]], nothing))
+            batch = collate_pairs([[one]], nothing)
+            (alone,) = pair_sums(token_log_probs(model, batch), batch)
             assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
 
 

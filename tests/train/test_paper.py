@@ -150,7 +150,7 @@ def test_stage_two_is_as_in_the_paper_but_for_what_it_says() -> None:
     config = read_recipe(PAPER / "bon.toml", PreferenceConfig)
     assert (config.rollouts.samples, config.rollouts.temperature) == (10, 1.0)
     assert (config.train.rounds, config.loss.kind, config.loss.alpha) == (2, "bonbon", 0.005)
-    assert config.judge.is_remote
+    assert config.judge.kind == "llm"
     assert tomllib.loads((PAPER / "bon.toml").read_text())["lora"]["trained_tokens"] == "tags"
 
 

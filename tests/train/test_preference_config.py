@@ -239,7 +239,7 @@ def as_if_untried(config: PreferenceConfig) -> PreferenceConfig:
 
 def test_the_judged_and_the_graded_recipe_differ_only_in_the_judge() -> None:
     judged, graded = (read_recipe(path, PreferenceConfig) for path in (JUDGED, GRADED))
-    assert judged.judge.is_remote
+    assert judged.judge.kind == "llm"
     assert judged.judge.model is not None
     assert replace(judged, judge=graded.judge, train=graded.train) == replace(
         graded, rollouts=judged.rollouts

@@ -6,7 +6,6 @@ a conversation the first exchange is taken.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pasta_lm.engines.annotated import read_lines
 from pasta_lm.errors import (
     InputError,
     MissingExtraError,
     PastaSyntaxError,
     RemoteError,
     UsageError,
-    cause,
 )
 from pasta_lm.language.document import parse
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
@@ -193,20 +192,13 @@ MARKS: dict[str, set[str]] = {
 
 
 def _json_rows(path: Path) -> Iterator[Any]:
-    opening = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opening(path, "rt", encoding="utf-8", newline="\n") as file:
-            for line in file:
-                if not line.strip():
-                    continue
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    yield line
-    except FileNotFoundError as exc:
-        raise InputError(f"no such file: {path}") from exc
-    except (OSError, EOFError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+    for line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield line
 
 
 def _parquet_rows(path: Path) -> Iterator[Any]:

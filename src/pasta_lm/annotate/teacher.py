@@ -68,9 +68,9 @@ def _shown(prompt: Prompt) -> tuple[Message, ...]:
 
 
 @cache
-def read_prompt(version: str = PROMPT_VERSION) -> Prompt:
-    """Return the prompt of a version."""
-    folder = files("pasta_lm.annotate") / "prompts" / version
+def read_prompt() -> Prompt:
+    """Return the prompt of the newest version."""
+    folder = files("pasta_lm.annotate") / "prompts" / PROMPT_VERSION
     texts = {
         item.name.removesuffix(".md"): item.read_text("utf-8").rstrip("\n")
         for item in folder.iterdir()
@@ -80,7 +80,7 @@ def read_prompt(version: str = PROMPT_VERSION) -> Prompt:
     demonstrations = [
         Demonstration(name, *text.split("\n---\n", 1)) for name, text in sorted(texts.items())
     ]
-    return Prompt(version, instructions, correction, tuple(demonstrations))
+    return Prompt(PROMPT_VERSION, instructions, correction, tuple(demonstrations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm.cli.evaluate import Set, load_models, read_settings, split_names
-from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
+from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import (
     AllowInexact,
     CostLimit,
@@ -18,11 +18,14 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     Model,
+    Out,
+    Recipe,
+    Strategies,
     option,
     server_flags,
 )
 from pasta_lm.cli.tables import interval, number, print_json, print_table
-from pasta_lm.cli.terminal import bars, silence_libraries
+from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 from pasta_lm.judging.judge import IN_PROCESS
 
 if TYPE_CHECKING:
@@ -46,19 +49,13 @@ AllowMissing = Annotated[
 
 
 def alpaca(
-    out: Annotated[
-        Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
-    ],
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
-    ] = None,
+    out: Out,
+    recipe: Recipe = None,
     limit: Annotated[
         int | None, option("--limit", metavar="N", min=1, help="The first N instructions.")
     ] = None,
     model: Model = None,
-    strategies: Annotated[
-        str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
-    ] = None,
+    strategies: Strategies = None,
     system: Annotated[
         list[str] | None,
         option(
@@ -127,12 +124,10 @@ def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[Alp
     prices = Prices(recipe.judge.input_price, recipe.judge.output_price)
     require_prices(prices, cost_limit)
     run = begin_run(out, recipe.settings())
-    try:
+    with interruptible():
         _answer(run, recipe)
-        return run, _judge(run, recipe.judge.key_env, prices, cost_limit)
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; the same command continues the run", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        is_stopped = _judge(run, recipe.judge.key_env, prices, cost_limit)
+    return run, is_stopped
 
 
 def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:
@@ -180,7 +175,7 @@ def _judge(run: AlpacaRun, key_env: str | None, prices: Any, limit_usd: float | 
         estimate = judge.estimate(comparisons)
         if not estimate.num_requests:
             return False
-        typer.echo(f"pasta: the judge is to be asked: {estimate}", err=True)
+        say(f"the judge is to be asked: {estimate}")
         try:
             judge.ask(comparisons)
         except CostLimitError as exc:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, option
-from pasta_lm.cli.terminal import Progress, bars, has_bars, silence_libraries
+from pasta_lm.cli.terminal import Progress, bars, minute_lines, say, silence_libraries
 
 if TYPE_CHECKING:
     from pasta_lm.annotate.log import Tally
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
 """Rows of a data set of the hub that an estimate reads; the run reads them again."""
-SECONDS_BETWEEN_LINES = 60.0
 
 
 def annotate(
@@ -76,14 +74,14 @@ def annotate(
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=_reporter(show_bar, num_rows),
-                notice=lambda num: _say(WAITING.format(num)),
+                notice=lambda num: say(WAITING.format(num)),
             )
     except KeyboardInterrupt:
-        _say(f"stopped at once; what was paid is kept. {to_continue}")
+        say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
-    _say(_summary(run.tally))
+    say(_summary(run.tally))
     if run.stopped_by:
-        _say(f"stopped by {run.stopped_by}. {to_continue}")
+        say(f"stopped by {run.stopped_by}. {to_continue}")
     for file in run.files:
         typer.echo(str(file))
     if run.stopped_by == INTERRUPT:
@@ -106,21 +104,17 @@ def rule_of(recipe: AnnotateConfig) -> Rule | None:
     return ForcedAnnotator(model.engine.loaded, recipe.forced.weights, recipe.filters.bounds)
 
 
-def _say(text: str) -> None:
-    typer.echo(f"pasta: {text}", err=True)
-
-
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     """Print the estimate of a run, and return the number of rows if it is known."""
     from pasta_lm.annotate.run import estimate, source_rows
 
     if recipe.teacher is None:
-        _say(f"{recipe.annotator} sends no requests and costs nothing")
+        say(f"{recipe.annotator} sends no requests and costs nothing")
         return None
     is_sample = recipe.source.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
     rows = source_rows(recipe, limit)
     found = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
-    _say(
+    say(
         f"estimate for {'the first ' if is_sample else ''}{found.num_rows} rows "
         f"({found.num_skipped} skipped): {found.asking}, {found.wall_s / 60:.0f} min or more"
     )
@@ -145,13 +139,10 @@ def _summary(tally: Tally) -> str:
 
 def _reporter(show_bar: Progress, num_rows: int | None) -> Callable[[Tally], None]:
     """Return a function that shows progress: a bar in a terminal, a line each minute elsewhere."""
-    due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+    tell = minute_lines()
 
     def report(tally: Tally) -> None:
-        nonlocal due_s
         show_bar("rows", tally.num_ended, num_rows, _summary(tally))
-        if time.monotonic() >= due_s and not has_bars():
-            due_s = time.monotonic() + SECONDS_BETWEEN_LINES
-            _say(_summary(tally))
+        tell(_summary(tally))
 
     return report

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.terminal import Progress, bars, has_bars, say, silence_libraries
+from pasta_lm.cli.terminal import (
+    Progress,
+    bars,
+    interruptible,
+    minute_lines,
+    say,
+    silence_libraries,
+)
 
 if TYPE_CHECKING:
     from pasta_lm.annotate.answer_run import AnswerConfig, Answered
-
-SECONDS_BETWEEN_LINES = 60.0
 
 
 def answer(
@@ -38,12 +41,8 @@ def answer(
 
     recipe = read_recipe(config, AnswerConfig, changes or ())
     silence_libraries()
-    try:
-        with bars() as show:
-            found = answer_all(recipe, show)
-    except KeyboardInterrupt:
-        say("interrupted; the same command continues the run")
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible(), bars() as show:
+        found = answer_all(recipe, show)
     counts = ", ".join(f"{count} {reason}" for reason, count in found.counts.items())
     say(f"{found.num_answers} answers, {found.num_tokens} tokens: {counts}")
     typer.echo(str(Path(recipe.out) / "usable.jsonl"))
@@ -54,26 +53,17 @@ def answer_all(recipe: AnswerConfig, show: Progress) -> Answered:
     from pasta_lm.annotate.answer_run import answer as carry_out
     from pasta_lm.strategies.model import Pasta
 
-    def load() -> Pasta:
-        return Pasta.from_pretrained(
-            recipe.model,
-            dtype=recipe.dtype,
-            device=recipe.device,
-            pool_tokens=recipe.pool_tokens,
-        )
-
-    return carry_out(recipe, load, minute_lines("answers", show))
-
-
-def minute_lines(name: str, show: Progress) -> Callable[[int, int], None]:
-    """Return a function that shows progress: a bar in a terminal, a line each minute elsewhere."""
-    due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+    load = partial(
+        Pasta.from_pretrained,
+        recipe.model,
+        dtype=recipe.dtype,
+        device=recipe.device,
+        pool_tokens=recipe.pool_tokens,
+    )
+    tell = minute_lines()
 
     def report(done: int, total: int) -> None:
-        nonlocal due_s
-        show(name, done, total)
-        if time.monotonic() >= due_s and not has_bars():
-            due_s = time.monotonic() + SECONDS_BETWEEN_LINES
-            say(f"{done} of {total} {name}")
+        show("answers", done, total)
+        tell(f"{done} of {total} answers")
 
-    return report
+    return carry_out(recipe, load, report)

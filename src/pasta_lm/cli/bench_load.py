@@ -63,10 +63,9 @@ def load(
     rate, requests arrive with exponential gaps; latency counts from a request's arrival.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
-    from pasta_lm.engines.annotated import read_annotated
     from pasta_lm.engines.builtin import BUILTIN
-    from pasta_lm.errors import InputError
     from pasta_lm.evaluate.engine_load import LoadBenchmark, measure_load
+    from pasta_lm.evaluate.engine_speed import read_some
 
     settings = LoadBenchmark(
         requests=numbers("--requests", requests),
@@ -75,10 +74,7 @@ def load(
         max_threads=max_threads,
         peers=tuple(peers.split(",")) if peers != NOTHING else (),
     )
-    records, problems = read_annotated(answers)
-    if not records:
-        reason = f": line {problems[0].line}: {problems[0].reason}" if problems else ""
-        raise InputError(f"{answers} has no annotated answer that can be read{reason}")
+    records = read_some(answers)
     silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
     from pasta_lm.engines.torch.loading import load as load_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +65,7 @@ def chat(
     one question a line.
     """
     from pasta_lm.cli.conversation import Conversation
-    from pasta_lm.cli.terminal import can_animate, console, silence_libraries
+    from pasta_lm.cli.terminal import silence_libraries, status
     from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
     from pasta_lm.strategies.model import DRAFTED, STRATEGIES, Pasta
@@ -75,8 +75,7 @@ def chat(
         require_draft(draft, [strategy])
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     silence_libraries()
-    waiting = console(sys.stderr).status("loading the model") if can_animate() else nullcontext()
-    with waiting:
+    with status("loading the model"):
         loaded = Pasta.from_pretrained(model or BUILTIN, dtype=dtype, device=device, draft=draft)
     vocabulary = loaded.engine.loaded.vocabulary
     conversation = Conversation(

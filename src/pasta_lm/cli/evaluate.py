@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import (
     ENVIRONMENT,
     AllowInexact,
@@ -20,12 +19,14 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     Model,
+    Recipe,
+    Strategies,
     option,
     server_flags,
 )
 from pasta_lm.cli.speed import NoPublished, print_frontier
 from pasta_lm.cli.tables import interval, number, print_json, print_table
-from pasta_lm.cli.terminal import bars, silence_libraries, write_text
+from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 from pasta_lm.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,17 +68,13 @@ def evaluate() -> None:
 
 @app.command()
 def tasks(
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
-    ] = None,
+    recipe: Recipe = None,
     model: Model = None,
     baseline: Annotated[
         str | None,
         option("--baseline", metavar="MODEL", help="The sequential baseline."),
     ] = None,
-    strategies: Annotated[
-        str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
-    ] = None,
+    strategies: Strategies = None,
     num_prompts: Annotated[
         int | None,
         option(
@@ -185,14 +182,10 @@ def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any
         write_answers(records, ())  # fails now rather than at the end
     models = recipe.load_models()
     pool = worker_pool(recipe.workers, recipe.load_models) if recipe.workers > 1 else nullcontext()
-    try:
-        with bars() as progress, pool as workers:
-            answers = tasks.evaluate_tasks(
-                recipe, models["model"], models["baseline"], progress, workers
-            )
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; nothing was measured", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible("nothing was measured"), bars() as progress, pool as workers:
+        answers = tasks.evaluate_tasks(
+            recipe, models["model"], models["baseline"], progress, workers
+        )
     if records is not None:
         write_answers(records, answers.records())
     found = tasks.report(recipe, answers, models["model"], models["baseline"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,15 @@ def refused_option(name: str, *, because: str) -> Any:
     return typer.Option(name, hidden=True, callback=refuse)
 
 
+Recipe = Annotated[
+    Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
+]
+Out = Annotated[
+    Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
+]
+Strategies = Annotated[
+    str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
+]
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
     str | None,

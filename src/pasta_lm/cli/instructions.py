@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pasta_lm.cli.evaluate import Set, load_models, read_settings
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import (
     AllowInexact,
     Device,
@@ -21,14 +20,15 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     Model,
+    Out,
+    Recipe,
     option,
     server_flags,
 )
 from pasta_lm.cli.tables import interval, number, print_json, print_table
-from pasta_lm.cli.terminal import bars, silence_libraries, write_text
+from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.loading import LoadedModel
     from pasta_lm.evaluate.cost import ReadingSystem
     from pasta_lm.evaluate.instructions import InstructionRun, InstructionSettings
 
@@ -45,9 +45,6 @@ COSTS = {
     "cost_of_training": "the taught model less the baseline, both sequential",
     "baseline_gain": "the baseline less the untaught model",
 }
-Out = Annotated[
-    Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
-]
 Baseline = Annotated[
     str | None, option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline.")
 ]
@@ -55,9 +52,7 @@ Baseline = Annotated[
 
 def instructions(
     out: Out,
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
-    ] = None,
+    recipe: Recipe = None,
     model: Model = None,
     baseline: Baseline = None,
     limit: Annotated[
@@ -171,16 +166,13 @@ def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun
     from pasta_lm.evaluate.instructions import begin_run, check_answers, pack
 
     run = begin_run(out, settings)
-    try:
+    with interruptible():
         if not run.is_answered:
             _answer(run)
             gc.collect()  # frees both models
         check_answers(run)
         _read_references(run)
         _read(run)
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; the same command continues the run", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     pack(run)
     return run
 
@@ -215,6 +207,7 @@ def _read_references(run: InstructionRun) -> None:
 
 def _read(run: InstructionRun) -> None:
     """Let the reader read the answers, if one is named."""
+    from pasta_lm.engines.torch.loading import load
     from pasta_lm.evaluate.cost import reading
     from pasta_lm.evaluate.instructions import read_answers, unread
     from pasta_lm.train.losses import token_nats
@@ -222,16 +215,10 @@ def _read(run: InstructionRun) -> None:
     settings = run.settings
     if settings.reader is None or not unread(run):
         return
-    loaded = _load(settings.reader, "float32", settings.device)
+    loaded = load(settings.reader, dtype="float32", device=settings.device)
     nats = partial(token_nats, loaded)
     with bars() as progress:
         read_answers(run, reading(loaded.vocabulary, min(loaded.eos_ids), nats), progress)
-
-
-def _load(name: str, dtype: str | None, device: str | None) -> LoadedModel:
-    from pasta_lm.engines.torch.loading import load
-
-    return load(name, dtype=dtype, device=device)
 
 
 def _reading_systems(
@@ -242,6 +229,7 @@ def _reading_systems(
     Raises:
         ModelError: the taught model has no tag pieces.
     """
+    from pasta_lm.engines.torch.loading import load
     from pasta_lm.errors import ModelError
     from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
     from pasta_lm.strategies.model import NO_TAG_PIECES
@@ -251,7 +239,7 @@ def _reading_systems(
     for key, systems in reading.items():
         if (name := names[key]) is None:
             continue
-        loaded = _load(name, dtype, device)
+        loaded = load(name, dtype=dtype, device=device)
         if key == "taught" and not loaded.vocabulary.has_pieces:
             raise ModelError(f"{name}: {NO_TAG_PIECES}", hint="name a taught model: --model")
         facts = loaded.vocabulary, min(loaded.eos_ids), partial(token_nats, loaded)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pasta_lm.cli.evaluate import Set
-from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
-from pasta_lm.cli.flags import Json, option
+from pasta_lm.cli.exit_codes import FAILED
+from pasta_lm.cli.flags import Json, Out, Recipe, option
 from pasta_lm.cli.tables import interval, number, print_facts, print_json, print_table
-from pasta_lm.cli.terminal import bars, say, silence_libraries
+from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
 
@@ -45,12 +44,8 @@ def judge() -> None:
 
 @app.command()
 def check(
-    out: Annotated[
-        Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
-    ],
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; flags change them.")
-    ] = None,
+    out: Out,
+    recipe: Recipe = None,
     answers: Annotated[
         list[str] | None,
         option(
@@ -77,12 +72,8 @@ def check(
     told = [f"damage.answers={json.dumps(answers)}"] if answers else []
     settings = read_recipe(recipe, JudgeCheckRecipe, [*told, *(changes or [])])
     silence_libraries()
-    try:
-        with bars() as show:
-            report = run_check(settings, out, show)
-    except KeyboardInterrupt:
-        say("interrupted; the same command continues the run")
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible(), bars() as show:
+        report = run_check(settings, out, show)
     if as_json:
         print_json(report)
     else:

@@ -74,7 +74,8 @@ def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Report:
     judge, name = _judge(recipe.judge, out, show)
     judged = _ask(judge, some)
     num_damaged = len(damaged.pairs) if damaged else 0
-    report: Report = {"judge": name, "is_scripted": _is_scripted(judge)}
+    is_scripted = isinstance(judge, LLMJudge) and judge.is_scripted
+    report: Report = {"judge": name, "is_scripted": is_scripted}
     report |= {"damage": None, "preferences": None, "min_accuracy": MIN_ACCURACY}
     if recipe.damage and damaged:
         counts = {"num_answers": damaged.num_answers, "num_left_out": damaged.num_left_out}
@@ -85,7 +86,6 @@ def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Report:
         figures = preference_figures(judged[num_damaged:])
         report["preferences"] = asdict(recipe.preferences) | by | figures
     missing = recipe.judge.max_missing
-    is_scripted = report["is_scripted"]
     report["refused"] = refusals(report["damage"], max_missing=missing, is_scripted=is_scripted)
     _write(out, report, judged)
     return report
@@ -115,10 +115,6 @@ def _ask(judge: Judge, pairs: Sequence[Pair]) -> list[JudgedPair | None]:
         first = next(iter(judge.failures.values()))
         say(f"{len(judge.failures)} comparisons got no reply: {first}")
     return judged
-
-
-def _is_scripted(judge: Judge) -> bool:
-    return isinstance(judge, LLMJudge) and judge.is_scripted
 
 
 def _write(out: Path, report: Report, judged: Sequence[JudgedPair | None]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,7 +104,7 @@ def run(
 
     In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
     """
-    from pasta_lm.cli.terminal import silence_libraries, write_text
+    from pasta_lm.cli.terminal import silence_libraries, status, write_text
     from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import FORK_RULES, SamplingParams
     from pasta_lm.errors import UsageError
@@ -130,7 +128,7 @@ def run(
         raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
     text = _prompt(prompt, file)
     silence_libraries()
-    with _loading(model):
+    with status(f"loading {model or BUILTIN}"):
         if engine is None:
             loaded = Pasta.from_pretrained(
                 model or BUILTIN, dtype=dtype, device=device, draft=draft
@@ -146,19 +144,6 @@ def run(
     _print(answers, as_json=json)
     if trace is not None:
         write_text(trace, answers[0].trace.to_json())
-
-
-@contextmanager
-def _loading(model: str | None) -> Iterator[None]:
-    """Show in a terminal that a model is being loaded."""
-    from pasta_lm.cli.terminal import can_animate, console
-    from pasta_lm.engines.builtin import BUILTIN
-
-    if not can_animate():
-        yield
-        return
-    with console(sys.stderr).status(f"loading {model or BUILTIN}"):
-        yield
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

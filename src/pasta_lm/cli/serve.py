@@ -76,6 +76,7 @@ def serve(
     from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import create_app
+    from pasta_lm.serve.served import served_backend
     from pasta_lm.serve.server import log_as_json, make_server
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
     from pasta_lm.strategies.model import STRATEGIES
@@ -91,7 +92,7 @@ def serve(
         backend = _local(model, dtype, device, found)
     else:
         source = require_served(model, dtype=dtype, device=device)
-        backend = _served(source, engine, dialect, allow_inexact=allow_inexact)
+        backend = served_backend(engine, source, dialect=dialect, allow_inexact=allow_inexact)
     app = create_app(
         backend,
         found,
@@ -126,13 +127,6 @@ def _local(
         shares_prefixes=recipe.shares_prefixes,
     )
     return TorchBackend(loaded, str(model or BUILTIN), fork=recipe.fork)
-
-
-def _served(source: str, engine: str, dialect: str | None, *, allow_inexact: bool) -> Backend:
-    """Connect to the servers that hold a model, and check them."""
-    from pasta_lm.serve.served import served_backend
-
-    return served_backend(engine, source, dialect=dialect, allow_inexact=allow_inexact)
 
 
 def _read_key(given: str | None) -> str | None:

@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pasta_lm.cli.answer import answer_all
-from pasta_lm.cli.exit_codes import INTERRUPTED
-from pasta_lm.cli.flags import option
-from pasta_lm.cli.terminal import Progress, bars, has_bars, say, silence_libraries
+from pasta_lm.cli.flags import Out, option
+from pasta_lm.cli.terminal import Progress, bars, has_bars, interruptible, say, silence_libraries
 
 if TYPE_CHECKING:
     from pasta_lm.train.teach_config import TeachConfig
     from pasta_lm.train.teach_run import TeachRun
 
+T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 TITLES = {
     "answers": "the model answers instructions",
@@ -40,9 +40,7 @@ def teach(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A model folder, a GGUF file or a hub id.")
     ],
-    out: Annotated[
-        Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
-    ],
+    out: Out,
     recipe: Annotated[
         Path | None, option("--recipe", metavar="R.toml", help="Settings; runs/teach has some.")
     ] = None,
@@ -78,13 +76,9 @@ def teach(
         _show_plan(_measure(model, config, budget_hours), config, out)
         return
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with held(out / ".lock"), _room(out):
-            run = begin(out, model, config, budget_hours)
-            carry_out(run)
-    except KeyboardInterrupt:
-        say("interrupted; the same command continues the run")
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible(), held(out / ".lock"), _room(out):
+        run = begin(out, model, config, budget_hours)
+        carry_out(run)
     typer.echo(str(run.at("model")))
 
 
@@ -206,13 +200,18 @@ def _time(hours: float) -> str:
 # --- the steps
 
 
-def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
-    from pasta_lm.annotate.answer_run import ANSWERS, AnswerConfig
+def _recipe(run: TeachRun, step: str, kind: type[T]) -> T:
     from pasta_lm.recipe import read_recipe
     from pasta_lm.train.teach import recipe_of
 
+    return read_recipe(recipe_of(run, step), kind)
+
+
+def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
+    from pasta_lm.annotate.answer_run import ANSWERS, AnswerConfig
+
     is_whole = not run.at("answers", ANSWERS).exists()
-    found = answer_all(read_recipe(recipe_of(run, "answers"), AnswerConfig), show)
+    found = answer_all(_recipe(run, "answers", AnswerConfig), show)
     return {**found._asdict(), "is_whole": is_whole}
 
 
@@ -220,10 +219,9 @@ def _annotated(run: TeachRun, show: Progress) -> dict[str, Any]:
     from pasta_lm.annotate.recipe import AnnotateConfig
     from pasta_lm.annotate.run import annotate
     from pasta_lm.cli.annotate import rule_of
-    from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.teach import recipe_of, reserve
+    from pasta_lm.train.teach import reserve
 
-    recipe = read_recipe(recipe_of(run, "annotated"), AnnotateConfig)
+    recipe = _recipe(run, "annotated", AnnotateConfig)
     total = run.journal.rows["answers"]["counts"].get("usable", 0)
     found = annotate(
         recipe,
@@ -238,12 +236,10 @@ def _annotated(run: TeachRun, show: Progress) -> dict[str, Any]:
 
 def _stage_one(step: str) -> Callable[[TeachRun, Progress], dict[str, Any]]:
     def carry_out(run: TeachRun, _: Progress) -> dict[str, Any]:
-        from pasta_lm.recipe import read_recipe
         from pasta_lm.train.config import SftConfig
         from pasta_lm.train.sft import train_sft
-        from pasta_lm.train.teach import recipe_of
 
-        config = read_recipe(recipe_of(run, step), SftConfig)
+        config = _recipe(run, step, SftConfig)
         is_whole = not any(run.at(step).glob("checkpoint-*"))
         if not run.at(step, "model").is_dir():
             train_sft(config, resume=True)
@@ -254,15 +250,13 @@ def _stage_one(step: str) -> Callable[[TeachRun, Progress], dict[str, Any]]:
 
 def _preference(run: TeachRun, show: Progress) -> dict[str, Any]:
     from pasta_lm.errors import InputError
-    from pasta_lm.recipe import read_recipe
     from pasta_lm.train.preference import train_preference
     from pasta_lm.train.preference_config import PreferenceConfig
-    from pasta_lm.train.teach import recipe_of
 
     stage_one = run.at("pasta", "model")
     if not run.amounts("preference").rounds:
         return {"best": str(stage_one.relative_to(run.folder)), "rounds": []}
-    config = read_recipe(recipe_of(run, "preference"), PreferenceConfig)
+    config = _recipe(run, "preference", PreferenceConfig)
     try:
         train_preference(config, resume=True, show=show if has_bars() else None)
     except InputError as exc:
@@ -293,10 +287,8 @@ def _model(run: TeachRun, _: Progress) -> dict[str, Any]:
 def _measures(run: TeachRun, _: Progress) -> dict[str, Any]:
     from pasta_lm.cli.instructions import run_instructions, write_report
     from pasta_lm.evaluate.instructions import InstructionSettings
-    from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.teach import recipe_of
 
-    settings = read_recipe(recipe_of(run, "measures"), InstructionSettings)
+    settings = _recipe(run, "measures", InstructionSettings)
     write_report(run_instructions(run.at("measures"), settings))
     return {}
 

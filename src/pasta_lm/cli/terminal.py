@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+import typer
+
+from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.errors import InputError, MissingFileError, PastaError
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 STDIN = "-"
+SECONDS_BETWEEN_LINES = 60.0
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
 QUIET_SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -123,6 +128,16 @@ def can_animate() -> bool:
     return sys.stdout.isatty() and sys.stderr.isatty() and not is_dumb
 
 
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show in a terminal what the command waits for."""
+    if not can_animate():
+        yield
+        return
+    with console(sys.stderr).status(text):
+        yield
+
+
 def has_bars() -> bool:
     """Return whether progress bars are shown: standard error is a terminal, NO_COLOR is not set."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
@@ -153,6 +168,29 @@ def bars() -> Iterator[Progress]:
             shown.update(tasks[name], completed=done, total=total, description=description)
 
         yield show
+
+
+def minute_lines() -> Callable[[str], None]:
+    """Return a function that prints a line of progress each minute, where there are no bars."""
+    due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def report(line: str) -> None:
+        nonlocal due_s
+        if time.monotonic() >= due_s and not has_bars():
+            due_s = time.monotonic() + SECONDS_BETWEEN_LINES
+            say(line)
+
+    return report
+
+
+@contextmanager
+def interruptible(note: str = "the same command continues the run") -> Iterator[None]:
+    """End the command at a Ctrl-C, with a note on what is left of its work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {note}")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def thread_style(thread: int) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
 from pasta_lm.cli.flags import (
     AllowInexact,
     Dialect,
@@ -19,7 +16,7 @@ from pasta_lm.cli.flags import (
     require_one_of,
     server_flags,
 )
-from pasta_lm.cli.terminal import bars, has_bars, silence_libraries
+from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
 
@@ -33,6 +30,7 @@ Changes = Annotated[
     ),
 ]
 
+RESUMABLE = "--resume goes on from what was saved"
 Resume = Annotated[bool, option("--resume", help="Continue an interrupted run where it stopped.")]
 DryRun = Annotated[bool, option("--dry-run", help="Describe the training data, and stop.")]
 
@@ -60,7 +58,7 @@ def sft(
     if dry_run:
         typer.echo(preflight(recipe), err=True)
         return
-    with _resumable():
+    with interruptible(RESUMABLE):
         folder = train_sft(recipe, resume=resume)
         if is_first():
             typer.echo(str(folder))
@@ -96,18 +94,9 @@ def preference(
 
         typer.echo(preflight(recipe), err=True)
         return
-    with _resumable(), bars() as show:
+    with interruptible(RESUMABLE), bars() as show:
         folder = train_preference(recipe, resume=resume, show=show if has_bars() else None)
         typer.echo(str(folder))
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("pasta: interrupted; --resume goes on from what was saved", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

@@ -35,7 +35,7 @@ from pasta_lm.errors import (
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 from pasta_lm.remote.dialects import KEY_ENV, server_urls
 
@@ -113,7 +113,7 @@ class CompletionsEngine:
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
 
-    def in_flight(self) -> RequestsInFlight[Cluster]:
+    def in_flight(self) -> RequestsInFlight:
         """Connect to the servers and return what submits requests; see ``check_request``.
 
         Raises:
@@ -210,31 +210,18 @@ class CompletionsEngine:
     def _streamed(
         self, request: Request, sample: int, connection: Connection, put: Put
     ) -> StreamedResponse:
-        trace = Trace(
-            kind=Kind.GENERATED,
-            model=self.loaded.name or connection.server.model,
-            engine="completions",
-            strategy=request.strategy,
-            positions=request.positions.value,
-            join=request.join.value,
-            num_prompt_tokens=len(request.prompt),
-        )
+        model = self.loaded.name or connection.server.model
         response = Response(
             request,
             sample,
             Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
             self.loaded.vocabulary,
             limits=request.limits(self.max_position),
-            trace=trace,
+            trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
             eos_ids=self.loaded.eos_ids,
         )
-        return StreamedResponse(
-            response,
-            connection,
-            self.loaded.vocabulary,
-            self.loaded.eos_ids,
-            put=put,
-        )
+        vocabulary, eos_ids = self.loaded.vocabulary, self.loaded.eos_ids
+        return StreamedResponse(response, connection, vocabulary, eos_ids, put)
 
     # What can be asked
 

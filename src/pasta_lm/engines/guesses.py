@@ -32,33 +32,29 @@ class Proposal:
     placements: list[Placement]
     num_right: int = 0
 
-    def confirm(self, number: int) -> bool:
-        """Return whether the token just decoded is a guess, which has been fed already.
-
-        It is compared with one guess, counted from 1; all guesses before that one must be right.
-        """
-        live = self.live
-        if self.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
-            return False
-        live.next_token = None
-        self.num_right = number
-        return True
-
 
 class Guesses:
     """Guessed tokens of a response's threads, fed and checked in one pass."""
 
-    def __init__(self, guess: Guess, placer: Placer, pace: Pace, is_text: IsText) -> None:
+    def __init__(self, guess: Guess | None, placer: Placer, pace: Pace, is_text: IsText) -> None:
+        """Begin behind the prompt; None of ``guess``: nothing is guessed, and nothing noted."""
         self._guess, self._placer, self._pace, self._is_text = guess, placer, pace, is_text
-        prompt = [entry.token for entry in placer.entries.items]
+        prompt = [] if guess is None else [entry.token for entry in placer.entries.items]
         self._contexts = {0: prompt}
         """What each thread can see, by its id: what it sees of its parent, then its own tokens."""
         self._num_inherited = {0: len(prompt)}
         self._guessing: dict[int, LiveThread] = {}
         self._proposals: dict[int, Proposal] = {}
 
+    @property
+    def are_made(self) -> bool:
+        """Return whether tokens are guessed at all."""
+        return self._guess is not None
+
     def decoded(self, thread: Thread, token: int) -> None:
         """Note a token that a thread decoded, its prefix included."""
+        if self._guess is None:
+            return
         if thread.id not in self._contexts:
             assert thread.parent is not None
             self._contexts[thread.id] = [*self._contexts[thread.parent.id]]
@@ -67,7 +63,7 @@ class Guesses:
 
     def joined(self, thread: Thread, others: Sequence[Thread]) -> None:
         """Note that a thread sees from now on what others decoded."""
-        for other in others:
+        for other in others if self.are_made else ():
             own = self._contexts[other.id][self._num_inherited[other.id] :]
             self._contexts[thread.id] += own
 
@@ -77,7 +73,7 @@ class Guesses:
         Tags are not guessed, nor tokens of topics: what is legal there depends on every token.
         """
         self.settle()  # a pass that was not run after all
-        if any(live.joined is not None for live in feeding):
+        if self._guess is None or any(live.joined is not None for live in feeding):
             return
         for live in feeding:
             thread = live.thread
@@ -114,9 +110,15 @@ class Guesses:
         return [] if proposal is None else [place.slot for place in proposal.placements]
 
     def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the decoded token is a thread's guess of this number, fed already."""
-        if not self._proposals[live.thread.id].confirm(number):
+        """Return whether the token just decoded is a guess of a thread, which was fed already.
+
+        It is compared with one guess, counted from 1; all guesses before that one must be right.
+        """
+        proposal = self._proposals[live.thread.id]
+        if proposal.num_right != number - 1 or live.next_token != live.guesses[number - 1]:
             return False
+        live.next_token = None
+        proposal.num_right = number
         live.thread.position += 1
         self._pace.fed(live.thread)
         return True

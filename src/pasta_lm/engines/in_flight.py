@@ -14,33 +14,27 @@ from contextlib import AbstractAsyncContextManager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from pasta_lm.engines.request import Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import RemoteError
 
-C = TypeVar("C")
-C_in = TypeVar("C_in", contravariant=True)
+if TYPE_CHECKING:
+    from pasta_lm.remote.cluster import Cluster
+
 Put = Callable[[StreamEvent], None]
 Begun = Callable[[Response], None]
 """Is told each sample when it begins."""
+Decode = Callable[["Cluster", Request, Put, Begun], Coroutine[Any, Any, None]]
+"""Decodes all samples of a request and puts their events; raises if one cannot be finished."""
 
 
-class Decode(Protocol[C_in]):
-    """Decodes all samples of a request."""
-
-    def __call__(
-        self, cluster: C_in, request: Request, put: Put, begun: Begun
-    ) -> Coroutine[Any, Any, None]:
-        """Hand out the events; raise an error if a sample cannot be finished."""
-
-
-class RequestsInFlight(Generic[C]):
+class RequestsInFlight:
     """Requests that are decoded while the ``with`` block lasts, or until ``close``."""
 
     def __init__(
-        self, opened: Callable[[], AbstractAsyncContextManager[C]], decode: Decode[C]
+        self, opened: Callable[[], AbstractAsyncContextManager[Cluster]], decode: Decode
     ) -> None:
         """Open the servers.
 

@@ -62,10 +62,17 @@ class Pace:
         count = (n for n in range(most, -1, -1) if self._bound(first + n) < most_tokens)
         return next(count, -1)
 
-    def slowest(self, threads: Sequence[Thread]) -> list[Thread]:
-        """Return the threads that go next if all go in step."""
-        first = min(map(self.clock, threads), default=0)
-        return [thread for thread in threads if self.clock(thread) == first]
+    def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
+        """Return which of the threads that decode go next: ``width`` at most; None: all.
+
+        If the limit may be near, those go next that do if all go in step.
+        """
+        if any(self.room(thread) < 0 for thread in threads):
+            first = min(map(self.clock, threads))
+            return [thread for thread in threads if self.clock(thread) == first]
+        # Main goes first, because it forks what can be decoded side by side; a thread begins
+        # behind its promise's end. Then blocks in reading order.
+        return sorted(threads, key=lambda one: (not one.is_main, one.reading_key))[:width]
 
     def _bound(self, clock: int) -> int:
         """Return how many tokens the response has after a pass at most, whoever decodes how."""

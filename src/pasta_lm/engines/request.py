@@ -17,7 +17,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Trace, TraceNews
+from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
@@ -117,6 +117,18 @@ class Request:
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more
+
+    def new_trace(self, kind: Kind, *, engine: str, model: str | None) -> Trace:
+        """Return the trace of a response before its first token."""
+        return Trace(
+            kind=kind,
+            model=model,
+            engine=engine,
+            strategy=self.strategy,
+            positions=self.positions.value,
+            join=self.join.value,
+            num_prompt_tokens=len(self.prompt),
+        )
 
     @property
     def max_entries(self) -> int:

@@ -77,6 +77,7 @@ class Response:
     ) -> None:
         self.request = request
         self.sample = sample
+        self.trace = trace
         self.interpreter = Interpreter(limits, entries.new_owner, request.form)
         self.placer = Placer(entries, request.positions, self.interpreter.main, request.join)
         self.recorder = Recorder(trace, self.interpreter.main)
@@ -90,9 +91,8 @@ class Response:
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
-        self._guesses: Guesses | None = None
-        if request.guess is not None and self._pace.can_vary:
-            self._guesses = Guesses(request.guess, self.placer, self._pace, self._is_text)
+        guess = request.guess if self._pace.can_vary else None
+        self.guesses = Guesses(guess, self.placer, self._pace, self._is_text)
         self._expander: Expander | None = None
         if request.expansion is not None:
             self._expander = Expander(request.expansion, self.interpreter, self.placer)
@@ -106,11 +106,6 @@ class Response:
             main.stops = StopWatch(())  # the text of main is no part of the answer
         if self._counts_seen:
             main.seen.update(request.prompt)
-
-    @property
-    def trace(self) -> Trace:
-        """Return the trace as it stands."""
-        return self.recorder.trace
 
     @property
     def is_finished(self) -> bool:
@@ -134,14 +129,14 @@ class Response:
         as that changes no token. None: all.
         """
         threads = [live for live in self.live.values() if live.feeds_next]
+        going = [live.thread for live in threads if live.decodes]
+        if width is not None or self.guesses.are_made:
+            going = self._pace.going(going, width)
         for live in threads:
-            live.is_held = False
-        if width is not None or self._guesses is not None:
-            self._hold(threads, width)
-            threads = [live for live in threads if not live.is_held]
-        if self._guesses is not None:
-            room = self.interpreter.limits.max_tokens - self.interpreter.num_tokens
-            self._guesses.propose(threads, self.interpreter.limits, room)
+            live.is_held = live.decodes and live.thread not in going
+        threads = [live for live in threads if not live.is_held]
+        room = self.interpreter.limits.max_tokens - self.interpreter.num_tokens
+        self.guesses.propose(threads, self.interpreter.limits, room)
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
 
     def lengths_left(self) -> list[int]:
@@ -156,20 +151,6 @@ class Response:
         promised = ((one.units or 1) * TOKENS_PER_UNIT - one.num_tokens for one in blocks)
         left = [max(1, number) for number in promised]
         return left + [max(left, default=1)] * (len(running) - len(blocks))
-
-    def _hold(self, threads: Sequence[LiveThread], width: int | None) -> None:
-        """Hold threads back: beyond the width, or all that are ahead if the limit may be near."""
-        running = [live for live in threads if live.decodes]
-        if any(self._pace.room(live.thread) < 0 for live in running):
-            slowest = self._pace.slowest([live.thread for live in running])
-            held = [live for live in running if live.thread not in slowest]
-        else:
-            # Main goes first, because it forks what can be decoded side by side; a thread begins
-            # behind its promise's end. Then blocks in reading order.
-            running.sort(key=lambda live: (not live.thread.is_main, live.thread.reading_key))
-            held = running[width:] if width is not None else []
-        for live in held:
-            live.is_held = True
 
     def _is_text(self, token: int) -> bool:
         return token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
@@ -204,11 +185,6 @@ class Response:
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
 
-    def feed_guesses(self) -> None:
-        """Place the guesses of all threads, after everything else of the request's pass."""
-        if self._guesses is not None:
-            self._guesses.feed()
-
     def passed(self, t_s: float) -> None:
         """Record the end of the pass; forget threads that have fed their last token."""
         self.recorder.passed(t_s)
@@ -217,10 +193,6 @@ class Response:
             for number, live in self.live.items()
             if live.thread.is_alive or live.feeds_next
         }
-
-    def guessed_slots(self, live: LiveThread) -> list[int]:
-        """Return where the guesses of a thread stand in this pass."""
-        return [] if self._guesses is None else self._guesses.slots(live)
 
     # Decoding
 
@@ -286,8 +258,7 @@ class Response:
             thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced
         )
         live.next_token = token
-        if self._guesses is not None:
-            self._guesses.decoded(thread, token)
+        self.guesses.decoded(thread, token)
         if self._counts_seen and lexeme is None:
             live.seen.add(token)
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
@@ -307,14 +278,6 @@ class Response:
         if text:
             live.thread.write(text)
             self.events.append(TextDelta(self.sample, live.thread.id, text))
-
-    def confirm(self, live: LiveThread, number: int) -> bool:
-        """Return whether the token just taken is a guess that was fed already."""
-        return self._guesses is not None and self._guesses.confirm(live, number)
-
-    def settle(self) -> list[tuple[Thread, Placement]]:
-        """Return the threads and places of the guesses of this pass that were right."""
-        return [] if self._guesses is None else self._guesses.settle()
 
     def keep_guess(self, thread: Thread, placement: Placement) -> None:
         """Record a right guess as fed, in the slot that it has now."""
@@ -365,8 +328,7 @@ class Response:
         )
         texts = [""] * (len(prefix) - 1) + ["" if start is None else start.text]
         for token, text in zip(prefix, texts, strict=True):
-            if self._guesses is not None:
-                self._guesses.decoded(child, token)
+            self.guesses.decoded(child, token)
             self.recorder.decoded(
                 child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True
             )
@@ -375,8 +337,7 @@ class Response:
 
     def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:
         live.joined = joined
-        if self._guesses is not None:
-            self._guesses.joined(live.thread, joined)
+        self.guesses.joined(live.thread, joined)
         live.seen.update(*(self._seen_at_end.pop(other.id, ()) for other in joined))
         ids = tuple(other.id for other in joined)
         self.events.append(Synced(self.sample, live.thread.id, ids))

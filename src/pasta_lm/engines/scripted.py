@@ -18,7 +18,7 @@ from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, 
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import InputError, RequestError
 from pasta_lm.interpreter.entries import Entries
-from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
@@ -27,6 +27,7 @@ from pasta_lm.language.tags import PIECES
 Speeds = Mapping[int, float] | Callable[[int], float]
 """Tokens that a thread, by its id, decodes in a step; 1 for threads that a mapping leaves out."""
 
+STEP_S = 0.02  # that a step takes on the simulated clock
 ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
 _WORD = re.compile(r"\s*\S+|\s+")
 
@@ -132,21 +133,17 @@ class _Playback:
 class ScriptedEngine:
     """Decode one written answer, or the one that a request brings."""
 
-    def __init__(
-        self, script: Document, *, speeds: Speeds | None = None, step_s: float = 0.02
-    ) -> None:
+    def __init__(self, script: Document, *, speeds: Speeds | None = None) -> None:
         """Take the answer to decode.
 
         Args:
             script: The answer; blocks without a length get the one that their words make.
             speeds: How many tokens each thread decodes in a step.
-            step_s: Seconds that a step takes on the simulated clock.
 
         Raises:
             InputError: a block has no topic, so no promise can be written for it.
         """
         self.script = _with_lengths(script)
-        self.step_s = step_s
         self._speed = _speed_of(speeds or {})
         self._ids = WordIds()
 
@@ -204,21 +201,13 @@ class ScriptedEngine:
             if all(playback.response.is_finished for playback in samples):
                 return
             for playback in samples:
-                playback.step(step * self.step_s)
+                playback.step(step * STEP_S)
 
     def _response(self, request: Request, sample: int, entries: Entries) -> Response:
         if request.forced is None:
             request = self.replay(request, self.script)
         request = replace(request, form=Form.MAIN, expansion=None, guess=None)
-        trace = Trace(
-            kind=Kind.SIMULATED,
-            model="script",
-            engine="scripted",
-            strategy=request.strategy,
-            positions=request.positions.value,
-            join=request.join.value,
-            num_prompt_tokens=len(request.prompt),
-        )
+        trace = request.new_trace(Kind.SIMULATED, engine="scripted", model="script")
         limits = replace(request.params.limits(), max_depth=max(1, _depth(self.script.items)))
         return Response(request, sample, entries, self._ids, limits=limits, trace=trace)
 

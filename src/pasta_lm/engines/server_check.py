@@ -7,7 +7,7 @@ rows of the tags must be taught. Other weights of the same family are not told a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.errors import EndpointError, ModelError, RequestError, VocabularyError
@@ -22,6 +22,7 @@ from pasta_lm.language.tags import (
 from pasta_lm.remote.dialects import CompletionRequest
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.completions import ServedModel
     from pasta_lm.remote.streaming import Connection
 
 TEXT = "Rivers: 12,345 km - na\u00efve caf\u00e9, \u65e5\u672c.\n\n\tdef f(a_b): pass"
@@ -32,20 +33,8 @@ MAX_TOPIC_TOKENS = 24
 ADVICE = "serve what pasta export MODEL OUT --merged wrote, and name that folder with --model"
 
 
-class Expected(Protocol):
-    """The facts of the model that are compared."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer and the ids of the tags."""
-
-    @property
-    def trained_strategy(self) -> str:
-        """What it was taught."""
-
-
 async def check_server(
-    connection: Connection, expected: Expected, *, checks_tags: bool = True
+    connection: Connection, expected: ServedModel, *, checks_tags: bool = True
 ) -> None:
     """Check one server.
 

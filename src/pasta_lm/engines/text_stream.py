@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Sequence
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_LONGEST_INCOMPLETE = 3  # bytes: the beginning of a character of four
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -83,48 +82,23 @@ def _from_alphabet(spelling: str) -> bytes:
 class TextStream:
     """The text of one stretch of a thread, as its tokens come in.
 
-    The pieces that ``feed`` and ``close`` return, joined, are decode(context + ids) less
-    decode(context). A character belongs to where its first byte is: when the context ends inside
-    one, the rest of it is not text of this stretch. Bytes that never become a character come out
-    as U+FFFD, at the latest when the stretch is closed. A tag ends a stretch: close there; the
-    stream then begins another.
+    Bytes that never become a character come out as U+FFFD, at the latest when the stretch is
+    closed. A tag ends a stretch: close there; the stream then begins another.
     """
 
-    def __init__(self, token_bytes: TokenBytes, context: Sequence[int] = ()) -> None:
-        """Begin behind a context, of which only the last few bytes are read."""
+    def __init__(self, token_bytes: TokenBytes) -> None:
         self._bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # Text of the context is dropped here; a character it leaves open stays in the decoder.
-        self._decoder.decode(_tail(token_bytes, context))
-        self._num_of_context = len(self._decoder.getstate()[0].decode("utf-8", "replace"))
 
     def feed(self, token_id: int) -> str:
         """Return the characters that this token completes."""
-        return self._own(self._decoder.decode(self._bytes[token_id]))
+        return self._decoder.decode(self._bytes[token_id])
 
     def close(self) -> str:
         """Return the rest of the text and end the stretch."""
-        text = self._own(self._decoder.decode(b"", final=True))
+        text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
-        self._num_of_context = 0
         return text
-
-    def _own(self, text: str) -> str:
-        """Remove the characters that began in the context."""
-        own = text[self._num_of_context :]
-        self._num_of_context -= min(self._num_of_context, len(text))
-        return own
-
-
-def _tail(token_bytes: TokenBytes, context: Sequence[int]) -> bytes:
-    """Return the last bytes of a context, enough to know a character that it leaves open."""
-    tail = b""
-    for token_id in reversed(context):
-        data = token_bytes[token_id]
-        if not data or len(tail) >= _LONGEST_INCOMPLETE:
-            break
-        tail = data + tail
-    return tail
 
 
 class StopWatch:

@@ -158,9 +158,9 @@ class Vocabulary:
 
     # --- ids to text
 
-    def text_stream(self, context: Sequence[int] = ()) -> TextStream:
-        """Return a decoder that turns the ids after a context into text, one by one."""
-        return TextStream(self._bytes, context)
+    def text_stream(self) -> TextStream:
+        """Return a decoder that turns ids in the middle of a text into text, one by one."""
+        return TextStream(self._bytes)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of ordinary tokens in the middle of a text."""

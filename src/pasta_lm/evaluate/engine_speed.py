@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pasta_lm.engines.annotated import read_annotated
+from pasta_lm.engines.annotated import Record, read_annotated
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.evaluate import llama_cpp
 
@@ -56,7 +56,7 @@ def measure_engine(
     loaded: LoadedModel,
     settings: EngineBenchmark,
     gguf: Callable[[], Path | None],
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> Figures:
     """Time passes of an engine, sequential decoding, and the peers.
 
@@ -104,7 +104,7 @@ def measure_engine(
 
 
 def measure_replay(
-    loaded: LoadedModel, answers: Path, limit: int | None, progress: Progress | None = None
+    loaded: LoadedModel, answers: Path, limit: int | None, progress: Progress
 ) -> Figures:
     """Replay annotated answers: the object that ``pasta replay --json`` prints.
 
@@ -113,11 +113,21 @@ def measure_replay(
     """
     from pasta_lm.strategies.replay import replay
 
-    records, problems = read_annotated(answers, limit)
+    records = read_some(answers, limit)
+    return replay(records, loaded, positions=loaded.positions, progress=progress).to_dict()
+
+
+def read_some(path: Path, limit: int | None = None) -> list[Record]:
+    """Read the annotated answers of a file that can be read, ``limit`` at most.
+
+    Raises:
+        InputError: there is no such file, or no row can be read; the first problem is named.
+    """
+    records, problems = read_annotated(path, limit)
     if not records:
         reason = f": line {problems[0].line}: {problems[0].reason}" if problems else ""
-        raise InputError(f"{answers} has no annotated answer that can be read{reason}")
-    return replay(records, loaded, positions=loaded.positions, progress=progress).to_dict()
+        raise InputError(f"{path} has no annotated answer that can be read{reason}")
+    return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ def _untouched(loaded: LoadedModel) -> LoadedModel:
 
 
 def _rounds(
-    loaded: LoadedModel, settings: EngineBenchmark, peers: _Peers, progress: Progress | None
+    loaded: LoadedModel, settings: EngineBenchmark, peers: _Peers, progress: Progress
 ) -> _Times:
     from pasta_lm.engines.torch import timing
     from pasta_lm.engines.torch.engine import TorchEngine
@@ -169,8 +179,7 @@ def _rounds(
         if peers.generate is not None:
             times.generate.append(timing.generate_s(peers.generate, first, NUM_GENERATED))
         times.reading.append(timing.reading_s(num_bytes, loaded.device))
-        if progress is not None:
-            progress(done, NUM_ROUNDS)
+        progress(done, NUM_ROUNDS)
     return times
 
 
@@ -207,4 +216,4 @@ def _llama_cpp(
     if file is None:
         return None
     rows, num_cpu_threads = max(settings.rows), settings.num_cpu_threads
-    return stack.enter_context(llama_cpp.opened(file, rows, prompt, num_cpu_threads))
+    return stack.enter_context(llama_cpp.Decoder(file, rows, prompt, num_cpu_threads).opened())

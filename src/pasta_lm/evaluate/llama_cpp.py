@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 NUM_STEADY = 24  # timed steps of each number of rows
 
@@ -25,27 +25,15 @@ def is_installed() -> bool:
     return True
 
 
-@contextmanager
-def opened(
-    gguf: Path, max_rows: int, prompt: Sequence[int], num_cpu_threads: int
-) -> Iterator[Decoder]:
-    """Load a model and read a prompt; both are freed at the end.
+class Decoder:
+    """llama.cpp with a model and a prompt, while it is ``opened``.
 
     Args:
         gguf: The model.
         max_rows: The largest number of threads that will decode.
         prompt: Token ids, which all threads share; they are fed again as what is decoded.
         num_cpu_threads: Threads of the CPU that llama.cpp uses.
-
-    Raises:
-        RuntimeError: llama.cpp cannot load the file, or a step fails.
     """
-    with Decoder(gguf, max_rows, prompt, num_cpu_threads)._opened() as decoder:
-        yield decoder
-
-
-class Decoder:
-    """llama.cpp with a model and a prompt, as ``opened`` returns it."""
 
     def __init__(
         self, gguf: Path, max_rows: int, prompt: Sequence[int], num_cpu_threads: int
@@ -57,8 +45,12 @@ class Decoder:
         self._num_cpu_threads = num_cpu_threads
 
     @contextmanager
-    def _opened(self) -> Iterator[Decoder]:
-        """Load the model and read the prompt; free both at the end."""
+    def opened(self) -> Iterator[Self]:
+        """Load the model and read the prompt; free both at the end.
+
+        Raises:
+            RuntimeError: llama.cpp cannot load the file, or a step fails.
+        """
         lib = self._lib
         self._log = _silence(lib)  # kept: the library calls it
         lib.llama_log_set(self._log, None)

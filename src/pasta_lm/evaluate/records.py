@@ -1,21 +1,22 @@
-"""Graded answers as rows of a file, where they were made, and their export for replay."""
+"""Graded answers as rows of a file, where they were made, their reuse and export for replay."""
 
 from __future__ import annotations
 
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, cause
+from pasta_lm.evaluate.answering import Answerer, AnswerStore, Decoded, Prompt, System
 from pasta_lm.evaluate.structure import Structure
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.document import parse_program
-from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.tasks.registry import make, training_families
 from pasta_lm.tasks.task import Task
 
@@ -29,6 +30,10 @@ as many blocks as the model makes, chosen by chance."""
 BOUNDS = (PERFECT, ALWAYS, RANDOM)
 UNMASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
 """The names under which records keep what a strategy decodes with every tag allowed."""
+NUM_CHECKED = 25
+"""Prompts whose reused answers are decoded again, because records do not name their model."""
+MAX_DIFFERENT = 1
+"""Of those, the answers that rounding may change between two machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,48 @@ def read_answers(path: Path) -> list[GradedAnswer]:
         except (ValueError, InputError) as exc:
             raise InputError(f"{path}:{number}: no graded answer: {exc}") from exc
     return found
+
+
+def reused(
+    path: Path, prompts: Sequence[Prompt], system: System, answerer: Answerer
+) -> list[tuple[System, Prompt, Decoded]]:
+    """Return the baseline's answers from a record file, so that many models can share them.
+
+    Clocks are never reused: timed answers are decoded beside the other strategies.
+
+    Args:
+        path: What ``pasta evaluate tasks --records`` wrote.
+        prompts: The prompts; some of the first are decoded again and compared.
+        system: The sequential baseline.
+        answerer: Its model.
+
+    Raises:
+        InputError: the file cannot be read, lacks a prompt, or has answers of another model.
+    """
+    rows = [one for one in read_answers(path) if one.strategy == sequential.NAME]
+    stored = {one.task_id: one for one in rows if one.wall_s is None}
+    lacking = [prompt.id for prompt in prompts if prompt.id not in stored]
+    if lacking:
+        raise InputError(
+            f"{path} has no sequential answer to {len(lacking)} of {len(prompts)} prompts, "
+            f"{lacking[0]} first",
+            hint="write it with the same --split, --seed and --num-prompts, or more of them",
+        )
+    first, again = prompts[:NUM_CHECKED], AnswerStore()
+    replace(answerer, workers=None).answer_together(first, [system], again)
+    differ = sum(again.answer(system.name, one).text != stored[one.id].text for one in first)
+    if differ > MAX_DIFFERENT:
+        raise InputError(
+            f"{path}: {differ} of {len(first)} answers are not the baseline's",
+            hint="write it with the same --baseline, --max-tokens, --wordings and --dtype",
+        )
+    return [(system, one, Decoded(_plain(stored[one.id]), "", "")) for one in prompts]
+
+
+def _plain(answer: GradedAnswer) -> AnswerRecord:
+    """Return an answer without its grade, so that it is graded again."""
+    names = (field.name for field in fields(AnswerRecord))
+    return AnswerRecord(**{name: getattr(answer, name) for name in names})
 
 
 def task_of(task_id: str, family: str, wordings: str | None) -> Task:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from typing import Any
 from pasta_lm.engines.builtin import BUILTIN
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import UsageError
 from pasta_lm.evaluate.answering import (
     Answerer,
     AnswerStore,
-    Decoded,
     Progress,
     Prompt,
     Replay,
@@ -38,7 +37,7 @@ from pasta_lm.evaluate.records import (
     UNMASKED,
     GradedAnswer,
     machine_of,
-    read_answers,
+    reused,
 )
 from pasta_lm.evaluate.speed import realised, speed
 from pasta_lm.evaluate.structure import Structure, structure
@@ -46,7 +45,6 @@ from pasta_lm.language.document import Document, parse_program
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies.model import EXACT_SEQUENTIAL, STRATEGIES, Pasta, Servers, baseline_of
-from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
 from pasta_lm.tasks.annotators import always_fork, gold, random_fork
 from pasta_lm.tasks.referee import referee_grade
@@ -57,10 +55,6 @@ Figures = dict[str, Any]
 
 POOL_TOKENS = 65_536
 """Cache entries: about fifty prompts of the tasks at the same time."""
-NUM_CHECKED = 25
-"""Prompts whose reused answers are decoded again, because records do not name their model."""
-MAX_DIFFERENT = 1
-"""Of those, the answers that rounding may change between two machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,61 +284,10 @@ def _bounds(
         structures[RANDOM] = partial(random_fork, rate=rates[0])
 
     def replay(structured: Callable[[Task], Document], prompt: Prompt) -> tuple[Pasta, Request]:
-        return model, _replay_request(model, prompt, structured(tasks[prompt.id]))
+        document = structured(tasks[prompt.id]).with_spaces_after_tags()
+        return model, model.replay_request(prompt.text, document)
 
     return {name: partial(replay, structured) for name, structured in structures.items()}
-
-
-def _replay_request(model: Pasta, prompt: Prompt, document: Document) -> Request:
-    loaded = model.engine.loaded
-    document = document.with_spaces_after_tags()
-    document = document.with_lengths(loaded.vocabulary.count_tokens)
-    ids = model.request(prompt.text, strategy=sequential.NAME).prompt
-    params = SamplingParams()
-    how = loaded.positions, loaded.join
-    return bounded(pasta.replay(ids, document, loaded.vocabulary, params, *how), None)
-
-
-def reused(
-    path: Path, prompts: Sequence[Prompt], system: System, answerer: Answerer
-) -> list[tuple[System, Prompt, Decoded]]:
-    """Return the baseline's answers from a record file, so that many models can share them.
-
-    Clocks are never reused: timed answers are decoded beside the other strategies.
-
-    Args:
-        path: What ``pasta evaluate tasks --records`` wrote.
-        prompts: The prompts; some of the first are decoded again and compared.
-        system: The sequential baseline.
-        answerer: Its model.
-
-    Raises:
-        InputError: the file cannot be read, lacks a prompt, or has answers of another model.
-    """
-    rows = [one for one in read_answers(path) if one.strategy == sequential.NAME]
-    stored = {one.task_id: one for one in rows if one.wall_s is None}
-    lacking = [prompt.id for prompt in prompts if prompt.id not in stored]
-    if lacking:
-        raise InputError(
-            f"{path} has no sequential answer to {len(lacking)} of {len(prompts)} prompts, "
-            f"{lacking[0]} first",
-            hint="write it with the same --split, --seed and --num-prompts, or more of them",
-        )
-    first, again = prompts[:NUM_CHECKED], AnswerStore()
-    replace(answerer, workers=None).answer_together(first, [system], again)
-    differ = sum(again.answer(system.name, one).text != stored[one.id].text for one in first)
-    if differ > MAX_DIFFERENT:
-        raise InputError(
-            f"{path}: {differ} of {len(first)} answers are not the baseline's",
-            hint="write it with the same --baseline, --max-tokens, --wordings and --dtype",
-        )
-    return [(system, one, Decoded(_plain(stored[one.id]), "", "")) for one in prompts]
-
-
-def _plain(answer: GradedAnswer) -> AnswerRecord:
-    """Return an answer without its grade, so that it is graded again."""
-    names = (field.name for field in fields(AnswerRecord))
-    return AnswerRecord(**{name: getattr(answer, name) for name in names})
 
 
 def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:

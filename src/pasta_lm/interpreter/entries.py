@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.interpreter.positions import Epoch, key_position
+from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
 
 PROMPT_ROW = Row({PROMPT_OWNER: UNBOUNDED})
@@ -71,12 +71,3 @@ class Entries:
     def keep(self, first: int, slots: Sequence[int]) -> None:
         """Of the entries from a slot on, keep those in these slots; they move up in their order."""
         self.items[first:] = [self.items[slot] for slot in slots]
-
-    def is_visible(self, query_slot: int, slot: int) -> bool:
-        """Return whether the query in one slot saw the entry in another when it was fed."""
-        row, owner = self.items[query_slot].row, self.items[slot].owner
-        return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
-
-    def position_seen(self, query_slot: int, slot: int) -> int:
-        """Return the position at which a query saw a key, in the query's epoch."""
-        return key_position(slot, self.items[slot].position, self.items[query_slot].epoch)

@@ -50,7 +50,6 @@ class Placer:
         self.entries = entries
         self.strategy = strategy
         self.join = join
-        self.critical_path = 0
         self.num_recomputed = 0
         """Entries that syncs fed again (join ``recompute``)."""
         self._written: list[int] = []
@@ -183,7 +182,6 @@ class Placer:
         assert thread.row is not None
         slot = self.entries.append(Entry(token, thread.owner, position, thread.row, thread.epoch))
         thread.depth = depth
-        self.critical_path = max(self.critical_path, depth)
         return Placement(slot, position, depth)
 
     def _visible_slots(self, row: Row) -> list[int]:

@@ -1,4 +1,4 @@
-"""The positions of tokens, the only definition: one function a strategy.
+"""The positions of tokens, the only definition: a gap for each strategy.
 
 The block of a promise that ends at position p begins at p + 1. Strategies differ in where main
 continues after its promise, and in the position of a sync. All positions count from 0, in
@@ -9,7 +9,7 @@ Source: PASTA, section 3.3 and its comparison of position strategies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -38,28 +38,6 @@ def key_position(slot: int, fed_position: int, epoch: Epoch) -> int:
     return epoch.moved.get(slot, fed_position)
 
 
-def _after_predicted(promise_end: int, units: int, _block_length: int | None) -> int:
-    return promise_end + TOKENS_PER_UNIT * units + 1
-
-
-def _after_continued(promise_end: int, _units: int, _block_length: int | None) -> int:
-    return promise_end + 1
-
-
-def _after_oracle(promise_end: int, _units: int, block_length: int | None) -> int:
-    if block_length is None:
-        raise ValueError("positions 'oracle' need the block's length: replay and training only")
-    return promise_end + block_length + 1
-
-
-_AFTER: dict[PositionStrategy, Callable[[int, int, int | None], int]] = {
-    PositionStrategy.PREDICT: _after_predicted,
-    PositionStrategy.CONTINUE: _after_continued,
-    PositionStrategy.ORACLE: _after_oracle,
-    PositionStrategy.ROTATE: _after_predicted,
-}
-
-
 def position_after_promise(
     strategy: PositionStrategy, promise_end: int, units: int, block_length: int | None = None
 ) -> int:
@@ -71,7 +49,18 @@ def position_after_promise(
     Raises:
         ValueError: ``oracle`` without a length.
     """
-    return _AFTER[strategy](promise_end, units, block_length)
+    match strategy:
+        case PositionStrategy.PREDICT | PositionStrategy.ROTATE:
+            gap = TOKENS_PER_UNIT * units
+        case PositionStrategy.CONTINUE:
+            gap = 0
+        case PositionStrategy.ORACLE:
+            if block_length is None:
+                raise ValueError(
+                    "positions 'oracle' need the block's length: replay and training only"
+                )
+            gap = block_length
+    return promise_end + gap + 1
 
 
 def position_of_sync(

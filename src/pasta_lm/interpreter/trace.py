@@ -1,4 +1,4 @@
-"""One response as data: every token, when it was decoded and fed; as JSON and for Perfetto.
+"""One response as data: every token, when it was decoded and fed; and as JSON.
 
 Steps count forward passes after the prefill from 0; times are seconds from a monotonic clock that
 the engine reads and hands in. Knows nothing of engines.
@@ -13,14 +13,12 @@ import json
 import zlib
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.join import Join
 
 TRACE_VERSION = 1
-_PID = 1  # Perfetto wants a process
 _LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0, "num_cached_tokens": 0}
 """What older files do not have."""
 
@@ -218,66 +216,3 @@ class Trace:
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
         return cls(**values)
-
-
-def to_perfetto(trace: Trace) -> str:
-    """Return the trace as JSON for ui.perfetto.dev: one track a thread, arrows for fork and sync.
-
-    Source: the "Trace Event Format" of chrome://tracing; times in microseconds.
-    """
-    events: list[dict[str, Any]] = [_name("process_name", 0, trace.model or "pasta-lm")]
-    for thread in trace.threads:
-        title = "main" if thread.parent is None else f"{thread.id} {thread.topic}"
-        events.append(_name("thread_name", thread.id, title))
-        tokens = trace.tokens_of(thread.id)
-        events += [_token_slice(trace, token) for token in tokens if token.fed_step is not None]
-        if thread.parent is not None and thread.start_step is not None:
-            start = thread.parent, thread.start_step
-            events += _arrow(trace, "fork", thread.id, start, (thread.id, thread.start_step))
-    for index, sync in enumerate(trace.syncs):
-        if sync.step is None:
-            continue
-        for child in sync.joined:
-            end = child, trace.threads[child].end_step or 0
-            place = sync.thread, sync.step
-            events += _arrow(trace, "sync", f"sync{index}-{child}", end, place)
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
-
-
-def _name(kind: str, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": _PID, "tid": tid, "args": {"name": name}}
-
-
-def _arrow(
-    trace: Trace, kind: str, number: int | str, start: tuple[int, int], end: tuple[int, int]
-) -> list[dict[str, Any]]:
-    """Return an arrow between two places, each a thread and the step that begins there."""
-    flow = {"name": kind, "cat": kind, "id": number, "pid": _PID}
-    (tid_0, step_0), (tid_1, step_1) = start, end
-    return [
-        {**flow, "ph": "s", "tid": tid_0, "ts": _step_start_us(trace, step_0)},
-        {**flow, "ph": "f", "bp": "e", "tid": tid_1, "ts": _step_start_us(trace, step_1)},
-    ]
-
-
-def _token_slice(trace: Trace, token: TokenRecord) -> dict[str, Any]:
-    assert token.fed_step is not None
-    start = _step_start_us(trace, token.fed_step)
-    end = _step_start_us(trace, token.fed_step + 1)
-    return {
-        "ph": "X",
-        "name": token.text or token.role.value,
-        "cat": token.role.value,
-        "pid": _PID,
-        "tid": token.thread,
-        "ts": start,
-        "dur": max(0.0, end - start),
-        "args": {"depth": token.depth, "position": token.position, "slot": token.slot},
-    }
-
-
-def _step_start_us(trace: Trace, step: int) -> float:
-    """Return when a step began: where the one before it ended (the prefill for step 0)."""
-    if step <= 0 or not trace.step_s:
-        return trace.prefill_s * 1e6
-    return trace.step_s[min(step, len(trace.step_s)) - 1] * 1e6

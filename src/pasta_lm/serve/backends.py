@@ -22,7 +22,6 @@ from pasta_lm.strategies.replay import bounded
 
 if TYPE_CHECKING:
     from pasta_lm.engines.response import Response
-    from pasta_lm.engines.vocabulary import Vocabulary
     from pasta_lm.strategies.model import Pasta
 
 Messages = Sequence[Mapping[str, str]]
@@ -127,23 +126,6 @@ class Backend(Protocol):
         """Return the used share of the cache, from 0 to 1."""
 
 
-def requested(model: Pasta, prompt: Prompt, params: SamplingParams) -> Request:
-    """Return a model's request for a prompt.
-
-    Raises:
-        RequestError: the prompt is empty, or its ids are those of tags.
-        UsageError: an unknown strategy.
-    """
-    request = model.request(
-        _content(prompt),
-        params,
-        strategy=prompt.strategy,
-        positions=prompt.positions,
-        continues=prompt.continues,
-    )
-    return _with_ids(model, prompt, request)
-
-
 def _content(prompt: Prompt) -> str | Messages:
     """Return what a model encodes; ids take the place of what it makes of a word."""
     return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
@@ -161,13 +143,6 @@ def _with_ids(model: Pasta, prompt: Prompt, request: Request) -> Request:
     return replace(request, prompt=prompt.content)
 
 
-def spelling(vocabulary: Vocabulary, token_id: int) -> bytes:
-    """Return a token's bytes; for tags and special tokens, those of their spelling."""
-    if found := vocabulary.token_bytes(token_id):
-        return found
-    return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
-
-
 def threads_of(responses: Iterable[Response]) -> Threads:
     """Return the threads of a request's samples by what they do."""
     states = [one.state for response in responses for one in response.interpreter.threads]
@@ -176,21 +151,55 @@ def threads_of(responses: Iterable[Response]) -> Threads:
     return Threads(num_running, num_alive - num_running)
 
 
-class TorchBackend:
-    """The local engine."""
+class ModelBackend:
+    """A model behind the server, whatever decodes its tokens."""
 
-    has_logprobs = True
-
-    def __init__(self, model: Pasta, name: str, fork: str = "always") -> None:
+    def __init__(self, model: Pasta, name: str) -> None:
         self.name = name
         self._model = model
-        self._engine = model.engine
-        self._fork = fork
+        self._vocabulary = model.engine.loaded.vocabulary
 
     @property
     def strategies(self) -> Sequence[str]:
         """Return the strategies by which the model answers."""
         return self._model.strategies
+
+    def spell(self, token_id: int) -> bytes:
+        """Return a token's bytes; for tags and special tokens, those of their spelling."""
+        if found := self._vocabulary.token_bytes(token_id):
+            return found
+        return (self._vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a plain text."""
+        return len(self._vocabulary.encode_text(text))
+
+    def requested(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Return the model's request for a prompt.
+
+        Raises:
+            RequestError: the prompt is empty, or its ids are those of tags.
+            UsageError: an unknown strategy.
+        """
+        request = self._model.request(
+            _content(prompt),
+            params,
+            strategy=prompt.strategy,
+            positions=prompt.positions,
+            continues=prompt.continues,
+        )
+        return _with_ids(self._model, prompt, request)
+
+
+class TorchBackend(ModelBackend):
+    """The local engine."""
+
+    has_logprobs = True
+
+    def __init__(self, model: Pasta, name: str, fork: str = "always") -> None:
+        super().__init__(model, name)
+        self._engine = model.engine
+        self._fork = fork
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -199,19 +208,11 @@ class TorchBackend:
         dtype = loaded.dtype_name
         return {"positions": loaded.positions, "device": loaded.device.type, "dtype": dtype}
 
-    def spell(self, token_id: int) -> bytes:
-        """Return a token's bytes; for tags and special tokens, those of their spelling."""
-        return spelling(self._engine.loaded.vocabulary, token_id)
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a plain text."""
-        return len(self._engine.loaded.vocabulary.encode_text(text))
-
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
         from pasta_lm.engines.torch.active_request import check_request
 
-        request = requested(self._model, prompt, params)
+        request = self.requested(prompt, params)
         check_request(request, self._engine.loaded)
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -61,7 +61,6 @@ class EventStream(Response):
         *,
         close: Callable[[], None],
         slow: Callable[[Scope], None],
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send these texts.
 
@@ -70,10 +69,9 @@ class EventStream(Response):
             queue: How often to ping, and how long to wait for a reader.
             close: Called at the end, whatever it is.
             slow: Called when the reader was too slow; it should cut the connection off.
-            headers: More headers.
         """
         no_cache = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(None, headers={**no_cache, **(headers or {})})
+        super().__init__(None, headers=no_cache)
         del self.headers["content-length"]
         self._texts = texts
         self._queue = queue

@@ -52,7 +52,7 @@ def page_of(runs: Sequence[RunData]) -> str:
 
 
 @cache
-def joined_modules(first: str = "main.js") -> str:
+def joined_modules() -> str:
     """Return a module with all that it imports, each once and before its use, as one module."""
     joined: dict[str, str] = {}
 
@@ -66,7 +66,7 @@ def joined_modules(first: str = "main.js") -> str:
         del joined[name]
         joined[name] = _EXPORT.sub("", _IMPORT.sub("", text))
 
-    add(first)
+    add("main.js")
     return "\n".join(joined.values())
 
 

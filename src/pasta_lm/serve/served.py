@@ -5,14 +5,14 @@ All calls but ``prepare`` come from the engine's own thread; the completions hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams
 from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.serve.api_error import ApiError, bad_request, unavailable
-from pasta_lm.serve.backends import Events, Prompt, Threads, requested, spelling, threads_of
+from pasta_lm.serve.backends import Events, ModelBackend, Prompt, Threads, threads_of
 
 if TYPE_CHECKING:
     from pasta_lm.engines.completions import CompletionsEngine
@@ -22,7 +22,7 @@ STEP_S = 0.01
 """How long a step waits for tokens; new requests and those that are given up wait as long."""
 
 
-class ServedBackend:
+class ServedBackend(ModelBackend):
     """A model that stock servers hold."""
 
     has_logprobs = False
@@ -38,15 +38,10 @@ class ServedBackend:
         Raises:
             PastaError: the servers cannot be used, see ``CompletionsEngine.in_flight``.
         """
-        self.name = name
-        self._model, self._engine = model, engine
+        super().__init__(model, name)
+        self._engine = engine
         self._flight = engine.in_flight()
         self._num_samples: dict[int, int] = {}  # of each unfinished request
-
-    @property
-    def strategies(self) -> Sequence[str]:
-        """Return the strategies by which the model answers."""
-        return self._model.strategies
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -54,17 +49,9 @@ class ServedBackend:
         loaded = self._engine.loaded
         return {"positions": loaded.positions, "device": loaded.device, "dtype": loaded.dtype_name}
 
-    def spell(self, token_id: int) -> bytes:
-        """Return a token's bytes; for tags and special tokens, those of their spelling."""
-        return spelling(self._engine.loaded.vocabulary, token_id)
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a plain text."""
-        return len(self._engine.loaded.vocabulary.encode_text(text))
-
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, if servers can decode it exactly."""
-        return self._engine.check_request(requested(self._model, prompt, params))
+        return self._engine.check_request(self.requested(prompt, params))
 
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None

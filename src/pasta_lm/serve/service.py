@@ -19,11 +19,10 @@ from pasta_lm.serve.backends import Backend, Prompt
 from pasta_lm.serve.engine_loop import EngineLoop
 from pasta_lm.serve.event_stream import CLIENT_GONE, ClientGone, EventStream, until_gone
 from pasta_lm.serve.guard import FACTS
-from pasta_lm.serve.joined_streams import JoinedStreams
 from pasta_lm.serve.metrics import Metrics
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.replies import DONE, Reply, sse
-from pasta_lm.serve.response_stream import OWN_ERRORS, ResponseStream
+from pasta_lm.serve.response_stream import OWN_ERRORS, JoinedStreams, ResponseStream
 from pasta_lm.serve.resuming import Recordings
 from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.serve.tracing import spans_from_environment

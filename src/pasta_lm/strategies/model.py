@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,15 +129,11 @@ class Pasta:
             ModelError: the files cannot be loaded, or an adapter belongs to another base.
             UnsupportedModelError: the engine would not be exact for this model.
         """
-        try:  # torch is an optional dependency: the module must be importable without it
+        with _needs_torch():
             from pasta_lm.engines.torch.drafting import DraftModel
             from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.torch.loading import load
             from pasta_lm.engines.torch.memory import pool_slots
-        except ModuleNotFoundError as exc:
-            if exc.name is None or exc.name.startswith("pasta_lm"):
-                raise  # a fault of the package, not an extra that is not installed
-            raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         loaded = load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
@@ -179,13 +176,9 @@ class Pasta:
             RemoteError: no server answers.
             ModelError: a server has another tokenizer or other tags, or was not taught.
         """
-        try:
+        with _needs_torch():
             from pasta_lm.engines.completions import CompletionsEngine, connect
             from pasta_lm.engines.torch.served import read_served
-        except ModuleNotFoundError as exc:
-            if exc.name is None or exc.name.startswith("pasta_lm"):
-                raise
-            raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
         servers = connect(addresses, dialect=dialect)
         engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
         engine.check()
@@ -390,6 +383,17 @@ class Pasta:
 def baseline_of(name: str) -> str:
     """Return the model whose sequential answers are the baseline of a model."""
     return SEQUENTIAL_BASELINE if name in BUILTINS else name  # others are their own baseline
+
+
+@contextmanager
+def _needs_torch() -> Iterator[None]:
+    """Say which extra is missing: this module must be importable without torch."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("pasta_lm"):
+            raise  # a fault of the package, not an extra that is not installed
+        raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
 
 
 def _refuse_empty(prompt: Prompt) -> None:

@@ -277,7 +277,7 @@ def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
     alone, together = _run(engine, requests.sequential), _run(engine, requests.parallel)
     return Pair(
         id=requests.answer.id,
-        num_blocks=len(requests.answer.document.blocks),
+        num_blocks=requests.num_blocks,
         num_threads=len(together.trace.threads),
         sequential=AnswerRecord.of(alone, is_timed=True),
         parallel=AnswerRecord.of(together, is_timed=True),

@@ -171,12 +171,7 @@ def request(
 
 
 def replay(
-    prompt: Prompt,
-    document: Document,
-    vocabulary: Vocabulary,
-    params: SamplingParams,
-    *,
-    wording: Wording = FINETUNED,
+    prompt: Prompt, document: Document, vocabulary: Vocabulary, params: SamplingParams
 ) -> Request:
     """Return the request that decodes a given answer; each of its blocks is a point.
 
@@ -188,8 +183,7 @@ def replay(
         main=tuple(vocabulary.encode_text(skeleton_of(blocks))),
         blocks=tuple(tuple(vocabulary.encode_text(block.plain_text)) for block in blocks),
     )
-    asked = request(prompt, vocabulary, params, wording=wording)
-    return replace(asked, forced=forced)
+    return replace(request(prompt, vocabulary, params), forced=forced)
 
 
 def read_points(skeleton: str) -> list[Point]:

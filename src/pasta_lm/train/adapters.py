@@ -187,8 +187,11 @@ def save_trained(
     with written_whole(Path(train.out) / MODEL_FOLDER) as folder:
         save_adapter(
             folder,
-            low_rank=low_rank,
-            rows={name: rows.cpu() for name, rows in tag_rows(whole, piece_ids).items()},
+            Adapter(
+                low_rank=low_rank,
+                rows={name: rows.cpu() for name, rows in tag_rows(whole, piece_ids).items()},
+                scale=lora.alpha / lora.rank,
+            ),
             base=base,
             config=PastaConfig(
                 piece_ids=piece_ids,
@@ -197,7 +200,6 @@ def save_trained(
                 trained_strategy=learner.trained_strategy,
                 join=Join(train.join),
             ),
-            scale=lora.alpha / lora.rank,
             dtype=getattr(torch, train.dtype),
         )
     return Path(train.out) / MODEL_FOLDER

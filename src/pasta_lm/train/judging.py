@@ -98,11 +98,6 @@ class JudgeConfig:
         return self.kind == "grader"
 
     @property
-    def is_remote(self) -> bool:
-        """Return whether the judge is a language model behind an API."""
-        return self.kind == "llm"
-
-    @property
     def prices(self) -> Prices:
         """Return the prices of the model."""
         return Prices(self.input_price, self.output_price)

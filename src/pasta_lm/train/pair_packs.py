@@ -151,11 +151,6 @@ def pair_sums(
     return torch.stack([part.sum() for part in counted_M.split(batch["num_labels"])]).view(-1, 2)
 
 
-def pair_log_probs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return the log-probabilities of a pack's answers: float32 [E, 2], chosen and rejected."""
-    return pair_sums(token_log_probs(model, batch), batch)
-
-
 def reference_log_probs(
     path: Path,
     packs: Sequence[PairPack],

@@ -267,8 +267,7 @@ def _cut(run: TeachRun, best: Path, folder: Path) -> None:
     found = cut_difference(base, taught, config.piece_ids, 2 * run.config.train.rank)
     save_adapter(
         folder,
-        low_rank=found.adapter.low_rank,
-        rows=found.adapter.rows,
+        found.adapter,
         base=read_base(run.at("pasta", MODEL_FOLDER)),
         config=config,
         dtype=dtype,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -37,22 +36,19 @@ PROMPT = "Name three ways to save water at home, and say for each how much it sa
 TEXT = " The bath is large and a shower of five minutes takes a third of its water, so it saves."
 
 
-def measured_rates(
-    name: str, config: TeachConfig, in_flight: int, clock: Callable[[], float] = time.monotonic
-) -> tuple[Shape, Rates]:
+def measured_rates(name: str, config: TeachConfig, in_flight: int) -> tuple[Shape, Rates]:
     """Decode a few tokens and take one step of training with a model; return what that took.
 
     Args:
         name: A folder, a GGUF file or a hub id.
         config: The recipe.
         in_flight: Answers that are decoded at the same time.
-        clock: Seconds; the process's own time leaves out what else the machine does.
 
     Raises:
         ModelNotFoundError: there is no model.
         UnsupportedModelError: the engine would not be exact for this model.
     """
-    decode = _decoding_rate(name, in_flight, clock, dtype_of(config))
+    decode = _decoding_rate(name, in_flight, dtype_of(config))
     free_memory()
     learner = load_learner(ModelConfig(base=name), getattr(torch, dtype_of(config)))
     shape = Shape.of(learner.model)
@@ -62,7 +58,7 @@ def measured_rates(
         model = adapted(learner, LoraConfig(rank=config.train.rank, alpha=config.train.rank))
     document = parse(TEXT.strip(" ") * PROBE_SENTENCES)
     example = learner.encoder(PositionStrategy.PREDICT)(Record("probe", PROMPT, document))
-    seconds = _training_s(model, example, clock, dtype_of(config))
+    seconds = _training_s(model, example, dtype_of(config))
     del learner, model
     free_memory()
     return shape, Rates(decode, seconds / len(example))
@@ -91,7 +87,7 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _decoding_rate(name: str, in_flight: int, clock: Callable[[], float], dtype: str) -> float:
+def _decoding_rate(name: str, in_flight: int, dtype: str) -> float:
     """Return tokens a second of so many answers at once: a longer run less a shorter one."""
     model = Pasta.from_pretrained(name, dtype=dtype, pool_tokens=in_flight * ROOM)
 
@@ -101,18 +97,16 @@ def _decoding_rate(name: str, in_flight: int, clock: Callable[[], float], dtype:
             for seed in range(in_flight)
         ]
         asked = [model.request(PROMPT, one, strategy=sequential.NAME) for one in params]
-        start = clock()
+        start = time.monotonic()
         model.engine.generate(asked)
-        return clock() - start
+        return time.monotonic() - start
 
     seconds(1)  # what is made at the first pass only
     gained = seconds(1 + PROBE_PASSES) - seconds(1)
     return PROBE_PASSES * in_flight / max(gained, 1e-3)
 
 
-def _training_s(
-    model: nn.Module, example: EncodedExample, clock: Callable[[], float], dtype: str
-) -> float:
+def _training_s(model: nn.Module, example: EncodedExample, dtype: str) -> float:
     """Return the seconds of the second of two steps."""
     device = usable_device(None)
     model.to(device).train()
@@ -124,7 +118,7 @@ def _training_s(
     is_mixed = device.type == "cuda" and dtype == "bfloat16"
     taken = 0.0
     for _ in range(2):
-        start = clock()
+        start = time.monotonic()
         with torch.autocast(device.type, torch.bfloat16, enabled=is_mixed):
             loss = next_token_loss(*labelled_logits(model, batch))
         loss.backward()
@@ -132,5 +126,5 @@ def _training_s(
         optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        taken = clock() - start
+        taken = time.monotonic() - start
     return taken

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.torch.adapter import (
+    Adapter,
     BaseReference,
     check_base,
     merge_adapter,
@@ -82,13 +83,12 @@ def test_the_merged_model_has_the_logits_of_the_adapter_in_peft(
     rows = {key: torch.randn_like(one) / 5 for key, one in tag_rows(base, piece_ids).items()}
     assert len(rows) == (1 if is_tied else 2)
     config = config_of(piece_ids)
-    given = {"rows": rows, "base": reference, "config": config, "scale": 2.0}
-    save_adapter(tmp_path / "stored", low_rank=low_rank, dtype=dtype, **given)
+    trained = Adapter(low_rank=low_rank, rows=rows, scale=2.0)
+    save_adapter(tmp_path / "stored", trained, base=reference, config=config, dtype=dtype)
     adapter = read_adapter(tmp_path / "stored")
 
     # peft reads no 8-bit integers, so it gets what they stand for.
-    again = {"rows": adapter.rows, "low_rank": adapter.low_rank, "dtype": torch.float32}
-    save_adapter(tmp_path / "whole", **{**given, **again})
+    save_adapter(tmp_path / "whole", adapter, base=reference, config=config, dtype=torch.float32)
     unmerged = PeftModel.from_pretrained(base, str(tmp_path / "whole")).double()
     expected = logits_of(unmerged, len(tokenizer))
 
@@ -105,7 +105,11 @@ def test_stored_matrices_are_as_near_as_their_dtype_allows(
     base, _ = a_base()
     low_rank = some_matrices(base)
     save_adapter(
-        tmp_path, low_rank=low_rank, rows={}, base=BaseReference(), config=None, dtype=dtype
+        tmp_path,
+        Adapter(low_rank=low_rank, rows={}),
+        base=BaseReference(),
+        config=None,
+        dtype=dtype,
     )
     for name, (a, b) in read_adapter(tmp_path).low_rank.items():
         for found, matrix in ((a, low_rank[name][0]), (b, low_rank[name][1])):
@@ -117,7 +121,7 @@ def test_the_folder_says_what_was_saved(tmp_path: Path) -> None:
     reference = reference_to(base, tokenizer, hub_id="some/base", revision="abc", package="a-base")
     low_rank = some_matrices(base)
     config = config_of(add_pieces(base, tokenizer))
-    save_adapter(tmp_path, low_rank=low_rank, rows={}, base=reference, config=config)
+    save_adapter(tmp_path, Adapter(low_rank=low_rank, rows={}), base=reference, config=config)
     assert read_pasta_config(tmp_path) == config
     assert read_base(tmp_path) == reference
     assert not list(tmp_path.glob("tokenizer*"))
@@ -125,8 +129,8 @@ def test_the_folder_says_what_was_saved(tmp_path: Path) -> None:
 
 def test_an_adapter_without_tags_has_no_record_of_a_training_with_them(tmp_path: Path) -> None:
     base, _ = a_base()
-    given = {"low_rank": some_matrices(base), "rows": {}, "base": BaseReference(path="there")}
-    save_adapter(tmp_path, config=None, **given)  # type: ignore[arg-type]
+    adapter = Adapter(low_rank=some_matrices(base), rows={})
+    save_adapter(tmp_path, adapter, base=BaseReference(path="there"), config=None)
     assert read_pasta_config(tmp_path) is None
     assert read_base(tmp_path).path == "there"
 
@@ -163,9 +167,11 @@ def test_a_base_of_other_shapes_is_refused(tmp_path: Path) -> None:
     low_rank = some_matrices(base)
     rows = tag_rows(base, ids) if (ids := add_pieces(base, tokenizer)) else {}
     given = {"base": BaseReference(), "config": config_of(ids)}
-    save_adapter(tmp_path / "layers", low_rank=low_rank, rows={}, **given)  # type: ignore[arg-type]
+    layers = Adapter(low_rank=low_rank, rows={})
+    save_adapter(tmp_path / "layers", layers, **given)  # type: ignore[arg-type]
     one = dict([next(iter(low_rank.items()))])
-    save_adapter(tmp_path / "rows", low_rank=one, rows=rows, **given)  # type: ignore[arg-type]
+    with_rows = Adapter(low_rank=one, rows=rows)
+    save_adapter(tmp_path / "rows", with_rows, **given)  # type: ignore[arg-type]
     fewer, _ = a_base(num_hidden_layers=2, layer_types=None)
     with pytest.raises(ModelError, match="no weight model.layers.2"):
         merge_adapter(fewer, read_adapter(tmp_path / "layers"), ids)
@@ -188,7 +194,9 @@ def test_settings_that_are_no_plain_lora_are_refused(
     tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
     base, _ = a_base()
-    save_adapter(tmp_path, low_rank=some_matrices(base), rows={}, base=BaseReference(), config=None)
+    save_adapter(
+        tmp_path, Adapter(low_rank=some_matrices(base), rows={}), base=BaseReference(), config=None
+    )
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(ModelError, match=message):
@@ -197,7 +205,9 @@ def test_settings_that_are_no_plain_lora_are_refused(
 
 def test_a_cut_or_missing_file_of_weights_is_an_error(tmp_path: Path) -> None:
     base, _ = a_base()
-    save_adapter(tmp_path, low_rank=some_matrices(base), rows={}, base=BaseReference(), config=None)
+    save_adapter(
+        tmp_path, Adapter(low_rank=some_matrices(base), rows={}), base=BaseReference(), config=None
+    )
     file = tmp_path / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ModelError, match="adapter_model.safetensors cannot be read"):

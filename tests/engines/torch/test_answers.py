@@ -20,6 +20,7 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from tests.models import build, load, loaded
 from tests.programs import random_program
+from tests.seen import is_visible
 from tests.witness import Witness
 
 HOT = SamplingParams(max_tokens=40, temperature=1.0, seed=2)
@@ -187,7 +188,7 @@ def test_the_penalty_counts_exactly_the_ordinary_tokens_that_a_thread_sees(name:
         ((seen,),) = Witness(model).run([request])
         for slot, choice in zip(seen.slots, seen.choices, strict=True):
             entries = seen.entries
-            visible = [s for s in range(slot + 1) if entries.is_visible(slot, s)]
+            visible = [s for s in range(slot + 1) if is_visible(entries, slot, s)]
             assert choice.seen is not None
             assert set(choice.seen.tolist()) == {entries[s].token for s in visible} - tags
 

@@ -28,6 +28,7 @@ from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, 
 from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import words_of
+from tests.seen import position_seen
 from tests.witness import TOLERANCE, Seen, Witness
 
 PREDICT, ROTATE = PositionStrategy.PREDICT, PositionStrategy.ROTATE
@@ -131,10 +132,10 @@ def test_each_pass_is_as_wide_as_the_table(positions: PositionStrategy) -> None:
 
 def test_after_the_sync_rotate_sees_every_token_at_its_place_in_reading_order() -> None:
     entries = seen(ROTATE).entries
-    assert [entries.position_seen(20, slot) for slot in range(21)] == [0, 1, 2] + [
+    assert [position_seen(entries, 20, slot) for slot in range(21)] == [0, 1, 2] + [
         row.moved for row in TABLE
     ]
-    before = [entries.position_seen(18, slot) for slot in range(19)]
+    before = [position_seen(entries, 18, slot) for slot in range(19)]
     assert before == [0, 1, 2] + [row.position for row in TABLE[:16]]
 
 

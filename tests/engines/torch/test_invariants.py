@@ -8,14 +8,15 @@ from functools import cache
 
 import pytest
 
+from pasta_lm.cli.view import to_perfetto
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy, Trace
-from pasta_lm.interpreter.trace import to_perfetto
 from pasta_lm.language.document import parse
 from tests.decoding import decode_document
 from tests.models import loaded
 from tests.programs import Program, random_program
 from tests.reference import PROMPT, Name, Place, critical_path, reference
+from tests.seen import is_visible
 from tests.witness import Seen, Witness
 
 MODEL = "qwen2"
@@ -52,7 +53,7 @@ def places(seen: Seen) -> dict[Name, Place]:
         count[thread] += 1
     entries, found = seen.entries, {}
     for query, name in enumerate(names):
-        visible = [key for key in range(len(names)) if entries.is_visible(query, key)]
+        visible = [key for key in range(len(names)) if is_visible(entries, query, key)]
         found[name] = Place(entries[query].position, frozenset(names[key] for key in visible))
     return found
 

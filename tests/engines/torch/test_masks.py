@@ -17,6 +17,7 @@ from pasta_lm.engines.torch.pool import Run
 from pasta_lm.interpreter import Entries, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import UNBOUNDED
 from tests.lockstep import Lockstep
+from tests.seen import is_visible, position_seen
 
 CPU = torch.device("cpu")
 NUM_OWNERS = 5
@@ -109,7 +110,7 @@ def test_the_mask_of_all_entries_is_the_visibility_of_each_pair(
 ) -> None:
     entries = Lockstep(*answer, strategy=strategy).run().entries
     slots = range(len(entries))
-    expected = [[entries.is_visible(query, key) for key in slots] for query in slots]
+    expected = [[is_visible(entries, query, key) for key in slots] for query in slots]
     assert entries_mask(entries, CPU).tolist() == expected
 
 
@@ -122,7 +123,7 @@ def passes_of(run: Lockstep) -> list[tuple[int, int]]:
 
 
 def positions_seen(entries: Entries, query: int, num_keys: int) -> list[int]:
-    return [entries.position_seen(query, key) for key in range(num_keys)]
+    return [position_seen(entries, query, key) for key in range(num_keys)]
 
 
 @pytest.mark.parametrize("strategy", PositionStrategy)
@@ -138,10 +139,10 @@ def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
         seen = part.visible_QK
         if seen is None:
             seen = torch.ones(stop - first, stop, dtype=torch.bool)
-        assert seen.tolist() == [[entries.is_visible(q, k) for k in range(stop)] for q in queries]
+        assert seen.tolist() == [[is_visible(entries, q, k) for k in range(stop)] for q in queries]
         keys = part.key_positions.expand(stop - first, stop).tolist()
         for query, row in zip(queries, keys, strict=True):
-            visible_keys = [k for k in range(stop) if entries.is_visible(query, k)]
+            visible_keys = [k for k in range(stop) if is_visible(entries, query, k)]
             expected = positions_seen(entries, query, stop)
             assert [row[k] for k in visible_keys] == [expected[k] for k in visible_keys]
             distance = max(entries[query].position - expected[k] for k in visible_keys)

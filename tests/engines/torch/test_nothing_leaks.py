@@ -317,15 +317,15 @@ def test_the_oldest_is_never_preempted_and_always_takes_part(
     monkeypatch.setattr("pasta_lm.engines.torch.scheduler.FIRST_STRETCH", 2)
     one = engine(pool_tokens=ROOM_FOR_TWO, overcommit=True)
     numbers = [one.submit(given) for given in many(30)]
-    tickets = {number: one._requests[number].ticket for number in numbers}
+    tickets = {number: one.active[number].ticket for number in numbers}
     while one.has_work:
-        oldest = min(one._requests)
+        oldest = min(one.active)
         preemptions = tickets[oldest].num_preemptions
         computed = tickets[oldest].num_computed
         one.step()
         one.pool.check_integrity()
         assert tickets[oldest].num_preemptions == preemptions
-        if oldest in one._requests:
+        if oldest in one.active:
             assert tickets[oldest].num_computed > computed
     assert sum(ticket.num_preemptions for ticket in tickets.values()) > 5
     assert tickets[numbers[0]].num_preemptions == 0

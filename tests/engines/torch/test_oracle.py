@@ -23,6 +23,7 @@ from pasta_lm.interpreter.visibility import UNBOUNDED
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from tests.models import ARCHITECTURES, loaded
 from tests.programs import Program, random_program
+from tests.seen import is_visible
 from tests.witness import TOLERANCE, Seen, Witness
 
 STRATEGIES = list(PositionStrategy)
@@ -160,7 +161,7 @@ def test_the_oracle_equals_a_masked_pass_of_the_models_own_attention() -> None:
     ((seen,),) = Witness(model).run([replay(program, PositionStrategy.PREDICT)])
     entries = seen.entries
     slots = range(len(entries))
-    hidden = [[not entries.is_visible(query, key) for key in slots] for query in slots]
+    hidden = [[not is_visible(entries, query, key) for key in slots] for query in slots]
     mask = torch.zeros(len(entries), len(entries)).masked_fill(torch.tensor(hidden), float("-inf"))
     model.model.set_attn_implementation("eager")
     try:

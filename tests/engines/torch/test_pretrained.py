@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type
 
 from pasta_lm.engines.torch import pretrained
 from pasta_lm.engines.torch.adapter import (
+    Adapter,
     BaseReference,
     merge_adapter,
     read_adapter,
@@ -191,8 +192,9 @@ def save(folder: Path, base: Path, reference: BaseReference, **changes: object) 
     piece_ids = add_pieces(model, tokenizer)  # type: ignore[arg-type]
     config = PastaConfig(piece_ids=piece_ids, positions=PositionStrategy.CONTINUE, limits=Limits())
     rows = {name: 2 * one for name, one in tag_rows(model, piece_ids).items()}
-    given = {"low_rank": low_rank, "rows": rows, "config": config, "base": reference}
-    save_adapter(folder, **(given | changes))  # type: ignore[arg-type]
+    given = {"config": config, "base": reference} | changes
+    adapter = Adapter(low_rank=low_rank, rows=given.pop("rows", rows))  # type: ignore[arg-type]
+    save_adapter(folder, adapter, **given)  # type: ignore[arg-type]
     return folder
 
 

@@ -18,7 +18,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.join import check_join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.interpreter.trace import Kind, Trace
+from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.parser import Form
 
 
@@ -75,22 +75,14 @@ def known_tokens(guess: Guess, num_tokens: int) -> Guess:
 
 def new_response(request: Request, entries: Entries, sample: int, loaded: LoadedModel) -> Response:
     """Return a sample of a request before its first token."""
-    trace = Trace(
-        kind=loaded.kind if request.forced is None else Kind.REPLAYED,
-        model=loaded.name,
-        engine="torch",
-        strategy=request.strategy,
-        positions=request.positions.value,
-        join=request.join.value,
-        num_prompt_tokens=len(request.prompt),
-    )
+    kind = loaded.kind if request.forced is None else Kind.REPLAYED
     return Response(
         request,
         sample,
         entries,
         loaded.vocabulary,
         limits=request.limits(loaded.max_position),
-        trace=trace,
+        trace=request.new_trace(kind, engine="torch", model=loaded.name),
         eos_ids=loaded.eos_ids,
     )
 
@@ -123,7 +115,7 @@ class ActiveRequest:
         first, self.first_guess = self.first_guess, None
         if first is None:
             return None
-        right = [(one, *pair) for one in self.responses for pair in one.settle()]
+        right = [(one, *pair) for one in self.responses for pair in one.guesses.settle()]
         slots = sorted(placement.slot for _, _, placement in right)
         self.entries.keep(first, slots)
         now = {slot: index for index, slot in enumerate(slots, start=first)}

@@ -70,35 +70,31 @@ class Adapter:
 
 def save_adapter(
     folder: Path | str,
+    adapter: Adapter,
     *,
-    low_rank: Mapping[str, tuple[Tensor, Tensor]],
-    rows: Mapping[str, Tensor],
     base: BaseReference,
     config: PastaConfig | None,
-    scale: float = 1.0,
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Write an adapter folder.
 
     Args:
         folder: It is made if it is missing.
-        low_rank: A [r, in] and B [out, r] of each linear layer, by its name in the model; r is the
-            same for all.
-        rows: The rows of the tag pieces [68, d] as ``tag_rows`` gives them; empty: those that
-            ``add_pieces`` makes.
+        adapter: Its r is the same for all layers; without rows of the tag pieces the model has
+            those that ``add_pieces`` makes.
         base: The model that the adapter belongs to, as ``reference_to`` gives it.
         config: The record of the training; None: the model was not taught the tags.
-        scale: The factor of the products B A.
         dtype: How the matrices are stored: float32, bfloat16 or int8 (a scale for each of the r
             vectors). Rows of tag pieces are bfloat16 at least.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    low_rank = adapter.low_rank
     (rank,) = {len(a) for a, _ in low_rank.values()} | {b.shape[1] for _, b in low_rank.values()}
     is_int8 = dtype is torch.int8
     tensors = {
         f"{_PREFIX}{name}{_ROWS}": matrix.to(torch.bfloat16 if is_int8 else dtype).contiguous()
-        for name, matrix in rows.items()
+        for name, matrix in adapter.rows.items()
     }
     for name, (a, b) in low_rank.items():
         for suffix, matrix, dim in ((_A, a, 1), (_B, b, 0)):
@@ -115,9 +111,9 @@ def save_adapter(
         "base_model_name_or_path": base.hub_id or base.path,
         "revision": base.revision,
         "r": rank,
-        "lora_alpha": scale * rank,
+        "lora_alpha": adapter.scale * rank,
         "target_modules": sorted(low_rank),
-        "trainable_token_indices": {name: token_ids for name in rows} or None,
+        "trainable_token_indices": {name: token_ids for name in adapter.rows} or None,
         "inference_mode": True,
     }
     text = json.dumps(settings, indent=2)

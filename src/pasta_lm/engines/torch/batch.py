@@ -148,7 +148,7 @@ class EntryTensors:
     def _rotation(self, first_slot: int, stop_slot: int) -> KeyRotation | None:
         """Return the move of keys that this pass makes, if it feeds syncs that begin epochs."""
         fed = self._entries.items[first_slot:stop_slot]
-        is_new = [bool(e.epoch.moved) and e.epoch.index not in self._epochs for e in fed]
+        is_new = [self._moves_keys(slot) for slot in range(first_slot, stop_slot)]
         if not any(is_new):
             return None
         self._epochs.update(entry.epoch.index for entry in fed)

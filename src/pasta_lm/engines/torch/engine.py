@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ from pasta_lm.engines.torch.batch import EntryTensors, join_slices
 from pasta_lm.engines.torch.forking import StepCosts, step_costs
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.engines.torch.paged.attention import Attention
-from pasta_lm.engines.torch.paged.decoder import PagedDecoder, Part, paged_decoder
+from pasta_lm.engines.torch.paged.decoder import Part, paged_decoder
 from pasta_lm.engines.torch.planning import PassPlan, Planner
 from pasta_lm.engines.torch.pool import Pool
 from pasta_lm.engines.torch.runner import Runner
@@ -95,41 +95,32 @@ class TorchEngine:
         self._masks = TokenMasks(
             loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
         )
-        self._paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        self.paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        """Runs paged passes; None: passes run over views of the pool."""
         self._planner = Planner(
             self.scheduler,
             loaded.device,
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
             costs=costs,
-            is_paged=self._paged is not None,
+            is_paged=self.paged is not None,
         )
         self._on_logits = on_logits
-        self._requests: dict[int, ActiveRequest] = {}
+        self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
         self._unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
-    @property
-    def paged(self) -> PagedDecoder | None:
-        """Return what runs paged passes, for reading; None: passes run over views of the pool."""
-        return self._paged
-
     def warm_up(self, max_rows: int = 16) -> None:
         """Do now what the first passes would be slow for: a GPU captures its passes."""
-        if self._paged is not None:
-            self._paged.prepare(max_rows, self.pool.num_slots)
+        if self.paged is not None:
+            self.paged.prepare(max_rows, self.pool.num_slots)
 
     # Asking
 
     @property
     def has_work(self) -> bool:
         """Return whether a request is unfinished."""
-        return bool(self._requests)
-
-    @property
-    def active(self) -> Mapping[int, ActiveRequest]:
-        """Return the unfinished requests by their numbers, for reading."""
-        return self._requests
+        return bool(self.active)
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its number.
@@ -158,14 +149,14 @@ class TorchEngine:
         tensors = EntryTensors(entries, self.loaded.device)
         number = ticket.arrival
         now = time.perf_counter()
-        self._requests[number] = ActiveRequest(
+        self.active[number] = ActiveRequest(
             number, request, entries, ticket, responses, tensors, now
         )
         return number
 
     def abort(self, number: int) -> list[StreamEvent]:
         """Abort a request and free its pages; unknown and finished ones are ignored."""
-        active = self._requests.pop(number, None)
+        active = self.active.pop(number, None)
         if active is None:
             return []
         now = time.perf_counter() - active.began_s
@@ -180,7 +171,7 @@ class TorchEngine:
         try:
             for request in requests:
                 answers[self.submit(request)] = {}
-            while any(number in self._requests for number in answers):
+            while any(number in self.active for number in answers):
                 for number, event in self._advance():
                     if number in answers and isinstance(event, Failed):
                         raise event.error
@@ -196,7 +187,7 @@ class TorchEngine:
         number = self.submit(request)
         unread = self._unread[number] = deque()
         try:
-            while unread or number in self._requests:
+            while unread or number in self.active:
                 if not unread:
                     self._advance()
                 while unread:
@@ -226,9 +217,9 @@ class TorchEngine:
         """
         self._errors.clear()
         try:
-            plan = self._planner.plan(self._requests, self._apart)
+            plan = self._planner.plan(self.active, self._apart)
             if self._errors:
-                plan.keep(self._requests)
+                plan.keep(self.active)
             if plan.parts:
                 tokens = self._tokens(plan)
                 for active in plan.computing:
@@ -238,7 +229,7 @@ class TorchEngine:
         except BaseException:  # also an interrupt: the engine stays usable
             for number, error in self._errors.items():
                 self._unread.get(number, deque()).append(Failed(error))
-            for number in list(self._requests):
+            for number in list(self.active):
                 self._unread.get(number, deque()).extend(self.abort(number))
             raise
 
@@ -248,10 +239,10 @@ class TorchEngine:
         try:
             yield
         except Exception as error:
-            if len(self._requests) == 1:
+            if len(self.active) == 1:
                 raise
             self._errors[active.number] = error
-            self.scheduler.release(self._requests.pop(active.number).ticket)
+            self.scheduler.release(self.active.pop(active.number).ticket)
 
     def _tokens(self, plan: PassPlan) -> list[int]:
         """Run the pass and choose a token for each of its rows.
@@ -262,7 +253,7 @@ class TorchEngine:
         try:
             return self._run(plan)
         except Exception as error:
-            if len(self._requests) == 1:
+            if len(self.active) == 1:
                 raise
             first_error = error
         tokens: list[int] = []
@@ -271,17 +262,17 @@ class TorchEngine:
                 if part.rotation is not None:
                     raise first_error
                 tokens += self._run(plan.alone(active, part))
-        plan.keep(self._requests)
+        plan.keep(self.active)
         return tokens
 
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
-        if self._paged is None or any(part.rotation for _, part in plan.parts):
+        if self.paged is None or any(part.rotation for _, part in plan.parts):
             logits_WV = self._run_views(plan)
             self.num_passes += 1
             return self._choose(plan, choices, logits_WV)
         parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
-        result = self._paged.run(parts, plan.indices, choices)
+        result = self.paged.run(parts, plan.indices, choices)
         self.num_passes += 1
         if result.tokens is not None and not self._reads_logits(plan):
             return result.tokens
@@ -294,8 +285,8 @@ class TorchEngine:
             if part.is_sketch:
                 span = part.first_slot, part.num_entries
                 part = active.tensors.slice(part.start, *span, part.run)
-            if self._paged is not None:
-                self._paged.forget(active.entries)
+            if self.paged is not None:
+                self.paged.forget(active.entries)
             entries.append((active.entries, part))
         return self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
 
@@ -310,14 +301,14 @@ class TorchEngine:
                 if not response.is_finished:
                     response.passed(now - active.began_s)
         for row, token in zip(plan.rows, tokens, strict=True):
-            if row.active.number in self._requests:  # an earlier row may have ended it
+            if row.active.number in self.active:  # an earlier row may have ended it
                 with self._apart(row.active):
                     row.take(token, now - row.active.began_s)
-        for active in (one for one in plan.decoding if one.number in self._requests):
+        for active in (one for one in plan.decoding if one.number in self.active):
             if (moves := active.settle()) and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
-                if self._paged is not None:
-                    self._paged.forget(active.entries)
+                if self.paged is not None:
+                    self.paged.forget(active.entries)
 
     def _choose(
         self,
@@ -354,11 +345,11 @@ class TorchEngine:
         ]
         events += [
             (number, event)
-            for number, active in self._requests.items()
+            for number, active in self.active.items()
             for response in active.responses
             for event in response.drain()
         ]
-        for active in [r for r in self._requests.values() if r.is_finished]:
+        for active in [r for r in self.active.values() if r.is_finished]:
             self.scheduler.release(active.ticket)
-            del self._requests[active.number]
+            del self.active[active.number]
         return events

@@ -27,7 +27,7 @@ from pasta_lm.engines.torch.model_folder import PASTA, add_pieces, read_pasta_co
 from pasta_lm.engines.torch.paged.attention import has_triton
 from pasta_lm.engines.torch.pool import LayerShape
 from pasta_lm.engines.torch.pretrained import read_pretrained
-from pasta_lm.engines.torch.rotation import KeyRecorder, Rotation, find_rotations
+from pasta_lm.engines.torch.rotation import Rotation, find_rotations, probe
 from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
@@ -112,10 +112,7 @@ class LoadedModel:
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
         """Return the shape of each layer's keys and values, found by a pass of one token."""
-        recorder = KeyRecorder()
-        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        with torch.inference_mode():
-            self.model(input_ids=token, position_ids=token, use_cache=False, pasta_pass=recorder)
+        recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
             for layer, key in sorted(recorder.keys.items())

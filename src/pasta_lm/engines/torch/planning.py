@@ -47,7 +47,7 @@ class LogitsRow(NamedTuple):
         if response.trace.prefill_s == 0.0:
             response.trace.prefill_s = t_s
         # An earlier row may have ended the thread, or shown a guess to be wrong.
-        if live.decodes and (num_guessed == 0 or response.confirm(live, num_guessed)):
+        if live.decodes and (num_guessed == 0 or response.guesses.confirm(live, num_guessed)):
             response.take(live, token, t_s=t_s)
 
 
@@ -185,13 +185,13 @@ class Planner:
             index[response.sample, live.thread.id] = len(active.entries) - 1
         num_placed = len(active.entries)
         for response in active.responses:
-            response.feed_guesses()
+            response.guesses.feed()
         if len(active.entries) > num_placed:
             active.first_guess = num_placed
         start = plan.num_tokens - first  # of the request's first slot in the pass
         for response in active.responses:
             for live in response.threads_to_decode():
-                slots = [index[response.sample, live.thread.id], *response.guessed_slots(live)]
+                slots = [index[response.sample, live.thread.id], *response.guesses.slots(live)]
                 for num_guessed, slot in enumerate(slots):
                     plan.indices.append(start + slot)
                     plan.rows.append(LogitsRow(active, response, live, num_guessed))

@@ -7,7 +7,7 @@ keys do not change with position has none; a layer that fits nothing makes ``rot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -61,8 +61,8 @@ class KeyRecorder:
         return attend(call, q_HND, k_GND, v_GND, mask.masked_fill(~causal, -1e4))
 
 
-def probe_keys(model: nn.Module, token: int, position: int) -> Mapping[int, Tensor]:
-    """Return each layer's key of one token that stands alone at a position: layer -> [G, 1, D]."""
+def probe(model: nn.Module, token: int, position: int) -> KeyRecorder:
+    """Return the keys and values [G, 1, D] of one token that stands alone at a position."""
     device = next(model.parameters()).device
     recorder = KeyRecorder()
     with torch.inference_mode():
@@ -72,7 +72,7 @@ def probe_keys(model: nn.Module, token: int, position: int) -> Mapping[int, Tens
             use_cache=False,
             pasta_pass=recorder,
         )
-    return recorder.keys
+    return recorder
 
 
 def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
@@ -82,7 +82,7 @@ def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
         UnsupportedModelError: a layer whose keys fit none of the model's own frequencies.
     """
     first, second = PROBE_POSITIONS
-    before, after = probe_keys(model, 1, first), probe_keys(model, 1, second)
+    before, after = (probe(model, 1, position).keys for position in (first, second))
     candidates: list[Rotation | None] = [None, *_candidates(model)]
     offset = torch.tensor([second - first], device=next(iter(before.values())).device)
     found: dict[int, Rotation | None] = {}

@@ -174,17 +174,12 @@ class CachedPass:
         """Return a request's mask, or None; for ``attend_grouped`` if heads are grouped."""
         key = (index, window, num_grouped)
         if key not in self._masks:
-            mask = self._make_mask(self._batch.slices[index], window, dtype)
+            visible = self._visible(self._batch.slices[index], window)
+            mask = None if visible is None else additive(visible, dtype)
             if mask is not None and num_grouped:
                 mask = row_mask(mask, num_grouped)
             self._masks[key] = mask
         return self._masks[key]
-
-    def _make_mask(
-        self, part: RequestSlice, window: int | None, dtype: torch.dtype
-    ) -> Tensor | None:
-        visible = self._visible(part, window)
-        return None if visible is None else additive(visible, dtype)
 
     def _visible(self, part: RequestSlice, window: int | None) -> Tensor | None:
         """Return which entries the tokens of a request see in a layer, bool [Q, K]; None: all."""

@@ -110,16 +110,14 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     for row, choice in enumerate(choices):
         mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
         if choice.params.temperature > 0:
-            tokens[row] = _drawn(scores_WV[row] + mask_V, choice, masks)
+            scores_V = scores_WV[row] + mask_V
+            if choice.params.sampled == "structure":
+                tokens[row] = _draw_structure(scores_V, choice, masks.structure_ids(choice.legal))
+            else:
+                tokens[row] = _draw(scores_V, choice)
         elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
             tokens[row] = int((scores_WV[row] + mask_V).argmax())
     return tokens
-
-
-def _drawn(scores_V: Tensor, choice: Choice, masks: TokenMasks) -> int:
-    if choice.params.sampled == "structure":
-        return _draw_structure(scores_V, choice, masks.structure_ids(choice.legal))
-    return _draw(scores_V, choice)
 
 
 def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:

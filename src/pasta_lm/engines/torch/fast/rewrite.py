@@ -16,9 +16,8 @@ from torch import fx
 from pasta_lm.engines.torch.compiled.huge_pages import HugePages
 from pasta_lm.engines.torch.eight_bits import EightBits
 from pasta_lm.engines.torch.fast.choice import choose
-from pasta_lm.engines.torch.fast.inputs import fuse_inputs
 from pasta_lm.engines.torch.fast.joined import join_attention
-from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Linear, RmsNorm
+from pasta_lm.engines.torch.fast.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm
 from pasta_lm.engines.torch.fast.nodes import is_call, replace
 from pasta_lm.engines.torch.fast.rotary import fuse_rotary
 
@@ -44,7 +43,7 @@ def rewrite(
     _free_sizes(graph, num_tokens, num_wanted)
     _merge_equal(graph)
     linears = partial(_fuse_linears, eight_bits=eight_bits)
-    for fuse in (fuse_rotary, _fuse_norms, linears, _fuse_residuals, fuse_inputs):
+    for fuse in (fuse_rotary, _fuse_norms, linears, _fuse_residuals, _fuse_inputs):
         fuse(graph)
         graph.graph.eliminate_dead_code()
     join_attention(graph, attend)
@@ -232,3 +231,76 @@ def _linear_parts(node: Any) -> tuple[Node, Node, Node | None] | None:
     if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes):
         return None
     return (source, weight, bias) if weight.op == "get_attr" else None
+
+
+# Linear layers with a compiled product compute what stands before them
+
+
+def _fuse_inputs(graph: fx.GraphModule) -> None:
+    """Let each linear layer with a compiled product compute the norm or the gate of its input."""
+    for node in list(graph.graph.nodes):
+        kernel = node.target
+        if not isinstance(kernel, Linear) or kernel.compiled is None:
+            continue
+        found = _norm_before(graph, node.args[0]) or _gate_before(node.args[0])
+        if found is not None:
+            source, before = found
+            kernel.put_before(before)
+            node.args = (source, *node.args[1:])
+
+
+def _norm_before(graph: fx.GraphModule, node: Any) -> tuple[Node, RmsNorm] | None:
+    """Return input and norm of a norm, or of a norm times a weight, with no other user."""
+    if not _has_one_user(node):
+        return None
+    if isinstance(node.target, RmsNorm):
+        return (node.args[0], node.target) if _is_activation(node.args[0], node) else None
+    if node.target is not aten.mul.Tensor:
+        return None
+    for weight, norm in (node.args[:2], node.args[1::-1]):
+        is_norm = _has_one_user(norm) and isinstance(norm.target, RmsNorm)
+        if not is_norm or norm.target.weight is not None:
+            continue
+        if isinstance(weight, Node) and weight.op == "get_attr" and _is_activation(norm, node):
+            value = graph.get_parameter(str(weight.target))
+            if value.dim() == 1 and value.dtype == node.meta["val"].dtype:
+                joined = RmsNorm(norm.target.eps, value, rounds_before=True)
+                return (norm.args[0], joined) if _is_activation(norm.args[0], node) else None
+    return None
+
+
+def _gate_before(node: Any) -> tuple[Node, Gate] | None:
+    """Return input and gate of an activation of the first half times the second."""
+    if not is_call(node, aten.mul.Tensor) or not _has_one_user(node):
+        return None
+    active, values = node.args[:2]
+    if is_call(active, aten.silu.default):
+        gate = Gate("silu")
+    elif is_call(active, aten.gelu.default) and active.kwargs.get("approximate") == "tanh":
+        gate = Gate("gelu")
+    else:
+        return None
+    first, second, size = _columns(active.args[0]), _columns(values), node.meta["val"].shape[-1]
+    if not _has_one_user(active) or first is None or second is None or first[0] is not second[0]:
+        return None
+    source = first[0]
+    are_halves = first[1:] == (0, size) and second[1:] == (size, 2 * size)
+    has_no_more = isinstance(source.target, Linear) and len(source.users) == 2
+    return (source, gate) if are_halves and has_no_more else None
+
+
+def _has_one_user(node: Any) -> bool:
+    return isinstance(node, Node) and len(node.users) == 1
+
+
+def _columns(node: Any) -> tuple[Node, int, int] | None:
+    """Return source, start and end if a node is a slice of the last dimension of [1, N, D]."""
+    if not is_call(node, aten.slice.Tensor) or len(node.args) != 4:
+        return None
+    source, dim, start, stop = node.args
+    return (source, start, stop) if dim == 2 and isinstance(source, Node) else None
+
+
+def _is_activation(node: Any, like: Node) -> bool:
+    """Return whether a node is [1, N, D] of the dtype of another."""
+    return _same_shape(node, like) and node.meta["val"].dim() == 3

@@ -1,0 +1,17 @@
+"""What a query saw, read from the entries one by one: the plain form of every mask."""
+
+from __future__ import annotations
+
+from pasta_lm.interpreter import Entries
+from pasta_lm.interpreter.positions import key_position
+
+
+def is_visible(entries: Entries, query_slot: int, slot: int) -> bool:
+    """Return whether the query in one slot saw the entry in another when it was fed."""
+    row, owner = entries[query_slot].row, entries[slot].owner
+    return row.sees(query_slot=query_slot, entry_slot=slot, entry_owner=owner)
+
+
+def position_seen(entries: Entries, query_slot: int, slot: int) -> int:
+    """Return the position at which a query saw a key, in the query's epoch."""
+    return key_position(slot, entries[slot].position, entries[query_slot].epoch)
