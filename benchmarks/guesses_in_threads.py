@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default=BUILTIN)
     parser.add_argument("--prompts", type=Path, help="a prompt a line")
-    parser.add_argument("--limit", type=int, default=len(PROMPTS))
+    parser.add_argument("--limit", type=int)
     parser.add_argument("--max-tokens", type=int, default=160)
     args = parser.parse_args()
     torch.set_num_threads(1)

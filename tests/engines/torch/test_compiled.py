@@ -35,7 +35,7 @@ def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7, 8, 15, 16])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 4, 7, 8, 13, 15, 16])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
