@@ -14,10 +14,11 @@ from the rows: the share of pairs in which the taught model's answer is preferre
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -29,7 +30,7 @@ from pasta_lm.evaluate.instructions import read_packed
 from pasta_lm.evaluate.intervals import as_dict, mean
 from pasta_lm.evaluate.prompt_sets import SetFiles, read_sets
 from pasta_lm.journal import read_rows, write_rows, write_whole
-from pasta_lm.judging.judge import Comparison, first_wins_of, verdict_of
+from pasta_lm.judging.judge import Comparison, Verdict, first_wins_of, verdict_of
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.train.judging import JudgeConfig, judge_of
 
@@ -118,6 +119,7 @@ def judged(pairs: list[Pair], config: dict[str, Any], out: Path) -> Iterator[dic
         Comparison(one.id, one.prompt, one.texts[pasta.NAME], one.texts[sequential.NAME])
         for one in pairs
     ]
+    found: Sequence[Verdict | None]
     if config["kind"] == SHORTER:
         name, found = SHORTER, [verdict_of(_shorter(one)) for one in asked]
     else:
@@ -142,6 +144,17 @@ def preference(row: dict[str, Any]) -> float:
     if row["verdict"] == "=":
         return TIE
     return float((row["verdict"] == "1") == (row["first"] == pasta.NAME))
+
+
+def packed(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows gzipped; the same rows give the same bytes."""
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    write_whole(path, gzip.compress(text.encode(), mtime=0))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of verdicts, gzipped or not."""
+    return list(read_packed(path) if path.suffix == ".gz" else read_rows(path))
 
 
 def preferences(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -195,7 +208,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("command", choices=("show", "count", "judge", "figures"))
     parser.add_argument("rows", type=Path, help="folder of a run (show, judge), or file of rows")
-    parser.add_argument("--out", type=Path, help="folder of batches (show, count); rows (judge)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of batches (show, count); FILE.jsonl.gz (judge)"
+    )
     parser.add_argument("--judge", help="JSON: the keys of [judge] (judge)")
     parser.add_argument("--readers", type=Path, help="rows to hold these against (figures)")
     parser.add_argument("--reader", help="who read: a person, or a model with its maker (count)")
@@ -211,12 +226,12 @@ def main() -> int:
             if given.command == "show":
                 write_batches(pairs, given.out, given.size, given.seed)
             else:
-                write_rows(given.out, list(judged(pairs, json.loads(given.judge), given.out)))
+                packed(list(judged(pairs, json.loads(given.judge), given.out)), given.out)
             return 0
         if given.command == "count":
             write_rows(given.rows, list(verdicts(given.out, given.reader)))
-        rows = read_rows(given.rows)
-        found = agreement(rows, read_rows(given.readers)) if given.readers else figures(rows)
+        rows = rows_of(given.rows)
+        found = agreement(rows, rows_of(given.readers)) if given.readers else figures(rows)
         print(json.dumps(found, indent=1))
     except (PastaError, OSError) as exc:
         print(f"blind_reading.py: {exc}", file=sys.stderr)

@@ -125,12 +125,13 @@ def test_a_judge_of_this_process_writes_rows_like_a_reader(
     verdicts: str,
     rate: float,
 ) -> None:
-    run_folder, rows = batches.parent, batches / "judged.jsonl"
+    run_folder, rows = batches.parent, batches / "judged.jsonl.gz"
     sets = json.dumps({"alpaca": str(run_folder / "prompts.jsonl")})
     judge = json.dumps({"kind": kind})
     told = ("--out", rows, "--judge", judge, "--sets", sets)
     assert run(monkeypatch, "judge", run_folder, *told) == 0
-    found = {row["prompt_id"]: row["verdict"] for row in map(json.loads, rows.open())}
+    lines = gzip.decompress(rows.read_bytes()).splitlines()
+    found = {row["prompt_id"]: row["verdict"] for row in map(json.loads, lines)}
     assert "".join(found[one] for one in sorted(found)) == verdicts
     assert run(monkeypatch, "figures", rows) == 0
     win_rate = json.loads(capsys.readouterr().out)["all"]["win_rate"]["mean"]
