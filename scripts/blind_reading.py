@@ -1,4 +1,4 @@
-"""Compare two models' stored answers by blind reading: write pairs, count verdicts.
+"""Compare two models' stored answers by blind reading or by a judge: write pairs, count verdicts.
 
 ``show`` writes the pairs of a folder of ``pasta evaluate instructions`` in batches: the prompt and
 two answers, without tags or names. A pair stands in two batches, once in each order. All batches
@@ -6,30 +6,38 @@ of one order hold each pair once, so that no reader need see a pair twice. A rea
 ``NAME.verdicts`` for ``NAME.txt`` with a line ``NUMBER 1``, ``NUMBER 2`` or ``NUMBER =`` for each
 pair. ``count`` reads these files and writes a row for each verdict. ``figures`` prints win rates
 from the rows: the share of pairs in which the taught model's answer is preferred, ties by half.
+
+``judge`` writes such rows of a judge in this process, or of the rule that the shorter answer wins
+(kind ``shorter``). ``figures ROWS --readers OTHERS`` prints how often rows agree with others.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, PastaError
+from pasta_lm.evaluate.agreement import cohens_kappa
 from pasta_lm.evaluate.instructions import read_packed
 from pasta_lm.evaluate.intervals import as_dict, mean
 from pasta_lm.evaluate.prompt_sets import SetFiles, read_sets
 from pasta_lm.journal import read_rows, write_rows, write_whole
+from pasta_lm.judging.judge import Comparison, Verdict, first_wins_of, verdict_of
 from pasta_lm.strategies import pasta, sequential
+from pasta_lm.train.judging import JudgeConfig, judge_of
 
 ORDERS = {"a": (pasta.NAME, sequential.NAME), "b": (sequential.NAME, pasta.NAME)}
 CHOICES = ("1", "2", "=")
-KEY, EQUAL = "key.json", "equal"
+KEY, EQUAL, SHORTER = "key.json", "equal", "shorter"
+TIE = 0.5
 
 
 class Pair(NamedTuple):
@@ -99,11 +107,79 @@ def verdicts(out: Path, reader: str) -> Iterator[dict[str, Any]]:
             yield row | {"reader": reader}
 
 
+def judged(pairs: list[Pair], config: dict[str, Any], out: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pair on which a judge has a verdict; equal answers are ties.
+
+    Args:
+        pairs: Both answers are treated alike.
+        config: The judge as ``[judge]`` of a recipe, or the kind ``shorter``.
+        out: The judge's stored replies lie beside it.
+    """
+    asked = [
+        Comparison(one.id, one.prompt, one.texts[pasta.NAME], one.texts[sequential.NAME])
+        for one in pairs
+    ]
+    found: Sequence[Verdict | None]
+    if config["kind"] == SHORTER:
+        name, found = SHORTER, [verdict_of(_shorter(one)) for one in asked]
+    else:
+        judge = judge_of(JudgeConfig(**config), str(out.parent), [])
+        found, name = judge.compare(asked), getattr(judge, "name", config["kind"])
+    for one, verdict in zip(asked, found, strict=True):
+        if verdict is not None:
+            wins = first_wins_of(verdict)
+            said = "=" if wins == TIE else CHOICES[wins < TIE]
+            row = {"id": one.prompt_id, "prompt_id": one.prompt_id, "first": pasta.NAME}
+            yield row | {"verdict": said, "first_wins": round(wins, 4), "reader": name}
+
+
+def _shorter(one: Comparison) -> float:
+    """Return the verdict of who prefers the shorter answer, in characters."""
+    first, second = len(one.first), len(one.second)
+    return TIE if first == second else float(first < second)
+
+
 def preference(row: dict[str, Any]) -> float:
     """Return 1 if the taught model's answer is preferred, 0 if the baseline's, 0.5 for a tie."""
     if row["verdict"] == "=":
-        return 0.5
+        return TIE
     return float((row["verdict"] == "1") == (row["first"] == pasta.NAME))
+
+
+def packed(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows gzipped; the same rows give the same bytes."""
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    write_whole(path, gzip.compress(text.encode(), mtime=0))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of verdicts, gzipped or not."""
+    return list(read_packed(path) if path.suffix == ".gz" else read_rows(path))
+
+
+def preferences(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the preferences on each prompt, by its id."""
+    read: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        read[row["prompt_id"]].append(preference(row))
+    return read
+
+
+def agreement(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how often rows prefer what other rows do, over the pairs on which those decided.
+
+    Readers decided where the mean of their preferences is no tie. A tie of the rows counts half;
+    Cohen's kappa leaves it out.
+    """
+    first, second = preferences(rows), preferences(others)
+    means = [(fmean(first[id]), fmean(second[id])) for id in second if id in first]
+    decided = [(ours, theirs > TIE) for ours, theirs in means if theirs != TIE]
+    same = [TIE if ours == TIE else float((ours > TIE) == theirs) for ours, theirs in decided]
+    return {
+        "num_pairs": len(decided),
+        "same": as_dict(mean(same)),
+        "kappa": cohens_kappa([(ours > TIE, theirs) for ours, theirs in decided if ours != TIE]),
+    }
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,9 +187,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
     ``order_agreement`` is the share of pairs whose two readings do not prefer different answers.
     """
-    read: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        read[row["prompt_id"]].append(preference(row))
+    read = preferences(rows)
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for id in read:
         groups["all"].append(id)
@@ -122,7 +196,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         name: {
             "num_pairs": len(ids),
             "win_rate": as_dict(mean([fmean(read[id]) for id in ids])),
-            "ties": fmean(preference == 0.5 for id in ids for preference in read[id]),
+            "ties": fmean(preference == TIE for id in ids for preference in read[id]),
             "order_agreement": fmean(set(read[id]) != {0.0, 1.0} for id in ids),
         }
         for name, ids in groups.items()
@@ -130,26 +204,35 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run one of the three commands; 1 if something is wrong with the files."""
+    """Run one of the commands; 1 if something is wrong with the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("command", choices=("show", "count", "figures"))
-    parser.add_argument("rows", type=Path, help="folder of a run (show), or the file of the rows")
-    parser.add_argument("--out", type=Path, help="folder of the batches (show, count)")
+    parser.add_argument("command", choices=("show", "count", "judge", "figures"))
+    parser.add_argument("rows", type=Path, help="folder of a run (show, judge), or file of rows")
+    parser.add_argument(
+        "--out", type=Path, help="folder of batches (show, count); FILE.jsonl.gz (judge)"
+    )
+    parser.add_argument("--judge", help="JSON: the keys of [judge] (judge)")
+    parser.add_argument("--readers", type=Path, help="rows to hold these against (figures)")
     parser.add_argument("--reader", help="who read: a person, or a model with its maker (count)")
-    parser.add_argument("--sets", default="{}", help="JSON: the files of the sets (show)")
+    parser.add_argument("--sets", default="{}", help="JSON: the files of the sets (show, judge)")
     parser.add_argument("--limit", type=int, default=80, help="prompts of each set")
     parser.add_argument("--size", type=int, default=40, help="pairs in a batch")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     try:
-        if given.command == "show":
+        if given.command in {"show", "judge"}:
             files = SetFiles(**json.loads(given.sets))
             pairs = pairs_of(given.rows, files, given.limit)
-            write_batches(pairs, given.out, given.size, given.seed)
+            if given.command == "show":
+                write_batches(pairs, given.out, given.size, given.seed)
+            else:
+                packed(list(judged(pairs, json.loads(given.judge), given.out)), given.out)
             return 0
         if given.command == "count":
             write_rows(given.rows, list(verdicts(given.out, given.reader)))
-        print(json.dumps(figures(read_rows(given.rows)), indent=1))
+        rows = rows_of(given.rows)
+        found = agreement(rows, rows_of(given.readers)) if given.readers else figures(rows)
+        print(json.dumps(found, indent=1))
     except (PastaError, OSError) as exc:
         print(f"blind_reading.py: {exc}", file=sys.stderr)
         return 1

@@ -107,3 +107,62 @@ def test_a_missing_or_damaged_verdict_is_named(
     assert run(monkeypatch, "count", rows, "--out", batches, "--reader", "a person") == 1
     assert "a-01.verdicts" in capsys.readouterr().err
     assert not rows.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdicts", "rate"),
+    [
+        # by "pasta" backwards is shorter than by "sequential", and neither repeats a line
+        ("shorter", "=11111111", 8.5 / 9),
+        ("guards", "=========", 0.5),
+    ],
+)
+def test_a_judge_of_this_process_writes_rows_like_a_reader(
+    batches: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    verdicts: str,
+    rate: float,
+) -> None:
+    run_folder, rows = batches.parent, batches / "judged.jsonl.gz"
+    sets = json.dumps({"alpaca": str(run_folder / "prompts.jsonl")})
+    judge = json.dumps({"kind": kind})
+    told = ("--out", rows, "--judge", judge, "--sets", sets)
+    assert run(monkeypatch, "judge", run_folder, *told) == 0
+    lines = gzip.decompress(rows.read_bytes()).splitlines()
+    found = {row["prompt_id"]: row["verdict"] for row in map(json.loads, lines)}
+    assert "".join(found[one] for one in sorted(found)) == verdicts
+    assert run(monkeypatch, "figures", rows) == 0
+    win_rate = json.loads(capsys.readouterr().out)["all"]["win_rate"]["mean"]
+    assert win_rate == pytest.approx(rate, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("readings", "said", "num_pairs", "same"),
+    [
+        ("11 22", "1 2", 2, 1.0),
+        ("11 22", "2 2", 2, 0.5),
+        ("1= 12", "1 1", 1, 1.0),  # readers who contradict each other decide nothing
+        ("11 22", "= =", 2, 0.5),
+    ],
+)
+def test_agreement_is_over_the_pairs_that_readers_decided(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    readings: str,
+    said: str,
+    num_pairs: int,
+    same: float,
+) -> None:
+    for name, text in (("readers", readings), ("rows", said)):
+        rows = [
+            {"id": f"{place}/{pair}", "prompt_id": f"p{pair}", "first": "pasta", "verdict": one}
+            for pair, all_said in enumerate(text.split())
+            for place, one in enumerate(all_said)
+        ]
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert run(monkeypatch, "figures", tmp_path / "rows", "--readers", tmp_path / "readers") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_pairs"], found["same"]["mean"]) == (num_pairs, same)

@@ -81,6 +81,30 @@ def test_damage_that_likelihood_rewards_loses(damage: str, own: str | None) -> N
     assert winner(judge({damage: 1.6}, own=own), OWN, damage) is Winner.FIRST
 
 
+def plain(has_guards: bool, *names: str) -> LikelihoodJudge:
+    reader = Scripted({one: 1.6 for one in DAMAGES.values()})
+    return LikelihoodJudge(names, lambda _: reader, has_guards=has_guards)
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "expected"),
+    [
+        (plain(True, "m", "n"), "likelihood under m and n", Winner.FIRST),
+        (plain(False, "m"), "likelihood under m, no guards", Winner.SECOND),
+        (plain(True), "guards alone", Winner.FIRST),
+    ],
+)
+def test_guards_and_readers_are_checked_apart(
+    made: LikelihoodJudge, name: str, expected: Winner
+) -> None:
+    assert made.name == name
+    assert {winner(made, OWN, damage) for damage in DAMAGES.values()} == {expected}
+
+
+def test_guards_alone_find_what_damages_nothing_they_count_equal() -> None:
+    assert winner(plain(True), OWN, OTHER) is Winner.TIE
+
+
 def test_an_equal_answer_loses_nothing_to_the_guards() -> None:
     assert sum(guards(PROMPT, OWN, OWN)) == 0
     assert sum(guards(PROMPT, OWN + " Read a dull book.", OWN)) == 0

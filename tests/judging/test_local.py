@@ -20,6 +20,7 @@ from pasta_lm.judging.judge import (
     both_orders,
     load_template,
 )
+from pasta_lm.judging.likelihood import LikelihoodJudge
 from pasta_lm.judging.llm_judge import LLMJudge
 from pasta_lm.judging.local import LocalTransport, ReadingModel, local_client
 from pasta_lm.remote.client import ChatClient, Endpoint
@@ -176,7 +177,8 @@ def test_a_template_without_a_system_turn_gets_one_turn(reader: ReadingModel) ->
         ({"kind": "likelihood"}, "judge.model is missing"),
         ({"kind": "local", "model": "m", "base_url": "x"}, "judge.base_url would be ignored"),
         ({"kind": "local", "model": "m", "second_model": "n"}, "judge.second_model would be"),
-        ({"kind": "likelihood", "model": "m", "journal": "j"}, "judge.journal would be ignored"),
+        ({"kind": "local", "model": "m", "guards": False}, "judge.guards would be ignored"),
+        ({"kind": "guards", "model": "m"}, "judge.model would be ignored"),
     ],
 )
 def test_a_judge_of_this_process_has_its_own_keys(settings: dict[str, str], message: str) -> None:
@@ -193,6 +195,22 @@ def test_a_recipe_names_a_judge_of_this_process(
     stored = [json.loads(line) for line in (tmp_path / "replies.jsonl").open()]
     assert {row["judge"] for row in stored} == {"tiny"}
     assert len(stored) == 2
+
+
+def test_judges_share_stored_readings(
+    reader: ReadingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(local, "reading_model", lambda name, dtype: loaded.append(name) or reader)
+    journal = str(tmp_path / "readings.jsonl")
+    for guards in (True, False):
+        settings = JudgeConfig(kind="likelihood", model="m", journal=journal, guards=guards)
+        made = judge_of(settings, str(tmp_path), [])
+        assert isinstance(made, LikelihoodJudge)
+        assert made.has_guards is guards
+        assert made.compare([PAIR]) != [None]
+    assert loaded == ["m"]
+    assert len(Journal(Path(journal)).rows) == 2
 
 
 def test_the_client_loads_its_model_when_it_is_asked() -> None:

@@ -1,15 +1,16 @@
-"""Stored verdicts: nothing is asked twice, and what came before a stop is kept."""
+"""Stored verdicts and readings: nothing is asked twice, and what came before a stop is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.journal import Journal, held
 from pasta_lm.judging.judge import Comparison, Verdict
-from pasta_lm.judging.stored import StoredJudge
+from pasta_lm.judging.stored import StoredJudge, StoredReader
 from tests.judging.scripted_judges import FIRST, SECOND, TIE, RuleJudge, longer
 
 MANY = [Comparison(f"p{n}", "Why?", "x" * n, "xxx") for n in range(6)]
@@ -62,3 +63,39 @@ def test_two_processes_do_not_judge_into_one_folder(tmp_path: Path) -> None:
     one = stored(tmp_path, longer())
     with held(tmp_path / "verdicts.jsonl.lock"), pytest.raises(UsageError, match="is writing"):
         one.compare(MANY)
+
+
+class Counting:
+    """A reader that counts what it reads."""
+
+    def __init__(self) -> None:
+        self.num_read = 0
+
+    def answer_nats(self, prompt: str, answer: str) -> Sequence[float]:
+        if answer == "too long":
+            raise RequestError("does not fit")
+        self.num_read += 1
+        return [float(len(word)) for word in answer.split()]
+
+
+def reading(folder: Path, reader: Counting, name: str = "m/bfloat16") -> StoredReader:
+    return StoredReader(lambda: reader, name, Journal(folder / "readings.jsonl"))
+
+
+def test_an_answer_is_read_once_by_name(tmp_path: Path) -> None:
+    reader = Counting()
+    assert reading(tmp_path, reader).answer_nats("Why?", "a bcd") == [2.0, 2.0]
+    assert reading(tmp_path, reader).answer_nats("Why?", "a bcd") == [2.0, 2.0]
+    assert reader.num_read == 1
+    reading(tmp_path, reader, "m/float32").answer_nats("Why?", "a bcd")
+    reading(tmp_path, reader).answer_nats("How?", "a bcd")
+    assert reader.num_read == 3
+
+
+def test_an_empty_reading_is_stored_and_a_failed_one_is_not(tmp_path: Path) -> None:
+    reader = Counting()
+    assert reading(tmp_path, reader).answer_nats("Why?", "") == []
+    assert reading(tmp_path, reader).answer_nats("Why?", "") == []
+    with pytest.raises(RequestError):
+        reading(tmp_path, reader).answer_nats("Why?", "too long")
+    assert len(Journal(tmp_path / "readings.jsonl").rows) == reader.num_read == 1

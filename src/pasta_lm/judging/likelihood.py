@@ -82,22 +82,28 @@ class LikelihoodJudge:
     the other one.
 
     Attributes:
-        names: Of the readers: the frozen baseline, and optionally a second one.
+        names: Of the readers: the frozen baseline, and optionally a second one. Without a reader
+            the guards judge alone.
         load: Loads a reader by its name, when it is first needed.
         own: The baseline's own answers by prompt id.
         num_missing: Comparisons without a verdict: an answer did not fit a reader.
+        has_guards: Without them likelihood alone counts, to show what each of the two adds.
     """
 
     names: Sequence[str]
     load: Callable[[str], Reader]
     own: dict[str, str] = field(default_factory=dict)
     num_missing: int = 0
+    has_guards: bool = True
     _nats: dict[tuple[int, str, str], float] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         """Return the kind and the readers, as reports show them."""
-        return f"likelihood under {' and '.join(self.names)}"
+        if not self.names:
+            return "guards alone"
+        named = f"likelihood under {' and '.join(self.names)}"
+        return named if self.has_guards else f"{named}, no guards"
 
     @cached_property
     def _readers(self) -> list[Reader]:
@@ -129,7 +135,8 @@ class LikelihoodJudge:
         for index in range(len(self._readers)):
             own = self._mean_nats(index, prompt, answer)
             nats.append(max(own, self._mean_nats(index, prompt, baseline)) if clips else own)
-        return -fmean(nats) - sum(guards(prompt, answer, baseline))
+        lost = sum(guards(prompt, answer, baseline)) if self.has_guards else 0.0
+        return -(fmean(nats) if nats else 0.0) - lost
 
     def _first_wins(self, one: Comparison) -> float:
         if one.first == one.second:

@@ -1,4 +1,4 @@
-"""A judge whose verdicts are stored as they come, for judges that store no replies themselves."""
+"""A judge whose verdicts are stored, and a reader whose readings are, each as it comes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pasta_lm.journal import Journal, held
 from pasta_lm.judging.judge import Comparison, Judge, Verdict, Winner
+from pasta_lm.judging.likelihood import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +58,32 @@ class StoredJudge:
     def _read(self, key: str) -> Verdict | None:
         stored = self.journal.rows[key]["verdict"]
         return None if stored is None else Verdict(Winner(stored[0]), float(stored[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReader:
+    """A ``Reader`` that asks another one about what has no stored reading.
+
+    Attributes:
+        load: Loads the other one, when it is first needed.
+        name: Of the reader; another name has other readings.
+    """
+
+    load: Callable[[], Reader]
+    name: str
+    journal: Journal
+
+    def answer_nats(self, prompt: str, answer: str) -> list[float]:
+        """Return the mean of -log p over an answer's tokens, once for each; errors as the reader's.
+
+        Raises:
+            PastaError: the journal cannot be written.
+        """
+        key = hashlib.sha256(json.dumps([self.name, prompt, answer]).encode()).hexdigest()[:24]
+        if key not in self.journal.rows:
+            nats = self.load().answer_nats(prompt, answer)
+            mean = round(fmean(nats), 5) if nats else 0.0
+            row = {"id": key, "reader": self.name, "num_tokens": len(nats), "nats": mean}
+            self.journal.append([row])
+        stored = self.journal.rows[key]
+        return [float(stored["nats"])] * int(stored["num_tokens"])

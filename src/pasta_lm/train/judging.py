@@ -5,7 +5,7 @@ torch is loaded only for a judge in this process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any, Literal
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
 from pasta_lm.judging.judge import IN_PROCESS, Comparison, Judge, Verdict, Winner, load_template
-from pasta_lm.judging.likelihood import LikelihoodJudge
+from pasta_lm.judging.likelihood import LikelihoodJudge, Reader
 from pasta_lm.judging.llm_judge import LLMJudge, Progress, missing_to_json
+from pasta_lm.judging.stored import StoredReader
 from pasta_lm.recipe import check_not_ignored, check_positive
 from pasta_lm.remote.budget import Prices, require_prices
 from pasta_lm.remote.client import ChatClient, Endpoint
@@ -29,10 +30,11 @@ TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 KEYS = {
     "grader": (),
     "local": ("model", "dtype", "method", "journal", "max_missing"),
-    "likelihood": ("model", "second_model", "dtype"),
+    "likelihood": ("model", "second_model", "dtype", "guards", "journal"),
+    "guards": (),
 }
 """Keys that a judge without requests has, besides its kind."""
-ONLY_HERE = {"second_model", "dtype"}
+ONLY_HERE = {"second_model", "dtype", "guards"}
 """Keys of no use to a judge behind an API."""
 TIE = 1e-9
 """Grades that differ by less are equal."""
@@ -42,14 +44,16 @@ TIE = 1e-9
 class JudgeConfig:
     """The judge that compares samples with other answers; ``[judge]`` of a recipe."""
 
-    kind: Literal["grader", "llm", "local", "likelihood"] = "grader"
+    kind: Literal["grader", "llm", "local", "likelihood", "guards"] = "grader"
     """``grader``, which knows the tasks; ``llm``, a model behind an OpenAI-compatible API;
     ``local``, a model in this process; ``likelihood`` under a frozen model, see
-    ``LikelihoodJudge``."""
+    ``LikelihoodJudge``; its ``guards`` alone, to hold a judge against."""
     model: str | None = None
     """As the endpoint names it; of ``local`` and ``likelihood`` a folder, GGUF file or hub id."""
     second_model: str | None = None
     """A second reader for ``likelihood``."""
+    guards: bool = True
+    """Of ``likelihood``; without them it may show what its readers add, and judge nothing."""
     dtype: str | None = None
     """Of models of this process: float32, bfloat16 or float16; None: float32 on a CPU."""
     base_url: str | None = None
@@ -59,7 +63,8 @@ class JudgeConfig:
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
     journal: str | None = None
-    """File of the replies, which recipes may share; ``replies.jsonl`` in ``train.out`` if None."""
+    """File of the replies, which recipes may share; ``replies.jsonl`` in ``train.out`` if None.
+    Of ``likelihood`` the file of the readings; None: they are not stored."""
     max_missing: float = 0.1
     """Maximum share of comparisons without a verdict."""
     timeout_s: float = 120.0
@@ -77,8 +82,8 @@ class JudgeConfig:
         own = KEYS.get(self.kind, {one.name for one in fields(self)} - ONLY_HERE)
         lost = [f"judge.{name}" for name in given if name not in own]
         check_not_ignored("".join(lost[:1]), lost, _why(self.kind))
-        needed = {"grader": (), "llm": ("model", "base_url")}.get(self.kind, ("model",))
-        for key in needed:
+        needed = {"grader": (), "guards": (), "llm": ("model", "base_url")}
+        for key in needed.get(self.kind, ("model",)):
             if not getattr(self, key):
                 hint = f"a judge of kind {self.kind!r} needs it"
                 raise UsageError(f"judge.{key} is missing", hint=hint)
@@ -158,12 +163,9 @@ def judge_of(
     """
     if config.is_grader:
         return GraderJudge(tasks)
+    if config.kind in {"likelihood", "guards"}:
+        return _likelihood(config)
     assert config.model is not None
-    if config.kind == "likelihood":
-        from pasta_lm.judging.local import reading_model
-
-        names = [config.model, *([config.second_model] if config.second_model else [])]
-        return LikelihoodJudge(names, partial(reading_model, dtype=config.dtype))
     is_local = config.kind == IN_PROCESS
     pace = config.max_in_flight
     client = lambda: ChatClient(config.endpoint, pace=Pace(pace), policy=policy)  # noqa: E731
@@ -182,6 +184,18 @@ def judge_of(
         cost_limit_usd=config.cost_limit,
         progress=progress,
     )
+
+
+def _likelihood(config: JudgeConfig) -> LikelihoodJudge:
+    from pasta_lm.judging.local import reading_model
+
+    names = [name for name in (config.model, config.second_model) if name]
+    load: Callable[[str], Reader] = partial(reading_model, dtype=config.dtype)
+    if config.journal:
+        journal, own = Journal(Path(config.journal)), cache(load)
+        dtype = config.dtype or "default"
+        load = lambda name: StoredReader(partial(own, name), f"{name}/{dtype}", journal)  # noqa: E731
+    return LikelihoodJudge(names, load, has_guards=config.guards)
 
 
 def judged_by(judge: Judge) -> dict[str, Any]:
