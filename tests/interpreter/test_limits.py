@@ -4,9 +4,8 @@ import pytest
 
 from pasta_lm.engines.request import ThreadStarted
 from pasta_lm.errors import UsageError
-from pasta_lm.interpreter import Interpreter, Limits, PositionStrategy
+from pasta_lm.interpreter import Interpreter, Limits, PositionStrategy, Thread, ThreadState
 from pasta_lm.interpreter.commands import Legal
-from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.lexer import LexemeKind
 from tests.lockstep import CLOSED, Lockstep, lexeme_of
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from pasta_lm.errors import PastaSyntaxError
-from pasta_lm.language import Document, parse
-from pasta_lm.language.document import Block, from_events, parse_program
-from pasta_lm.language.events import AsyncClose, AsyncOpen, Promise, Sync, Text
+from pasta_lm.language import Block, Document, Promise, Sync, Text, from_events, parse
+from pasta_lm.language.document import parse_program
+from pasta_lm.language.events import AsyncClose, AsyncOpen
 from pasta_lm.language.parser import Form
 
 WRITTEN = 'Hi <promise topic="a" tokens="1"/><async>one</async>, <sync/>then &lt;sync/>.'

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.language import Document, check, fix, parse
-from pasta_lm.language.document import Block, Item
-from pasta_lm.language.events import Sync, Text
+from pasta_lm.language import Block, Document, Item, Sync, Text, check, fix, parse
 from pasta_lm.language.tags import spaces_after_tags
 
 A, B = '<async topic="a">', "</async>"
