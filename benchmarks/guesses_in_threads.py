@@ -41,17 +41,25 @@ def decode(model: Pasta, prompt: str, strategy: str, max_tokens: int) -> tuple[A
     return answer, time.process_time() - began
 
 
+def read_prompts(file: Path) -> list[str]:
+    """Return the prompts of a file."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines] if file.suffix == ".jsonl" else lines
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default=BUILTIN)
-    parser.add_argument("--prompts", type=Path, help="a prompt a line")
+    parser.add_argument(
+        "--prompts", type=Path, help="a prompt a line; .jsonl: a JSON string a line"
+    )
     parser.add_argument("--limit", type=int)
     parser.add_argument("--max-tokens", type=int, default=160)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    prompts = list(PROMPTS) if args.prompts is None else args.prompts.read_text().splitlines()
+    prompts = list(PROMPTS) if args.prompts is None else read_prompts(args.prompts)
     model = Pasta.from_pretrained(args.model)
     names = [name for pair in PAIRS for name in pair]
     for name in names:  # first passes allocate and compile
