@@ -6,11 +6,12 @@ import pytest
 
 from pasta_lm.language.document import Block, parse
 from pasta_lm.language.events import Text
-from pasta_lm.language.parser import Form
+from pasta_lm.language.parser import FORK_TOPIC, Form
 from pasta_lm.tasks.baselines import (
     details_of,
     forked_document,
     points_document,
+    points_of,
     published_document,
 )
 
@@ -79,3 +80,25 @@ def test_points_are_blocks_with_their_topics() -> None:
     document = points_document([("a", "A is."), ("b", "\nB is.")])
     blocks = (Block("a", None, (Text("A is."),)), Block("b", None, (Text("\nB is."),)))
     assert document.items == blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (
+            'See: <async topic="a">A.</async>, <async topic="b">B.</async> Done.',
+            [("a", "See: A."), ("b", ", B. Done.")],
+        ),
+        ('<async topic="a">A.</async><async topic="b">B.</async>', [("a", "A."), ("b", "B.")]),
+        # What waits for another, or is alone, is a single point: it has no skeleton.
+        ('<async topic="a">A.</async><sync/><async topic="b">B.</async>', [(FORK_TOPIC, "A.B.")]),
+        ('So <async topic="a">A.</async>', [(FORK_TOPIC, "So A.")]),
+        ("So it is.", [(FORK_TOPIC, "So it is.")]),
+    ],
+)
+def test_the_points_of_an_answer_are_its_blocks_and_the_text_in_front(
+    text: str, points: list[tuple[str, str]]
+) -> None:
+    document = parse(text, Form.ANNOTATOR)
+    assert points_of(document) == points_document(points)
+    assert points_of(document).plain_text == document.plain_text

@@ -326,11 +326,13 @@ def test_an_unreadable_recipe_is_named(tmp_path: Path) -> None:
 
 # --- a rule for the answers of a file
 
-RULED = {"data": {**FILE, "rule": "apar"}, "train.positions": "continue"}
 
-
-def test_a_file_annotated_by_an_apar_rule_trains_the_apar_strategy(tmp_path: Path) -> None:
-    assert read(tmp_path, recipe(RULED)).data.trained_strategy == "apar"
+@pytest.mark.parametrize(
+    ("rule", "strategy"), [("apar", "apar"), ("apar_published", "apar"), ("sot", "sot")]
+)
+def test_a_rule_trains_the_strategy_that_it_is_of(tmp_path: Path, rule: str, strategy: str) -> None:
+    ruled = recipe({"data": {**FILE, "rule": rule}, "train.positions": "continue"})
+    assert read(tmp_path, ruled).data.trained_strategy == strategy
     assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
 
 
@@ -344,9 +346,9 @@ def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"data": {**FILE, "rule": "sot"}}, "data.rule is 'sot'"),
+        ({"data": {**FILE, "rule": "points"}}, "data.rule is 'points'"),
         ({"data": {**FILE, "rule": "apar", "plain": True}}, "data.rule would be ignored"),
-        ({"data.rule": "apar"}, "data.rule would be ignored: it forks the answers of a file"),
+        ({"data.rule": "apar"}, "data.rule would be ignored: it rewrites the answers of a file"),
         (
             {"data": {**FILE, "rule": "apar"}, "train.positions": "predict"},
             "apar makes no promises",

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,19 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
     loss = next_token_loss(logits, labels)
     assert loss.dtype == torch.float32
     assert float(loss) == pytest.approx(float(next_token_loss(logits.float(), labels)))
+
+
+@pytest.mark.parametrize("num_rows", [1, 127, 128, 129, 300])
+def test_the_loss_in_chunks_is_that_of_all_logits(num_rows: int) -> None:
+    random = torch.Generator().manual_seed(num_rows)
+    logits = torch.randn(1, num_rows, 7, generator=random, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 7, (1, num_rows), generator=random)
+    labels[0, 1::5] = NO_LABEL
+    ours = next_token_loss(logits, labels)
+    whole = F.cross_entropy(logits[0], labels[0], ignore_index=NO_LABEL)
+    torch.testing.assert_close(ours, whole)
+    grads = (torch.autograd.grad(loss, logits)[0] for loss in (ours, whole))
+    torch.testing.assert_close(*grads)
 
 
 def test_the_loss_of_no_labels_is_nan() -> None:

@@ -70,11 +70,32 @@ def published_document(text: str) -> Document:
     return _forked(paragraphs, "", {Layout.LINE}, MIN_PUBLISHED_FORKS, has_labels=False)
 
 
-APAR_RULES: dict[str, Callable[[str], Document]] = {
-    "apar": forked_document,
-    "apar_published": published_document,
+def points_of(document: Document) -> Document:
+    """Return an annotated answer by points: its blocks, each with the text in front of it.
+
+    An answer with a sync or with fewer than two blocks is a single point, which has no skeleton: so
+    the model learns to route by itself.
+    """
+    if len(document.blocks) < 2 or document.num_syncs:
+        return points_document([(FORK_TOPIC, document.plain_text)])
+    points: list[tuple[str, str]] = []
+    before = ""
+    for item in document.items:
+        if isinstance(item, Block):
+            points.append((item.topic, before + item.plain_text))
+            before = ""
+        elif isinstance(item, Text):
+            before += item.text
+    (topic, text) = points.pop()
+    return points_document([*points, (topic, text + before)])
+
+
+RULES: dict[str, Callable[[Document], Document]] = {
+    "apar": lambda document: forked_document(document.plain_text),
+    "apar_published": lambda document: published_document(document.plain_text),
+    "sot": points_of,
 }
-"""APAR's rules for any text, by name."""
+"""How rivals learn any annotated answer, by name: APAR from its plain text, SoT from its blocks."""
 
 
 def details_of(document: Document) -> Document:

@@ -13,7 +13,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, APAR_RULES, SOT_ANNOTATORS
+from pasta_lm.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, RULES, SOT_ANNOTATORS
 
 WSD = "warmup_stable_decay"
 SplitName = Literal["train", "dev", "test", "hard"]
@@ -65,7 +65,7 @@ class DataConfig:
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """``apar`` or ``apar_published``: annotate the plain answers of ``file`` by a rule of APAR."""
+    """Learn the answers of ``file`` as a rival does: ``apar``, ``apar_published`` or ``sot``."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass; examples are never cut."""
 
@@ -77,9 +77,9 @@ class DataConfig:
         is_ignored = bool(self.exclude) and self.tasks is not None
         check_not_ignored("data.exclude", is_ignored, "it holds out records of a file")
         if self.rule is not None:
-            check_choice("data.rule", self.rule, list(APAR_RULES))
+            check_choice("data.rule", self.rule, list(RULES))
             is_ignored = self.plain or self.tasks is not None
-            check_not_ignored("data.rule", is_ignored, "it forks the answers of a file")
+            check_not_ignored("data.rule", is_ignored, "it rewrites the answers of a file")
 
     @property
     def paths(self) -> list[Path]:
@@ -95,7 +95,7 @@ class DataConfig:
     def trained_strategy(self) -> str:
         """Return the strategy that a model learns from these data."""
         if self.rule is not None:
-            return apar.NAME
+            return sot.NAME if self.rule == sot.NAME else apar.NAME
         if self.tasks is None or self.plain:
             return pasta.NAME
         names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}

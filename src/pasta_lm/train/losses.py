@@ -13,11 +13,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.train.collate import collate, labelled_logits
 
+_CHUNK = 128
+"""Rows of logits that the loss widens to float32 at a time: 25 MB of 50,000 tokens."""
 MAX_LOGITS = 20_000_000
 """Logits that ``token_nats`` has in memory at a time: 80 MB in float32."""
 
@@ -28,18 +31,24 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
     With weights, float32 [M] for the M labels, it is the weighted mean.
     """
-    if weights is None:
-        return F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL)
-    losses = F.cross_entropy(logits[0].float(), labels[0], ignore_index=NO_LABEL, reduction="none")[
-        labels[0] != NO_LABEL
-    ]  # not of the logits: their copy costs as much as the softmax
-    return (losses * weights).sum() / weights.sum()
+    chunks = zip(logits[0].split(_CHUNK), labels[0].split(_CHUNK), strict=True)
+    # The backward pass computes the softmax again: nothing of all logits is kept in float32.
+    losses = [
+        checkpoint(_cross_entropy, *chunk, use_reentrant=False, preserve_rng_state=False)
+        for chunk in chunks
+    ]
+    found = torch.cat(losses)[labels[0] != NO_LABEL]
+    return found.mean() if weights is None else (found * weights).sum() / weights.sum()
+
+
+def _cross_entropy(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+    wide = logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
+    return F.cross_entropy(wide, labels_N, ignore_index=NO_LABEL, reduction="none")
 
 
 def label_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the log-probability of each token's label, 0 without one: [N], float32 or wider."""
-    full = logits[0] if logits.dtype is torch.float64 else logits[0].float()
-    return -F.cross_entropy(full, labels[0], ignore_index=NO_LABEL, reduction="none")
+    return -_cross_entropy(logits[0], labels[0])
 
 
 def drift(log_probs: Tensor, reference: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from pasta_lm.data.encode import EncodedExample
 from pasta_lm.engines.annotated import Record, read_ids, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.tasks.baselines import ANNOTATORS, APAR_RULES
+from pasta_lm.tasks.baselines import ANNOTATORS, RULES
 from pasta_lm.train.config import DataConfig, TasksConfig
 
 Encode = Callable[[Record], EncodedExample]
@@ -120,7 +120,7 @@ def _read_included(config: DataConfig) -> list[Record]:
 
 def _as_learned(document: Document, config: DataConfig) -> Document:
     if config.rule is not None:
-        return APAR_RULES[config.rule](document.plain_text)
+        return RULES[config.rule](document)
     return document.without_tags() if config.plain else document
 
 

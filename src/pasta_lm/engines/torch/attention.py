@@ -123,7 +123,7 @@ def attend(
             q_HQD[None], k_GKD[None], v_GKD[None], mask,
             scale=call.scaling, enable_gqa=len(q_HQD) != len(k_GKD),
         )[0]  # fmt: skip
-    return _attend_by_hand(call, q_HQD, k_GKD, v_GKD, mask_QK)
+    return attend_by_products(call, q_HQD, k_GKD, v_GKD, mask_QK)
 
 
 def is_plain(call: LayerCall) -> bool:
@@ -161,9 +161,10 @@ def row_mask(mask_QK: Tensor, num_heads: int) -> Tensor:
     return repeated[None, None]
 
 
-def _attend_by_hand(
+def attend_by_products(
     call: LayerCall, q_HQD: Tensor, k_GKD: Tensor, v_GKD: Tensor, mask_QK: Tensor | None
 ) -> Tensor:
+    """Do as ``attend``, by matrix products and a softmax, with all scores in memory."""
     num_heads, num_queries, head_size = q_HQD.shape
     q = q_HQD.reshape(len(k_GKD), -1, head_size)  # [G, H/G * Q, D]
     scale = head_size**-0.5 if call.scaling is None else call.scaling
@@ -175,7 +176,7 @@ def _attend_by_hand(
     if call.sinks_H is not None:
         sinks = call.sinks_H[:, None, None].expand(-1, num_queries, 1).to(scores.dtype)
         scores = torch.cat([scores, sinks], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q_HQD.dtype)
+    weights = torch.softmax(scores, dim=-1).to(q_HQD.dtype)  # sums are in float32 in any dtype
     if call.sinks_H is not None:
         weights = weights[..., :-1]
     out = weights.reshape(len(k_GKD), -1, weights.shape[-1]) @ v_GKD
