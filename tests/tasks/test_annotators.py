@@ -15,6 +15,7 @@ from pasta_lm.tasks.annotators import (
     ADDED,
     ANNOTATORS,
     MISSED,
+    SHORT_TOPIC,
     SYNC_NOISE,
     plan,
     random_fork,
@@ -176,6 +177,23 @@ def assert_rate(errors: list[bool], rate: float) -> None:
     assert len(errors) > 100
     deviation = math.sqrt(rate * (1 - rate) / len(errors))
     assert sum(errors) / len(errors) == pytest.approx(rate, abs=NUM_DEVIATIONS * deviation)
+
+
+def test_the_systematic_annotator_errs_seldom_and_by_the_layout_and_the_topic() -> None:
+    wrong = 0
+    for task in itertools.islice(mixture("train", 77), NUM_NOISY_TASKS):
+        document = annotate(task, "systematic")
+        blocks, syncs = marked(task, document)
+        is_prose = not any("\n" in unit.before for unit in task.units[1:])
+        needs = any(unit.needs for unit in task.units)
+        if is_prose:
+            assert (blocks, syncs) == (set(), set())
+        elif needs and len(task.units[0].topic) <= SHORT_TOPIC:
+            assert (blocks, syncs) == (set(range(len(task.units))), set())
+        else:
+            assert document == annotate(task, "gold")
+        wrong += document != annotate(task, "gold")
+    assert 0.04 < wrong / NUM_NOISY_TASKS < 0.12, "as docs/tasks.md says"
 
 
 def test_the_noise_does_not_depend_on_the_content() -> None:
