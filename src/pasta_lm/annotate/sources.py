@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.engines.annotated import read_lines
-from pasta_lm.errors import (
-    InputError,
-    MissingExtraError,
-    PastaSyntaxError,
-    RemoteError,
-    UsageError,
-)
+from pasta_lm.errors import InputError, MissingExtraError, PastaSyntaxError, RemoteError, UsageError
 from pasta_lm.language.document import parse
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 

@@ -18,13 +18,14 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     Model,
+    Offline,
     Out,
     Recipe,
     Strategies,
     option,
     server_flags,
 )
-from pasta_lm.cli.tables import interval, number, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 from pasta_lm.judging.judge import IN_PROCESS
 
@@ -66,9 +67,7 @@ def alpaca(
     ] = None,
     cost_limit: CostLimit = None,
     allow_missing: AllowMissing = False,
-    offline: Annotated[
-        bool, option("--offline", help="Compute the report of a stored run again.")
-    ] = False,
+    offline: Offline = False,
     engine: Engine = None,
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
@@ -99,10 +98,7 @@ def alpaca(
         run, is_stopped = _run(out, found, cost_limit)
     report = alpaca_report(run, allow_missing=allow_missing)
     write_outputs(run, report)
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, out)
+    print_figures(report, partial(_print, out=out), as_json=as_json)
     if _print_refusals(report) or is_stopped:
         raise typer.Exit(FAILED)
 
@@ -249,10 +245,7 @@ def lc_winrate(
             "is_comparable": verdict.is_comparable,
             "comparability": verdict.label,
         }
-    if as_json:
-        print_json(found)
-    else:
-        _print_rates(found)
+    print_figures(found, _print_rates, as_json=as_json)
     for name, figures in found.items():
         if figures.get("n_absent"):
             typer.echo(f"pasta: {name}: {figures['n_absent']} instructions have no row", err=True)

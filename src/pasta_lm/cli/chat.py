@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pasta_lm.cli.flags import (
-    Device,
-    Draft,
-    Dtype,
-    Model,
-    option,
-    require_draft,
-    require_one_of,
-)
+from pasta_lm.cli.flags import Device, Draft, Dtype, Model, option, require_draft, require_one_of
 from pasta_lm.cli.terminal import say
 from pasta_lm.errors import InputError, PastaError, UsageError
 
@@ -42,8 +34,7 @@ MAX_ANSWER_SHARE = 4  # at most a quarter of the context is kept free for the an
 def chat(
     model: Model = None,
     strategy: Annotated[
-        str,
-        option("--strategy", metavar="NAME", help="The first strategy; /strategy changes it."),
+        str, option("--strategy", metavar="NAME", help="The first strategy; /strategy changes it.")
     ] = "pasta",
     draft: Draft = None,
     system: Annotated[

@@ -75,12 +75,7 @@ class Diagnosis:
 
 def doctor(
     model: Annotated[
-        str | None,
-        option(
-            "--model",
-            metavar="MODEL",
-            help="Also load and test this model.",
-        ),
+        str | None, option("--model", metavar="MODEL", help="Also load and test this model.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,

@@ -25,7 +25,7 @@ from pasta_lm.cli.flags import (
     server_flags,
 )
 from pasta_lm.cli.speed import NoPublished, print_frontier
-from pasta_lm.cli.tables import interval, number, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_figures, print_json, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 from pasta_lm.errors import InputError
 
@@ -120,10 +120,7 @@ def tasks(
     from pasta_lm.evaluate.tasks import TaskSettings
 
     found = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
-    if as_json:
-        print_json(found)
-    else:
-        _print(found)
+    print_figures(found, _print, as_json=as_json)
 
 
 def split_names(listed: str | None) -> list[str] | None:
@@ -283,10 +280,7 @@ def frontier(
         from pasta_lm.evaluate.pages import frontier_page
 
         write_text(page, frontier_page(found))
-    if as_json:
-        print_json(found)
-    else:
-        print_frontier(found)
+    print_figures(found, print_frontier, as_json=as_json)
 
 
 @app.command()

@@ -15,13 +15,7 @@ def examples(
         str | None, option("--family", metavar="NAME", help="Only this family of tasks.")
     ] = None,
     seed: Annotated[
-        int | None,
-        option(
-            "--seed",
-            metavar="S",
-            min=0,
-            help="Seed of the prompts.",
-        ),
+        int | None, option("--seed", metavar="S", min=0, help="Seed of the prompts.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -26,9 +26,7 @@ def export(
     dtype: Annotated[
         str,
         option(
-            "--dtype",
-            metavar="DTYPE",
-            help="float32, bfloat16 or float16; GGUF files also q8_0.",
+            "--dtype", metavar="DTYPE", help="float32, bfloat16 or float16; GGUF files also q8_0."
         ),
     ] = DEFAULT_DTYPE,
 ) -> None:

@@ -69,17 +69,13 @@ Recipe = Annotated[
 Out = Annotated[
     Path, option("--out", metavar="DIR", help="The run's folder; a run in it is continued.")
 ]
+Offline = Annotated[bool, option("--offline", help="Compute the report of a stored run again.")]
 Strategies = Annotated[
     str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
 ]
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
-    str | None,
-    option(
-        "--model",
-        metavar="MODEL",
-        help=f"{MODELS} Default: the built-in model.",
-    ),
+    str | None, option("--model", metavar="MODEL", help=f"{MODELS} Default: the built-in model.")
 ]
 Dtype = Annotated[
     str | None,
@@ -96,18 +92,12 @@ Device = Annotated[
 ]
 Draft = Annotated[
     str | None,
-    option(
-        "--draft",
-        metavar="MODEL",
-        help="The draft model of the strategy draft-model.",
-    ),
+    option("--draft", metavar="MODEL", help="The draft model of the strategy draft-model."),
 ]
 MaxThreads = Annotated[
     int | None,
     option(
-        "--max-threads",
-        metavar="N",
-        help="Maximum number of threads in one step. Default: all.",
+        "--max-threads", metavar="N", help="Maximum number of threads in one step. Default: all."
     ),
 ]
 Positions = Annotated[
@@ -136,8 +126,7 @@ Dialect = Annotated[
     ),
 ]
 AllowInexact = Annotated[
-    bool,
-    option("--allow-inexact", help="With --engine: also a model that was trained otherwise."),
+    bool, option("--allow-inexact", help="With --engine: also a model that was trained otherwise.")
 ]
 CostLimit = Annotated[
     float | None,

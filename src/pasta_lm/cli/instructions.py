@@ -20,12 +20,13 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     Model,
+    Offline,
     Out,
     Recipe,
     option,
     server_flags,
 )
-from pasta_lm.cli.tables import interval, number, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ def instructions(
     limit: Annotated[
         int | None, option("--limit", metavar="N", min=1, help="The first N prompts of each set.")
     ] = None,
-    offline: Annotated[
-        bool, option("--offline", help="Compute the report of a stored run again.")
-    ] = False,
+    offline: Offline = False,
     page: Annotated[
         Path | None,
         option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
@@ -155,10 +154,7 @@ def cost(
     if records is not None:
         write_rows(records, rows)
     found = {"references": str(references), **names, **cost_report(rows)}
-    if as_json:
-        print_json(found)
-    else:
-        _print_cost(found)
+    print_figures(found, _print_cost, as_json=as_json)
 
 
 def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun:
@@ -251,11 +247,7 @@ def _reading_systems(
 
 def _report(run: InstructionRun, page: Path | None = None, *, as_json: bool) -> None:
     """Write the report, and print it."""
-    report = write_report(run, page)
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, run.folder)
+    print_figures(write_report(run, page), partial(_print, out=run.folder), as_json=as_json)
 
 
 def write_report(run: InstructionRun, page: Path | None = None) -> dict[str, Any]:

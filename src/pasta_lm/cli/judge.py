@@ -11,7 +11,7 @@ import typer
 from pasta_lm.cli.evaluate import Set
 from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import Json, Out, Recipe, option
-from pasta_lm.cli.tables import interval, number, print_facts, print_json, print_table
+from pasta_lm.cli.tables import interval, number, print_facts, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
@@ -74,10 +74,7 @@ def check(
     silence_libraries()
     with interruptible(), bars() as show:
         report = run_check(settings, out, show)
-    if as_json:
-        print_json(report)
-    else:
-        _print(report)
+    print_figures(report, _print, as_json=as_json)
     for reason in report["refused"]:
         say(f"refused for headlines: {reason}")
     if require and report["refused"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -66,6 +66,14 @@ def print_facts(*sections: Iterable[tuple[str, str]]) -> None:
 def print_json(found: Mapping[str, Any]) -> None:
     """Print one JSON object on one line."""
     typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+def print_figures(
+    found: dict[str, Any], as_tables: Callable[[dict[str, Any]], None], *, as_json: bool
+) -> None:
+    """Print the figures of a verb: one JSON object, or its tables."""
+    show = print_json if as_json else as_tables
+    show(found)
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

@@ -19,13 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pasta_lm.cli.terminal import Glyphs, glyphs, harmless, thread_name, thread_style
-from pasta_lm.engines.request import (
-    StreamEvent,
-    Synced,
-    TextDelta,
-    ThreadEnded,
-    ThreadStarted,
-)
+from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, ThreadRecord, Trace
 

@@ -8,14 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import (
-    AllowInexact,
-    Dialect,
-    Engine,
-    option,
-    require_one_of,
-    server_flags,
-)
+from pasta_lm.cli.flags import AllowInexact, Dialect, Engine, option, require_one_of, server_flags
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")

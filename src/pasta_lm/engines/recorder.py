@@ -9,14 +9,7 @@ from typing import Any
 
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
-from pasta_lm.interpreter.trace import (
-    Role,
-    SyncRecord,
-    ThreadRecord,
-    TokenRecord,
-    Trace,
-    TraceNews,
-)
+from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.language.tags import TOKENS_PER_UNIT
 
 

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from pasta_lm.interpreter.trace import (
-    Role,
-    SyncRecord,
-    ThreadRecord,
-    TokenRecord,
-    Trace,
-    TraceNews,
-)
+from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
 from pasta_lm.serve.run_reading import RunReading, Seen, Spell
 
 

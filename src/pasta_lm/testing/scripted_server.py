@@ -89,17 +89,44 @@ class Faults:
         return self.latency_s
 
 
-class ScriptedServer(ThreadingHTTPServer):
-    """The server, in threads of its own while its ``with`` block lasts.
+class ThreadedServer(ThreadingHTTPServer):
+    """A server on this machine, in threads of its own while its ``with`` block lasts."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        """Bind an address; port 0: any free one."""
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        super().__init__(address, handler)
+
+    @property
+    def url(self) -> str:
+        """Return the address without ``/v1``."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def __enter__(self) -> Self:
+        """Begin to answer."""
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop answering; open connections are cut."""
+        self._closing.set()
+        self.shutdown()
+        self.server_close()
+
+
+class ScriptedServer(ThreadedServer):
+    """An OpenAI-compatible server that follows a script.
 
     Attributes:
         num_requests: All requests, with the failed ones.
         outcomes: Requests by their end: ``ok``, ``refusal``, a fault's name, or a status.
         paid: Complete answers of each request, by its messages as JSON.
     """
-
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(
         self,
@@ -117,27 +144,13 @@ class ScriptedServer(ThreadingHTTPServer):
         self._play = play
         self._faults = faults or Faults()
         self._model, self._api_key = model, api_key
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
         self._num_in_flight = 0
         super().__init__(address, _Handler)
 
     @property
     def base_url(self) -> str:
         """Return the URL for a client, ending in ``/v1``."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/v1"
-
-    def __enter__(self) -> Self:
-        """Begin to answer."""
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop answering; open connections are cut."""
-        self._closing.set()
-        self.shutdown()
-        self.server_close()
+        return f"{self.url}/v1"
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         """Answer one request."""

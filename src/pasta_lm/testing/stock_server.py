@@ -7,12 +7,13 @@ decodes is a function from ids, those that are barred, and how to sample, to the
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from pasta_lm.testing.scripted_server import ThreadedServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class _Asked:
     is_streamed: bool = True
 
 
-class StockTestServer(ThreadingHTTPServer):
-    """The server, in threads of its own while its ``with`` block lasts.
+class StockTestServer(ThreadedServer):
+    """A stock server whose tokens a function chooses.
 
     Attributes:
         prompts: The ids of every completion that was begun, in order.
@@ -85,8 +86,6 @@ class StockTestServer(ThreadingHTTPServer):
         num_refused: Completions that got an error.
     """
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 128
 
     def __init__(
@@ -123,26 +122,7 @@ class StockTestServer(ThreadingHTTPServer):
         self._tokenize, self._context, self._has_owner = tokenize, context, has_owner
         self._api_key = api_key
         self._num_sent = 0
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
         super().__init__(("127.0.0.1", port), _Handler)
-
-    @property
-    def url(self) -> str:
-        """Return the address without ``/v1``."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def __enter__(self) -> Self:
-        """Begin to answer."""
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop answering; open connections are cut."""
-        self._closing.set()
-        self.shutdown()
-        self.server_close()
 
     def answer(self, handler: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> None:
         """Stream one completion."""

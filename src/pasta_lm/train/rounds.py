@@ -44,11 +44,7 @@ from pasta_lm.strategies.model import Pasta
 from pasta_lm.tasks import mixture
 from pasta_lm.tasks.task import Task
 from pasta_lm.train.judging import judge_of, judged_by
-from pasta_lm.train.preference_config import (
-    PreferenceConfig,
-    PreferenceTrainConfig,
-    RecordsConfig,
-)
+from pasta_lm.train.preference_config import PreferenceConfig, PreferenceTrainConfig, RecordsConfig
 from pasta_lm.train.trainer import LOG, append_row
 
 

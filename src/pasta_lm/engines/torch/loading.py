@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from pasta_lm.engines.builtin import resolve
 from pasta_lm.engines.torch.attention import NAME, register
@@ -31,10 +27,7 @@ from pasta_lm.engines.torch.rotation import Rotation, find_rotations, probe
 from pasta_lm.engines.torch.runner import LogitsFunction
 from pasta_lm.engines.torch.self_test import check_exact, rope_parameters
 from pasta_lm.engines.vocabulary import Vocabulary
-from pasta_lm.errors import (
-    UsageError,
-    VocabularyError,
-)
+from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
