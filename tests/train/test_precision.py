@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from pasta_lm.train import trainer
 from pasta_lm.train.config import TrainConfig
 from pasta_lm.train.sft import train_sft
 from pasta_lm.train.trainer import is_mixed
@@ -90,3 +92,17 @@ def test_denormals_are_flushed_in_training_only(tmp_path: Path) -> None:
         train_sft(sft(begin(tmp_path), tmp_path / "out", steps=1))
     assert set(seen) == {0.0}
     assert (torch.tensor([SMALLER_THAN_NORMAL]) * 1).item() > 0
+
+
+@pytest.mark.parametrize(("is_glibc", "num_trims"), [(True, 2), (False, 0)])
+def test_pieces_of_the_heap_are_given_back_every_few_steps(
+    tmp_path: Path, is_glibc: bool, num_trims: int
+) -> None:
+    trims: list[int] = []
+    libc = SimpleNamespace(malloc_trim=trims.append, mallopt=lambda *_: 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "TRIM_STEPS", 2)
+        patch.setattr(trainer, "_has_glibc", lambda: is_glibc)
+        patch.setattr(trainer, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
+        train_sft(sft(begin(tmp_path), tmp_path / "out", steps=5))
+    assert trims == [0] * num_trims
