@@ -1,6 +1,6 @@
 """Questions with known answers: generators, their dependency structure, their graders."""
 
-from pasta_lm.tasks.registry import FAMILIES, make, mixture, training_families
+from pasta_lm.tasks.registry import FAMILIES, make, mixture, partner_of, training_families
 from pasta_lm.tasks.task import Dependence, Fact, Split, Task, Unit
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "Unit",
     "make",
     "mixture",
+    "partner_of",
     "training_families",
 ]

@@ -101,6 +101,12 @@ def make(
     return replace(task, id=f"{family}-{split.value}-{seed}", family=family, pair=pair)
 
 
+def partner_of(task: Task) -> Task | None:
+    """Return the task on the other side of a minimal pair, or None: the task is in no pair."""
+    partner = FAMILIES[task.family].partner
+    return partner and make(partner, task.split, int(task.id.rsplit("-", 1)[1])) or None
+
+
 def mixture(split: Split | str, seed: int) -> Iterator[Task]:
     """Yield tasks of all training families without end, in rounds.
 

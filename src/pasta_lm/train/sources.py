@@ -32,6 +32,7 @@ class TaskPacks(Dataset[Pack]):
     max_tokens: int
     num_packs: int
     last_position: int | None = None
+    marks_deciding: bool = False
 
     def __len__(self) -> int:
         return self.num_packs
@@ -44,9 +45,11 @@ class TaskPacks(Dataset[Pack]):
         """
         found: Pack = []
         room = self.max_tokens
-        annotate = ANNOTATORS[self.config.annotator]
         for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
-            example = self.encode(Record(task.id, task.prompt, annotate(task, 0), "tasks"))
+            example = self._encoded(task)
+            partner = tasks.partner_of(task) if self.marks_deciding else None
+            if partner is not None:
+                example = replace(example, deciding=deciding(example, self._encoded(partner)))
             room -= len(example)
             if room < 0:
                 break
@@ -55,6 +58,17 @@ class TaskPacks(Dataset[Pack]):
             raise InputError(f"nothing to learn: a task is longer than {self.max_tokens} tokens")
         check_context(found, self.last_position)
         return found
+
+    def _encoded(self, task: tasks.Task) -> EncodedExample:
+        document = ANNOTATORS[self.config.annotator](task, 0)
+        return self.encode(Record(task.id, task.prompt, document, "tasks"))
+
+
+def deciding(example: EncodedExample, partner: EncodedExample) -> int | None:
+    """Return the slot of the first label that differs from the partner's, from the answers on."""
+    ours, theirs = (one.labels[one.num_prompt - 1 :] for one in (example, partner))
+    pairs = enumerate(zip(ours, theirs, strict=False), start=example.num_prompt - 1)
+    return next((slot for slot, (one, other) in pairs if one != other), None)
 
 
 PackSet = list[Pack] | TaskPacks
@@ -67,6 +81,7 @@ def packs_of(
     seed: int,
     *,
     last_position: int | None = None,
+    marks_deciding: bool = False,
 ) -> PackSet:
     """Return the packs of a recipe.
 
@@ -87,6 +102,7 @@ def packs_of(
             max_tokens=config.max_tokens,
             num_packs=num_packs,
             last_position=last_position,
+            marks_deciding=marks_deciding,
         )
     packs = _pack_records(_read_included(config), as_learned, config.max_tokens, seed)
     for one in packs:
