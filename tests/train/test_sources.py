@@ -12,6 +12,8 @@ from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, training_families
+from pasta_lm.tasks.baselines import ANNOTATORS
+from pasta_lm.tasks.registry import make, partner_of
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
 
@@ -58,6 +60,41 @@ def test_training_never_sees_a_held_out_family_or_another_split() -> None:
     seen = {tuple(name.rsplit("-", 2)[:2]) for pack in ids(packs) for name in pack}
     assert seen == {(family, "train") for family in training_families()}
     assert not any(FAMILIES[family].held_out for family, _ in seen)
+
+
+@pytest.mark.parametrize("annotator", ["gold", "plain"])
+def test_the_deciding_slot_predicts_what_the_answer_to_the_pair_partner_does_not_say(
+    annotator: str,
+) -> None:
+    config = DataConfig(tasks=TasksConfig(annotator=annotator), max_tokens=20_000)
+    (pack,) = [packs_of(config, spelled, 1, seed=0, marks_deciding=True)[0]]
+    assert {FAMILIES[e.id.rsplit("-", 2)[0]].partner is None for e in pack} == {True, False}
+    for example in pack:
+        family, split, seed = example.id.rsplit("-", 2)
+        other = partner_of(make(family, split, int(seed)))
+        assert (example.deciding is None) == (other is None)
+        if example.deciding is not None and other is not None:
+            assert example.deciding >= example.num_prompt - 1
+            document = ANNOTATORS[annotator](other, 0)
+            theirs = spelled(Record("r", other.prompt, document)).labels[len(other.prompt) - 1 :]
+            ours = example.labels[example.num_prompt - 1 :]
+            index = example.deciding - example.num_prompt + 1
+            assert ours[:index] == theirs[:index]
+            assert ours[index] != theirs[index]
+
+
+def spelled(record: Record) -> EncodedExample:
+    """Encode a record's prompt and its annotator form, a token for each letter."""
+    answer = record.document.annotator_form()
+    labels = array("i", [0] * (len(record.prompt) - 1) + [ord(letter) for letter in answer])
+    return EncodedExample(
+        record.id, labels, labels, labels, labels, labels, None, len(record.prompt)
+    )
+
+
+def test_nobody_asks_for_deciding_slots_by_default() -> None:
+    packs = packs_of(DataConfig(tasks=TasksConfig()), letters, 1, seed=0)
+    assert all(example.deciding is None for example in packs[0])
 
 
 def test_the_annotator_of_the_recipe_marks_the_answers() -> None:

@@ -117,10 +117,7 @@ def answer(
     """
     out, texts = Path(config.out), asked(config)
     params = replace(
-        OWN_SAMPLING,
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
+        OWN_SAMPLING, temperature=config.temperature, max_tokens=config.max_tokens, seed=config.seed
     )
     rows = own_answers(load, texts, params, out / ANSWERS, progress, in_flight=config.in_flight)
     usable, reasons = usable_answers(rows, texts)

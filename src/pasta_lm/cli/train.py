@@ -30,10 +30,7 @@ DryRun = Annotated[bool, option("--dry-run", help="Describe the training data, a
 
 @app.command()
 def sft(
-    config: Recipe,
-    changes: Changes = None,
-    resume: Resume = False,
-    dry_run: DryRun = False,
+    config: Recipe, changes: Changes = None, resume: Resume = False, dry_run: DryRun = False
 ) -> None:
     """Finetune a model on annotated answers.
 

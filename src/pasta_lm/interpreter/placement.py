@@ -35,11 +35,7 @@ class Placer:
     """Place the tokens of one response."""
 
     def __init__(
-        self,
-        entries: Entries,
-        strategy: PositionStrategy,
-        main: Thread,
-        join: Join = Join.SHARED,
+        self, entries: Entries, strategy: PositionStrategy, main: Thread, join: Join = Join.SHARED
     ) -> None:
         """Begin behind the prompt, which is in ``entries`` already; main has fed nothing.
 

@@ -148,10 +148,7 @@ class JudgeTemplate:
         values = dict(zip(FIELDS, comparison[1:], strict=True))
         # One pass over all fields: an answer that spells a field stays as it is.
         filled = _FIELD.sub(lambda field: values[field[1]], self.user)
-        messages = [
-            {"role": "system", "content": self.system},
-            {"role": "user", "content": filled},
-        ]
+        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": filled}]
         if self.method is Method.LOGPROBS:
             return ChatRequest(messages, max_tokens=1, temperature=0.0, top_logprobs=TOP_LOGPROBS)
         return ChatRequest(messages, max_tokens=MAX_STATED_TOKENS, temperature=0.0)

@@ -146,11 +146,7 @@ class Connection:
         return None
 
     async def ask(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        max_requests: int | None = None,
+        self, path: str, body: Mapping[str, Any] | None = None, *, max_requests: int | None = None
     ) -> Any:
         """Return the JSON of a reply that is not streamed; errors as those of ``stream``.
 

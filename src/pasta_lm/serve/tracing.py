@@ -91,10 +91,7 @@ class ResponseSpans:
         self._logs_prompts = logs_prompts
 
     def write(
-        self,
-        reply: Reply,
-        streams: Sequence[ResponseStream],
-        headers: Mapping[str, str],
+        self, reply: Reply, streams: Sequence[ResponseStream], headers: Mapping[str, str]
     ) -> str | None:
         """Write the spans of a response that has ended, and return the id of their trace.
 
@@ -110,10 +107,7 @@ class ResponseSpans:
             return None
 
     def _write(
-        self,
-        reply: Reply,
-        streams: Sequence[ResponseStream],
-        headers: Mapping[str, str],
+        self, reply: Reply, streams: Sequence[ResponseStream], headers: Mapping[str, str]
     ) -> str:
         from opentelemetry.propagate import extract
         from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context

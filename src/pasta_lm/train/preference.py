@@ -40,21 +40,8 @@ from pasta_lm.train.adapters import adapted, merged, snapshot
 from pasta_lm.train.config import ModelConfig, TrainConfig
 from pasta_lm.train.development import Check
 from pasta_lm.train.judging import JudgeConfig
-from pasta_lm.train.learner import (
-    MODEL_FOLDER,
-    Learner,
-    frozen_dtype,
-    load_learner,
-    save,
-)
-from pasta_lm.train.losses import (
-    PairLogProbs,
-    bonbon_beta,
-    bonbon_loss,
-    dpo_loss,
-    drift,
-    ipo_loss,
-)
+from pasta_lm.train.learner import MODEL_FOLDER, Learner, frozen_dtype, load_learner, save
+from pasta_lm.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, drift, ipo_loss
 from pasta_lm.train.pair_packs import (
     LogProbs,
     PairPack,
@@ -78,7 +65,12 @@ MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved files
     *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
     *("train.tensorboard", "rollouts.pool_tokens"),
-    *("train.tag_learning_rate", "train.freeze_old_rows", "train.decision_weight"),  # stage one
+    *(
+        "train.tag_learning_rate",
+        "train.freeze_old_rows",
+        "train.decision_weight",
+        "train.deciding_weight",
+    ),  # stage one
     *("train.save", "lora.start"),
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),

@@ -198,10 +198,7 @@ def rollouts_of(
 
 
 def select(
-    round: Round,
-    prompts: Sequence[PromptWithReference],
-    rollouts: Sequence[Rollout],
-    judge: Judge,
+    round: Round, prompts: Sequence[PromptWithReference], rollouts: Sequence[Rollout], judge: Judge
 ) -> Selection:
     """Return the pairs of some rollouts."""
     assert round.config.score is not None

@@ -196,10 +196,7 @@ class Runner:
     """Run batches through a model against a pool."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        pool: Pool,
-        fast_logits: LogitsFunction | None = None,
+        self, model: PreTrainedModel, pool: Pool, fast_logits: LogitsFunction | None = None
     ) -> None:
         """Keep the model, whose attention is ``pasta_attention``, and its memory.
 
