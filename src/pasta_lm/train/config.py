@@ -48,6 +48,8 @@ class TasksConfig:
     annotator: str = "gold"
     split: SplitName = "train"
     seed: int = 0
+    clause_packs: int = 0
+    """Every so many packs, one has both sides of minimal pairs up to the deciding token; 0: none."""
 
     def __post_init__(self) -> None:
         check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))

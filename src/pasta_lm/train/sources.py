@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
@@ -11,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from torch.utils.data import Dataset
 
 from pasta_lm import tasks
-from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.annotated import Record, read_ids, read_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
@@ -43,6 +44,8 @@ class TaskPacks(Dataset[Pack]):
         Raises:
             InputError: the first task does not fit, or a task exceeds the model's context.
         """
+        if self.config.clause_packs and index % self.config.clause_packs == 0:
+            return self._clauses(index)
         found: Pack = []
         room = self.max_tokens
         for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
@@ -59,6 +62,23 @@ class TaskPacks(Dataset[Pack]):
         check_context(found, self.last_position)
         return found
 
+    def _clauses(self, index: int) -> Pack:
+        """Return both sides of minimal pairs, up to the deciding token, which alone is learned.
+
+        Of pairs whose answers differ in the preface: nothing but the prompt's clause decides.
+        """
+        found: Pack = []
+        for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
+            partner = tasks.partner_of(task)
+            if partner is None or partner.preface == task.preface:
+                continue
+            both = self._encoded(task), self._encoded(partner)
+            sides = [beginning(*both), beginning(*both[::-1])]
+            if sum(map(len, found + sides)) > self.max_tokens:
+                break
+            found += sides
+        return found
+
     def _encoded(self, task: tasks.Task) -> EncodedExample:
         document = ANNOTATORS[self.config.annotator](task, 0)
         return self.encode(Record(task.id, task.prompt, document, "tasks"))
@@ -69,6 +89,25 @@ def deciding(example: EncodedExample, partner: EncodedExample) -> int | None:
     ours, theirs = (one.labels[one.num_prompt - 1 :] for one in (example, partner))
     pairs = enumerate(zip(ours, theirs, strict=False), start=example.num_prompt - 1)
     return next((slot for slot, (one, other) in pairs if one != other), None)
+
+
+def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExample:
+    """Return an example cut behind its deciding token, which alone has a label.
+
+    Answers that differ in their preface: no block comes before it.
+    """
+    slot = deciding(example, partner)
+    assert slot is not None
+    return replace(
+        example,
+        token_ids=example.token_ids[: slot + 1],
+        labels=array("i", [*[NO_LABEL] * slot, example.labels[slot]]),
+        positions=example.positions[: slot + 1],
+        owners=array("i"),
+        row_of=array("i"),
+        rows=None,
+        decisions=array("i"),
+    )
 
 
 PackSet = list[Pack] | TaskPacks
