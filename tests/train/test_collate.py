@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -323,15 +322,6 @@ def test_decisions_weigh_as_given_and_other_labels_one() -> None:
     of_labels = labelled_weights(batch)
     assert of_labels is not None
     assert of_labels.tolist() == batch["loss_weights"][0, has_label].tolist()
-
-
-def test_a_deciding_token_weighs_as_given_also_where_it_is_a_decision() -> None:
-    plain = encoded("so")
-    pack = [replace(plain, deciding=plain.num_prompt - 1), plain]
-    batch = collate([pack], decision_weight=5.0, deciding_weight=30.0)
-    found = batch["loss_weights"][0].split([len(example) for example in pack])
-    rows = [one[plain.num_prompt - 1 :].tolist() for one in found]
-    assert rows == [[30, 1, 5], [5, 1, 5]]
 
 
 def test_a_pack_whose_labels_all_weigh_one_has_no_weights() -> None:

@@ -350,10 +350,6 @@ def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
         ({"data": {**FILE, "rule": "apar", "plain": True}}, "data.rule would be ignored"),
         ({"data.rule": "apar"}, "data.rule would be ignored: it rewrites the answers of a file"),
         (
-            {"data": FILE, "train.deciding_weight": 9.0},
-            "train.deciding_weight would be ignored: a file has no minimal pairs",
-        ),
-        (
             {"data": {**FILE, "rule": "apar"}, "train.positions": "predict"},
             "apar makes no promises",
         ),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pasta_lm.data.encode import EncodedExample
+from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.annotated import Record, write_records
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text
 from pasta_lm.tasks import FAMILIES, training_families
-from pasta_lm.tasks.baselines import ANNOTATORS
 from pasta_lm.tasks.registry import make, partner_of
 from pasta_lm.train.config import DataConfig, TasksConfig
 from pasta_lm.train.sources import PackSet, packs_of
@@ -62,27 +62,6 @@ def test_training_never_sees_a_held_out_family_or_another_split() -> None:
     assert not any(FAMILIES[family].held_out for family, _ in seen)
 
 
-@pytest.mark.parametrize("annotator", ["gold", "plain"])
-def test_the_deciding_slot_predicts_what_the_answer_to_the_pair_partner_does_not_say(
-    annotator: str,
-) -> None:
-    config = DataConfig(tasks=TasksConfig(annotator=annotator), max_tokens=20_000)
-    (pack,) = [packs_of(config, spelled, 1, seed=0, marks_deciding=True)[0]]
-    assert {FAMILIES[e.id.rsplit("-", 2)[0]].partner is None for e in pack} == {True, False}
-    for example in pack:
-        family, split, seed = example.id.rsplit("-", 2)
-        other = partner_of(make(family, split, int(seed)))
-        assert (example.deciding is None) == (other is None)
-        if example.deciding is not None and other is not None:
-            assert example.deciding >= example.num_prompt - 1
-            document = ANNOTATORS[annotator](other, 0)
-            theirs = spelled(Record("r", other.prompt, document)).labels[len(other.prompt) - 1 :]
-            ours = example.labels[example.num_prompt - 1 :]
-            index = example.deciding - example.num_prompt + 1
-            assert ours[:index] == theirs[:index]
-            assert ours[index] != theirs[index]
-
-
 def spelled(record: Record) -> EncodedExample:
     """Encode a record's prompt and its annotator form, a token for each letter."""
     answer = record.document.annotator_form()
@@ -92,9 +71,26 @@ def spelled(record: Record) -> EncodedExample:
     )
 
 
-def test_nobody_asks_for_deciding_slots_by_default() -> None:
-    packs = packs_of(DataConfig(tasks=TasksConfig()), letters, 1, seed=0)
-    assert all(example.deciding is None for example in packs[0])
+@pytest.mark.parametrize("annotator", ["gold", "plain"])
+def test_clause_packs_hold_both_sides_of_pairs_up_to_the_deciding_token(annotator: str) -> None:
+    tasks = TasksConfig(annotator=annotator, clause_packs=2)
+    config = DataConfig(tasks=tasks, max_tokens=20_000)
+    packs = packs_of(config, spelled, 4, seed=0)
+    usual = packs_of(replace(config, tasks=TasksConfig(annotator=annotator)), spelled, 4, seed=0)
+    assert (ids(packs)[1] == ids(usual)[1], ids(packs)[2] == ids(usual)[2]) == (True, False)
+    pack = packs[2]
+    assert len(pack) > 10
+    assert sum(map(len, pack)) <= 20_000
+    for first, second in zip(pack[::2], pack[1::2], strict=True):
+        family, split, seed = first.id.rsplit("-", 2)
+        partner = partner_of(make(family, split, int(seed)))
+        assert partner is not None
+        assert second.id == partner.id
+        assert first.labels[-1] != second.labels[-1]
+        for example in (first, second):
+            assert set(example.labels[:-1]) == {NO_LABEL}
+            assert (example.rows, list(example.decisions)) == (None, [])
+            assert len(example.positions) == len(example)
 
 
 def test_the_annotator_of_the_recipe_marks_the_answers() -> None:

@@ -55,8 +55,6 @@ class EncodedExample:
             first entries are the written form, fed again.
         fed_again: Slots of the entries that syncs feed again with join ``recompute``.
         decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
-        deciding: Slot of the token whose label is the first in which the answer differs from that
-            of its pair partner; None: it has none, or nobody asked.
     """
 
     id: str
@@ -70,7 +68,6 @@ class EncodedExample:
     main_owners: tuple[int, ...] = ()
     fed_again: array[int] = field(default_factory=lambda: array("i"))
     decisions: array[int] = field(default_factory=lambda: array("i"))
-    deciding: int | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -89,13 +89,9 @@ def seen(example: EncodedExample) -> Tensor:
 
 
 def collate(
-    packs: Sequence[Sequence[EncodedExample]],
-    decision_weight: float = 1.0,
-    deciding_weight: float = 1.0,
+    packs: Sequence[Sequence[EncodedExample]], decision_weight: float = 1.0
 ) -> dict[str, Any]:
-    """Flatten packs into one forward pass; main's decisions and deciding tokens weigh as given.
-
-    Other labels weigh 1.
+    """Flatten packs into one forward pass; main's decisions weigh as given, other labels 1.
 
     Returns:
         ``input_ids``, ``position_ids`` and ``shift_labels``, int64 [1, N] each (labels are not to
@@ -104,9 +100,8 @@ def collate(
     """
     pack = [example for pack in packs for example in pack]
     weighted = {}
-    if (decision_weight, deciding_weight) != (1, 1):
-        rows = [_weights(example, decision_weight, deciding_weight) for example in pack]
-        weighted["loss_weights"] = torch.cat(rows)[None]
+    if decision_weight != 1:
+        weighted["loss_weights"] = torch.cat([_weights(e, decision_weight) for e in pack])[None]
     return {
         "input_ids": torch.cat([_tensor(e.token_ids) for e in pack])[None],
         "position_ids": torch.cat([_tensor(e.positions) for e in pack])[None],
@@ -143,11 +138,9 @@ def _tensor(values: Sequence[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 
-def _weights(example: EncodedExample, decision_weight: float, deciding_weight: float) -> Tensor:
+def _weights(example: EncodedExample, decision_weight: float) -> Tensor:
     weights = torch.ones(len(example))
     weights[_tensor(example.decisions)] = decision_weight
-    if example.deciding is not None:
-        weights[example.deciding] = deciding_weight
     return weights
 
 

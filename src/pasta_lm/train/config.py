@@ -49,7 +49,7 @@ class TasksConfig:
     split: SplitName = "train"
     seed: int = 0
     clause_packs: int = 0
-    """Every so many packs, one has both sides of minimal pairs up to the deciding token; 0: none."""
+    """Every so many packs, one has minimal pairs up to their deciding tokens; 0: none has."""
 
     def __post_init__(self) -> None:
         check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
@@ -123,8 +123,6 @@ class TrainConfig:
     """Keep the rows of old tokens in the input and output matrices, which no adapter can hold."""
     decision_weight: float = 1.0
     """Weight of main's decisions in the mean loss; other labels weigh 1."""
-    deciding_weight: float = 1.0
-    """Weight of the first token in which a task's answer differs from its pair partner's."""
     weight_decay: float = 0.0
     schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
     warmup: float = 0.0
@@ -164,7 +162,7 @@ class TrainConfig:
             if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
                 raise UsageError(f"train.{key} must be at least 0 and below 1")
         check_positive("train", self, "steps", "epochs", "learning_rate", "accumulate")
-        check_positive("train", self, "tag_learning_rate", "decision_weight", "deciding_weight")
+        check_positive("train", self, "tag_learning_rate", "decision_weight")
         check_positive("train", self, "log_steps", "save_steps")
         has_decay = self.decay and self.schedule != WSD
         check_not_ignored("train.decay", has_decay, f"it belongs to {WSD}")
@@ -215,8 +213,6 @@ class SftConfig:
         )
         reason = "points have no decisions of main"
         check_not_ignored("train.decision_weight", weighs and learns_points, reason)
-        has_pairs = self.train.deciding_weight == 1 or self.data.tasks is not None
-        check_not_ignored("train.deciding_weight", not has_pairs, "a file has no minimal pairs")
         freezes = self.train.freeze_old_rows and self.lora is not None
         check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
         if self.train.save == "adapter" and self.lora is None:

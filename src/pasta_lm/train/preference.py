@@ -69,7 +69,6 @@ MAY_CHANGE = {
         "train.tag_learning_rate",
         "train.freeze_old_rows",
         "train.decision_weight",
-        "train.deciding_weight",
     ),  # stage one
     *("train.save", "lora.start"),
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),

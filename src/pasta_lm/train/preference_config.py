@@ -175,7 +175,6 @@ class PreferenceConfig:
             "train.tag_learning_rate": self.train.tag_learning_rate is not None,
             "train.freeze_old_rows": self.train.freeze_old_rows,
             "train.decision_weight": self.train.decision_weight != 1,
-            "train.deciding_weight": self.train.deciding_weight != 1,
             "train.save": self.train.save != "merged",
             "lora.start": self.lora is not None and self.lora.start is not None,
         }

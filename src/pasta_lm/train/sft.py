@@ -71,11 +71,7 @@ def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
         rows=rates,
         model=adapters or learner.model,
         train_dataset=packs,
-        data_collator=partial(
-            collate,
-            decision_weight=train.decision_weight,
-            deciding_weight=train.deciding_weight,
-        ),
+        data_collator=partial(collate, decision_weight=train.decision_weight),
     )
     trainer.learn(newest_checkpoint(Path(train.out)) if resume else None)
     if adapters is not None and lora and base:
@@ -110,15 +106,7 @@ def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
     num_packs = None if train.steps is None else train.steps * train.accumulate
     encode = learner.encoder(PositionStrategy(train.positions), Join(train.join))
     last = learner.last_position
-    packs = packs_of(
-        config.data,
-        encode,
-        num_packs,
-        train.seed,
-        last_position=last,
-        marks_deciding=train.deciding_weight != 1,
-    )
-    return learner, packs
+    return learner, packs_of(config.data, encode, num_packs, train.seed, last_position=last)
 
 
 def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:

@@ -33,7 +33,6 @@ class TaskPacks(Dataset[Pack]):
     max_tokens: int
     num_packs: int
     last_position: int | None = None
-    marks_deciding: bool = False
 
     def __len__(self) -> int:
         return self.num_packs
@@ -50,9 +49,6 @@ class TaskPacks(Dataset[Pack]):
         room = self.max_tokens
         for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
             example = self._encoded(task)
-            partner = tasks.partner_of(task) if self.marks_deciding else None
-            if partner is not None:
-                example = replace(example, deciding=deciding(example, self._encoded(partner)))
             room -= len(example)
             if room < 0:
                 break
@@ -120,7 +116,6 @@ def packs_of(
     seed: int,
     *,
     last_position: int | None = None,
-    marks_deciding: bool = False,
 ) -> PackSet:
     """Return the packs of a recipe.
 
@@ -141,7 +136,6 @@ def packs_of(
             max_tokens=config.max_tokens,
             num_packs=num_packs,
             last_position=last_position,
-            marks_deciding=marks_deciding,
         )
     packs = _pack_records(_read_included(config), as_learned, config.max_tokens, seed)
     for one in packs:
