@@ -67,7 +67,7 @@ class DataConfig:
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """Learn the answers of ``file`` as a rival does: ``apar``, ``apar_published`` or ``sot``."""
+    """Learn the answers of ``file`` as a baseline does: ``apar``, ``apar_published`` or ``sot``."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass; examples are never cut."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from pasta_lm.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.train.collate import collate, labelled_logits
 
-_CHUNK = 128
+_ROWS = 128
 """Rows of logits that the loss widens to float32 at a time: 25 MB of 50,000 tokens."""
 MAX_LOGITS = 20_000_000
 """Logits that ``token_nats`` has in memory at a time: 80 MB in float32."""
@@ -31,13 +32,11 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
     With weights, float32 [M] for the M labels, it is the weighted mean.
     """
-    chunks = zip(logits[0].split(_CHUNK), labels[0].split(_CHUNK), strict=True)
+    chunks = zip(logits[0].split(_ROWS), labels[0].split(_ROWS), strict=True)
     # The backward pass computes the softmax again: nothing of all logits is kept in float32.
-    losses = [
-        checkpoint(_cross_entropy, *chunk, use_reentrant=False, preserve_rng_state=False)
-        for chunk in chunks
-    ]
-    found = torch.cat(losses)[labels[0] != NO_LABEL]
+    again = partial(checkpoint, _cross_entropy, use_reentrant=False, preserve_rng_state=False)
+    loss_of = again if logits.requires_grad else _cross_entropy
+    found = torch.cat([loss_of(*chunk) for chunk in chunks])[labels[0] != NO_LABEL]
     return found.mean() if weights is None else (found * weights).sum() / weights.sum()
 
 
