@@ -103,8 +103,8 @@ def make(
 
 def partner_of(task: Task) -> Task | None:
     """Return the task on the other side of a minimal pair, or None: the task is in no pair."""
-    partner = FAMILIES[task.family].partner
-    return partner and make(partner, task.split, int(task.id.rsplit("-", 1)[1])) or None
+    partner, seed = FAMILIES[task.family].partner, int(task.id.rsplit("-", 1)[1])
+    return None if partner is None else make(partner, task.split, seed)
 
 
 def mixture(split: Split | str, seed: int) -> Iterator[Task]:

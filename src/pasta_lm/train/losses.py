@@ -32,11 +32,11 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     Logits are [1, N, V], labels int64 [1, N]: what each token predicts, so nothing is shifted.
     With weights, float32 [M] for the M labels, it is the weighted mean.
     """
-    chunks = zip(logits[0].split(_ROWS), labels[0].split(_ROWS), strict=True)
+    parts = zip(logits[0].split(_ROWS), labels[0].split(_ROWS), strict=True)
     # The backward pass computes the softmax again: nothing of all logits is kept in float32.
     again = partial(checkpoint, _cross_entropy, use_reentrant=False, preserve_rng_state=False)
     loss_of = again if logits.requires_grad else _cross_entropy
-    found = torch.cat([loss_of(*chunk) for chunk in chunks])[labels[0] != NO_LABEL]
+    found = torch.cat([loss_of(*part) for part in parts])[labels[0] != NO_LABEL]
     return found.mean() if weights is None else (found * weights).sum() / weights.sum()
 
 

@@ -65,11 +65,7 @@ MAY_CHANGE = {
     *("model.base", "model.baseline", "data.file", "rollouts.files", "train.out"),  # moved files
     *("train.rounds", "train.workers", "train.log_steps", "train.save_steps"),
     *("train.tensorboard", "rollouts.pool_tokens"),
-    *(
-        "train.tag_learning_rate",
-        "train.freeze_old_rows",
-        "train.decision_weight",
-    ),  # stage one
+    *("train.tag_learning_rate", "train.freeze_old_rows", "train.decision_weight"),  # stage one
     *("train.save", "lora.start"),
     *("judge.base_url", "judge.api_key_env", "judge.journal", "judge.max_missing"),
     *("judge.timeout_s", "judge.max_in_flight"),
