@@ -95,7 +95,7 @@ RULES: dict[str, Callable[[Document], Document]] = {
     "apar_published": lambda document: published_document(document.plain_text),
     "sot": points_of,
 }
-"""How baselines learn any annotated answer, by name: APAR from its plain text, SoT from its blocks."""
+"""How baselines learn annotated answers, by name: APAR from plain text, SoT from the blocks."""
 
 
 def details_of(document: Document) -> Document:
