@@ -336,6 +336,18 @@ def test_a_rule_trains_the_strategy_that_it_is_of(tmp_path: Path, rule: str, str
     assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
 
 
+@pytest.mark.parametrize(
+    ("tasks", "reason"),
+    [
+        ({"clause_packs": -1}, "data.tasks.clause_packs must be at least 0"),
+        ({"clause_packs": 2, "annotator": "sot"}, "would be ignored: a skeleton begins the answer"),
+    ],
+)
+def test_clause_packs_that_cannot_be_made_are_refused(tasks: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        TasksConfig(**tasks)
+
+
 def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
     changes = {"train.positions": "continue", "train.join": "recompute"}
     assert read(tmp_path, recipe(changes)).train.join == "recompute"

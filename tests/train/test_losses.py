@@ -66,7 +66,7 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [1, 127, 128, 129, 300])
-def test_the_loss_in_chunks_is_that_of_all_logits(num_rows: int) -> None:
+def test_the_loss_in_parts_is_that_of_all_logits(num_rows: int) -> None:
     random = torch.Generator().manual_seed(num_rows)
     logits = torch.randn(1, num_rows, 7, generator=random, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 7, (1, num_rows), generator=random)

@@ -93,6 +93,24 @@ def test_clause_packs_hold_both_sides_of_pairs_up_to_the_deciding_token(annotato
             assert len(example.positions) == len(example)
 
 
+def test_a_clause_pack_without_room_for_a_pair_is_refused() -> None:
+    config = DataConfig(tasks=TasksConfig(clause_packs=1), max_tokens=100)
+    with pytest.raises(InputError, match="a task is longer than 100 tokens"):
+        packs_of(config, spelled, 1, seed=0)[0]
+
+
+def test_clause_packs_are_within_the_models_context() -> None:
+    config = DataConfig(tasks=TasksConfig(clause_packs=1), max_tokens=20_000)
+    with pytest.raises(InputError, match="last is 20"):
+        packs_of(config, placed_letters, 1, seed=0, last_position=20)[0]
+
+
+def placed_letters(record: Record) -> EncodedExample:
+    """Encode as ``spelled`` does, with positions that count."""
+    example = spelled(record)
+    return replace(example, positions=array("i", range(len(example))))
+
+
 def test_the_annotator_of_the_recipe_marks_the_answers() -> None:
     found: dict[str, list[Document]] = {"gold": [], "plain": [], "never_sync": []}
 

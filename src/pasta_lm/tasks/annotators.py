@@ -125,7 +125,7 @@ def systematic(task: Task, seed: int = 0) -> Document:
     """Return the answer as marked by an annotator that errs seldom, and the same way each time.
 
     It makes no blocks within a paragraph, and of a list whose first topic is a short word it takes
-    each item for independent. What a model learns from it, it cannot average away.
+    each item for independent. A model cannot average errors away that are always the same.
     """
     units = task.units
     if not any("\n" in unit.before for unit in units[1:]):

@@ -53,6 +53,10 @@ class TasksConfig:
 
     def __post_init__(self) -> None:
         check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
+        if self.clause_packs < 0:
+            raise UsageError("data.tasks.clause_packs must be at least 0")
+        is_ignored = self.clause_packs and self.annotator in SOT_ANNOTATORS
+        check_not_ignored("data.tasks.clause_packs", is_ignored, "a skeleton begins the answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 from typing import Generic, Protocol, TypeVar
@@ -38,62 +38,48 @@ class TaskPacks(Dataset[Pack]):
         return self.num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        """Generate tasks of all families in turn until the next one would not fit.
+        """Generate tasks of all families in turn until the next one, or pair, would not fit.
 
         Raises:
             InputError: the first task does not fit, or a task exceeds the model's context.
         """
-        if self.config.clause_packs and index % self.config.clause_packs == 0:
-            return self._clauses(index)
-        found: Pack = []
-        room = self.max_tokens
-        for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
-            example = self._encoded(task)
-            room -= len(example)
+        config, found, room = self.config, Pack(), self.max_tokens
+        drawn = tasks.mixture(config.split, config.seed * 1_000_000 + index)
+        has_clauses = config.clause_packs and index % config.clause_packs == 0
+        for group in self._sides(drawn) if has_clauses else ([self._encoded(one)] for one in drawn):
+            room -= sum(map(len, group))
             if room < 0:
                 break
-            found.append(example)
+            found += group
         if not found:
             raise InputError(f"nothing to learn: a task is longer than {self.max_tokens} tokens")
         check_context(found, self.last_position)
         return found
 
-    def _clauses(self, index: int) -> Pack:
-        """Return both sides of minimal pairs, up to the deciding token, which alone is learned.
+    def _sides(self, drawn: Iterable[tasks.Task]) -> Iterator[Pack]:
+        """Yield both sides of minimal pairs, each cut behind the token in which they differ.
 
-        Of pairs whose answers differ in the preface: nothing but the prompt's clause decides.
+        Pairs whose answers have the same preface are left out: they differ behind a block.
         """
-        found: Pack = []
-        for task in tasks.mixture(self.config.split, self.config.seed * 1_000_000 + index):
+        for task in drawn:
             partner = tasks.partner_of(task)
-            if partner is None or partner.preface == task.preface:
-                continue
-            both = self._encoded(task), self._encoded(partner)
-            sides = [beginning(*both), beginning(*both[::-1])]
-            if sum(map(len, found + sides)) > self.max_tokens:
-                break
-            found += sides
-        return found
+            if partner is not None and partner.preface != task.preface:
+                both = self._encoded(task), self._encoded(partner)
+                yield [beginning(*both), beginning(*both[::-1])]
 
     def _encoded(self, task: tasks.Task) -> EncodedExample:
         document = ANNOTATORS[self.config.annotator](task, 0)
         return self.encode(Record(task.id, task.prompt, document, "tasks"))
 
 
-def deciding(example: EncodedExample, partner: EncodedExample) -> int | None:
-    """Return the slot of the first label that differs from the partner's, from the answers on."""
-    ours, theirs = (one.labels[one.num_prompt - 1 :] for one in (example, partner))
-    pairs = enumerate(zip(ours, theirs, strict=False), start=example.num_prompt - 1)
-    return next((slot for slot, (one, other) in pairs if one != other), None)
-
-
 def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExample:
-    """Return an example cut behind its deciding token, which alone has a label.
+    """Return an example up to its deciding token, the first that differs from the partner's.
 
-    Answers that differ in their preface: no block comes before it.
+    That token alone has a label. No block may come before it.
     """
-    slot = deciding(example, partner)
-    assert slot is not None
+    first = example.num_prompt - 1
+    pairs = zip(example.labels[first:], partner.labels[partner.num_prompt - 1 :], strict=False)
+    slot = next(slot for slot, (ours, other) in enumerate(pairs, start=first) if ours != other)
     return replace(
         example,
         token_ids=example.token_ids[: slot + 1],

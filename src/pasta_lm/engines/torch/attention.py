@@ -176,7 +176,7 @@ def attend_by_products(
     if call.sinks_H is not None:
         sinks = call.sinks_H[:, None, None].expand(-1, num_queries, 1).to(scores.dtype)
         scores = torch.cat([scores, sinks], dim=-1)
-    weights = torch.softmax(scores, dim=-1).to(q_HQD.dtype)  # sums are in float32 in any dtype
+    weights = torch.softmax(scores, dim=-1).to(q_HQD.dtype)  # float32 inside
     if call.sinks_H is not None:
         weights = weights[..., :-1]
     out = weights.reshape(len(k_GKD), -1, weights.shape[-1]) @ v_GKD
