@@ -12,14 +12,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from math import exp, log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pasta_lm import Pasta
 from pasta_lm.errors import InputError, PastaError
 from pasta_lm.evaluate.instructions import read_packed
-from pasta_lm.evaluate.intervals import Interval, as_dict, geometric_mean, mean
+from pasta_lm.evaluate.intervals import as_dict, geometric_mean, mean
 from pasta_lm.evaluate.quality import decisions
 from pasta_lm.evaluate.records import GradedAnswer
 from pasta_lm.evaluate.speed import speed
@@ -76,8 +76,9 @@ def _group(
     count: CountTokens,
 ) -> Figures:
     perfect = [document_speedup(gold(task).with_spaces_after_tags(), count) for task in tasks]
-    gained = [log(one.theoretical_speedup(b)) for one, b in zip(ours, base, strict=True)]
-    shares = [value - log(most) for value, most in zip(gained, perfect, strict=True)]
+    gained = [one.theoretical_speedup(b) for one, b in zip(ours, base, strict=True)]
+    prefaced = [(task, one) for task, one in zip(tasks, ours, strict=True) if task.preface]
+    said = [float(one.text.lstrip().startswith(task.preface.strip())) for task, one in prefaced]
     found = decisions(tasks, ours)
     return {
         "num_prompts": len(tasks),
@@ -86,7 +87,10 @@ def _group(
         "difference": as_dict(mean([a.grade - b.grade for a, b in zip(ours, base, strict=True)])),
         **speed(ours, base),
         "perfect_forks": as_dict(geometric_mean(perfect)),
-        "of_perfect_forks": as_dict(_exp(mean(shares))),
+        "of_perfect_forks": as_dict(
+            geometric_mean([one / most for one, most in zip(gained, perfect, strict=True)])
+        ),
+        "preface_right": as_dict(mean(said)),
         **{name: value for name, value in found.items() if value is not None},
     }
 
@@ -107,8 +111,22 @@ def compared(first: Answers, other: Answers) -> Figures:
     }
 
 
-def _exp(found: Interval | None) -> Interval | None:
-    return found and Interval(exp(found.mean), exp(found.low), exp(found.high))
+def together(files: Sequence[Path], strategy: str) -> Figures:
+    """Return the mean grade of several files, and its difference from the mean baseline's.
+
+    Raises:
+        InputError: they answer other prompts.
+    """
+    ours = [answers_of(path, strategy) for path in files]
+    base = [answers_of(path, sequential.NAME) for path in files]
+    if any(set(one) != set(ours[0]) for one in ours):
+        raise InputError("the files have different prompts")
+    grades = [fmean(one[id].grade for one in ours) for id in ours[0]]
+    theirs = [fmean(one[id].grade for one in base) for id in ours[0]]
+    return {
+        "grade": as_dict(mean(grades)),
+        "difference": as_dict(mean([a - b for a, b in zip(grades, theirs, strict=True)])),
+    }
 
 
 def main() -> int:
@@ -128,6 +146,7 @@ def main() -> int:
             if path != given.records[0]:
                 against = compared(first, answers_of(path, given.strategy))
                 found[path.name]["less_first"] = against
+        found["together"] = together(given.records, given.strategy)
         print(json.dumps(found, indent=1))
     except (PastaError, OSError) as exc:
         print(f"task_groups.py: {exc}", file=sys.stderr)

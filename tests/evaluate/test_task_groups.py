@@ -65,6 +65,7 @@ def test_answers_with_the_true_structure_have_the_speed_of_perfect_forks(
     assert found["all"]["theoretical_speedup"] == found["all"]["perfect_forks"]
     assert found["all"]["difference"]["mean"] == 0
     assert found["all"]["pair_accuracy"]["mean"] == 1
+    assert found["all"]["preface_right"]["mean"] == 1
 
 
 def test_chains_are_a_group_of_their_own(groups: dict[str, Any], tmp_path: Path) -> None:
@@ -94,6 +95,14 @@ def test_a_second_file_is_compared_prompt_by_prompt(groups: dict[str, Any], tmp_
     found = groups["compared"](read(first, "pasta"), read(other, "pasta"))
     assert found["grade"]["mean"] == -0.5
     assert found["parallelism_ratio"]["mean"] < 1
+
+
+def test_the_mean_of_several_files_is_taken_prompt_by_prompt(
+    groups: dict[str, Any], tmp_path: Path
+) -> None:
+    files = [records(tmp_path / "a.jsonl.gz"), records(tmp_path / "b.jsonl.gz", grade=0.5)]
+    found = groups["together"](files, "pasta")
+    assert (found["grade"]["mean"], found["difference"]["mean"]) == (0.75, -0.25)
 
 
 def test_files_with_other_prompts_are_not_compared(groups: dict[str, Any], tmp_path: Path) -> None:
