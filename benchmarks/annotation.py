@@ -24,12 +24,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).parents[1])]
 
-from pasta_lm.annotate.run import annotate  # noqa: E402
-from pasta_lm.engines.torch.timing import describe_machine  # noqa: E402
-from pasta_lm.testing.scripted_server import Faults, ScriptedServer  # noqa: E402
-from pasta_lm.testing.scripted_teacher import teacher_by_rule  # noqa: E402
-from tests.annotate.runs import recipe  # noqa: E402
-from tests.annotate.simulated_time import (  # noqa: E402
+from pasta_lm.engines.local.timing import describe_machine  # noqa: E402
+from pasta_lm.learn.annotate.run import annotate  # noqa: E402
+from tests.fakes.scripted_server import Faults, ScriptedServer  # noqa: E402
+from tests.fakes.scripted_teacher import teacher_by_rule  # noqa: E402
+from tests.learn.annotate.runs import recipe  # noqa: E402
+from tests.learn.annotate.simulated_time import (  # noqa: E402
     TIME_OUT,
     Measured,
     MeasuredPace,

@@ -27,9 +27,9 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "src"), str(Path(__file__).paren
 
 from machine import describe_machine  # noqa: E402
 
-from pasta_lm.testing.scripted_server import Faults, ScriptedServer  # noqa: E402
-from pasta_lm.testing.scripted_teacher import teacher_by_rule  # noqa: E402
-from tests.annotate.runs import (  # noqa: E402
+from tests.fakes.scripted_server import Faults, ScriptedServer  # noqa: E402
+from tests.fakes.scripted_teacher import teacher_by_rule  # noqa: E402
+from tests.learn.annotate.runs import (  # noqa: E402
     Nursery,
     ended_rows,
     files_of,

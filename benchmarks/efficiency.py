@@ -20,11 +20,11 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.annotated import Record, read_annotated
-from pasta_lm.engines.torch.loading import DTYPES, LoadedModel
-from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.engines.torch.timing import describe_machine
+from pasta_lm.engines.local.loading import DTYPES, LoadedModel
+from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, replay
 
 

@@ -15,7 +15,7 @@ import torch
 
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
-from tests.models import ARCHITECTURES, loaded
+from tests.architectures import ARCHITECTURES, loaded
 from tests.programs import random_program
 from tests.witness import Witness
 

@@ -16,12 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pasta_lm.engines.annotated import Record, read_annotated
-from pasta_lm.engines.torch import timing
-from pasta_lm.engines.torch.attention import LayerCall
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import LoadedModel, load
-from pasta_lm.engines.torch.paged.attention import (
+from pasta_lm.engines.gpu.attention import (
     Attend,
     LayerMemory,
     Tuning,
@@ -29,12 +24,17 @@ from pasta_lm.engines.torch.paged.attention import (
     attend_split,
     place_entries,
 )
-from pasta_lm.engines.torch.paged.batch import PagedBatch, RequestRows
-from pasta_lm.engines.torch.paged.buckets import bucket_of, power_of_two
-from pasta_lm.engines.torch.paged.flex import PassMask, attend_flex
-from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.evaluate.engine_load import LoadBenchmark, measure_load
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
+from pasta_lm.engines.gpu.buckets import bucket_of, power_of_two
+from pasta_lm.engines.gpu.flex import PassMask, attend_flex
+from pasta_lm.engines.local import timing
+from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel, load
+from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.entries import Entries
+from pasta_lm.measure.engine_load import LoadBenchmark, measure_load
+from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies.replay import Pair, replay
 
 ROWS, CONTEXTS = (1, 2, 4, 8, 16, 32, 64), (128, 2048)
@@ -139,7 +139,7 @@ def _copying_s(num_bytes: int, device: str) -> float:
 
 def exactness(at: Conditions) -> None:
     """Decoded logits against one masked pass, per architecture: float32, and bfloat16's noise."""
-    from tests.models import ARCHITECTURES
+    from tests.architectures import ARCHITECTURES
     from tests.witness import TOLERANCE
 
     names = ["llama", "gemma2", "gpt_oss"] if at.is_tiny else list(ARCHITECTURES)
@@ -155,9 +155,9 @@ def exactness(at: Conditions) -> None:
 
 
 def _exactness_of(name: str, device: str) -> dict[str, float]:
-    from pasta_lm.engines.torch.naive import naive_logits
-    from tests.engines.torch.paged.test_paged_decoder import requests_of
-    from tests.models import build, load, loaded
+    from pasta_lm.engines.local.naive import naive_logits
+    from tests.architectures import build, load, loaded
+    from tests.engines.gpu.test_paged_decoder import requests_of
     from tests.witness import Witness
 
     whole = loaded(name, device)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pasta_lm.engines.annotated import Record
+from pasta_lm.engines.gpu.graphs import Function, Outputs
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.engines.torch.paged.graphs import Function, Outputs
+from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import bounded
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from pasta_lm.engines.annotated import read_records
-from pasta_lm.engines.torch.loading import load
-from pasta_lm.evaluate.engine_load import STRATEGIES, LoadBenchmark, measure_load
+from pasta_lm.engines.local.loading import load
+from pasta_lm.measure.engine_load import STRATEGIES, LoadBenchmark, measure_load
+from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies.model import BUILTIN
 
 COLOURS = ("#888888", "#2f6db5", "#c0562f")

@@ -35,11 +35,11 @@ from typing import Any
 import torch
 
 from benchmarks.host_time import Device, Step, decode, engine_on, requests_of
-from pasta_lm.engines.annotated import Record, read_annotated
-from pasta_lm.engines.torch.loading import LoadedModel
-from pasta_lm.engines.torch.paged.buckets import power_of_two
-from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.engines.torch.timing import describe_run
+from pasta_lm.engines.gpu.buckets import power_of_two
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.engines.local.timing import describe_run
+from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies import pasta, sequential
 
 ROOT = Path(__file__).parents[1]

@@ -15,12 +15,12 @@ from unittest.mock import patch
 
 import httpx2 as httpx
 
-from pasta_lm.engines import streamed_response
-from pasta_lm.engines.completions import CompletionsEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.engines.servers import streamed_response
+from pasta_lm.engines.servers.completions import CompletionsEngine
+from pasta_lm.engines.servers.dialects import VLLM
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.remote.dialects import VLLM
+from pasta_lm.models.vocabulary import Vocabulary
 
 COUNTERS = {  # of prompt tokens, by dialect: those that were cached, or those that were computed
     "vllm": "vllm:prefix_cache_hits_total",

@@ -18,10 +18,10 @@ from statistics import median
 
 import torch
 
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import DTYPES
-from pasta_lm.engines.torch.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.engines.torch.timing import describe_machine, num_entries, step_s
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import DTYPES
+from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.engines.local.timing import describe_machine, num_entries, step_s
 from pasta_lm.interpreter import Entries, Interpreter, Limits, Placer, PositionStrategy
 from pasta_lm.interpreter.interpreter import Resume
 from pasta_lm.language.lexer import Lexeme, LexemeKind

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.language.tags import SYNC
+from pasta_lm.models.folder import read_pasta_config
 
 
 def main() -> None:

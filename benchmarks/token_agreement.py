@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.models.vocabulary import Vocabulary
 
 Threads = Sequence[Sequence[int]]
 """The ids that each thread decoded, main's first, blocks in the order of their promises."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pasta_lm.evaluate.intervals import as_dict, mean
-from pasta_lm.evaluate.records import GradedAnswer, read_answers, task_of
-from pasta_lm.evaluate.structure import structure, true_structure
-from pasta_lm.tasks import Dependence, Task, make
-from pasta_lm.tasks.annotators import always_fork
-from pasta_lm.tasks.registry import FAMILIES
+from pasta_lab.evaluate.records import GradedAnswer, read_answers, task_of
+from pasta_lab.evaluate.structure import structure, true_structure
+from pasta_lab.tasks import Dependence, Task, make
+from pasta_lab.tasks.annotators import always_fork
+from pasta_lab.tasks.registry import FAMILIES
+from pasta_lm.measure.intervals import as_dict, mean
 
 ROWS = (
     ("grade", "quality"),

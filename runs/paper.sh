@@ -58,7 +58,7 @@ declare -A serving=()
 serve() { # teacher or judge
     local port=${1}_port
     $is_tiny && [[ -z ${serving[$1]:-} ]] || return 0
-    $PYTHON -m "pasta_lm.testing.scripted_$1" --port "${!port}" 2>>"$out/$1.log" &
+    $PYTHON -m "tests.fakes.scripted_$1" --port "${!port}" 2>>"$out/$1.log" &
     servers+=($!)
     serving[$1]=yes
     for _ in {1..600}; do

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
-from pasta_lm.engines.annotated import Record, read_records
 from pasta_lm.language.tags import PIECES
+from pasta_lm.models.annotated import Record, read_records
 
 ROOT = Path(__file__).parents[1]
 STARTER = ROOT / "corpora" / "starter" / "starter.jsonl"

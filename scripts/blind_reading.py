@@ -24,15 +24,15 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pasta_lab.evaluate.agreement import cohens_kappa
 from pasta_lm.errors import InputError, PastaError
-from pasta_lm.evaluate.agreement import cohens_kappa
-from pasta_lm.evaluate.instructions import read_packed
-from pasta_lm.evaluate.intervals import as_dict, mean
-from pasta_lm.evaluate.prompt_sets import SetFiles, read_sets
 from pasta_lm.journal import read_rows, write_rows, write_whole
-from pasta_lm.judging.judge import Comparison, Verdict, first_wins_of, verdict_of
+from pasta_lm.learn.judge.judge import Comparison, Verdict, first_wins_of, verdict_of
+from pasta_lm.learn.train.judging import JudgeConfig, judge_of
+from pasta_lm.measure.instructions import read_packed
+from pasta_lm.measure.intervals import as_dict, mean
+from pasta_lm.measure.prompt_sets import SetFiles, read_sets
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.train.judging import JudgeConfig, judge_of
 
 ORDERS = {"a": (pasta.NAME, sequential.NAME), "b": (sequential.NAME, pasta.NAME)}
 CHOICES = ("1", "2", "=")

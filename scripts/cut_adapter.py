@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from pasta_lm.cli.terminal import silence_libraries
-from pasta_lm.engines.torch.adapter import reference_to, save_adapter
-from pasta_lm.engines.torch.loading import tag_pieces
-from pasta_lm.engines.torch.model_folder import add_pieces, read_pasta_config
-from pasta_lm.engines.torch.pretrained import read_pretrained
+from pasta_lm.engines.local.loading import tag_pieces
 from pasta_lm.errors import PastaError, UsageError
-from pasta_lm.train.adapters import cut_difference, place_of
+from pasta_lm.learn.train.adapters import cut_difference, place_of
+from pasta_lm.models.adapter import reference_to, save_adapter
+from pasta_lm.models.folder import add_pieces, read_pasta_config
+from pasta_lm.models.pretrained import read_pretrained
 
 PLACES = ("package", "hub-id", "revision", "file")
 

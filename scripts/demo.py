@@ -20,8 +20,8 @@ from rich.text import Text
 from pasta_lm import Pasta, SamplingParams
 from pasta_lm.cli.terminal import can_animate, console, glyphs, silence_libraries
 from pasta_lm.cli.thread_view import ThreadViews, picture, summary
-from pasta_lm.engines.builtin import BUILTIN, SEQUENTIAL_BASELINE
 from pasta_lm.engines.request import Answer, Finished, StreamEvent
+from pasta_lm.models.shipped import BUILTIN, SEQUENTIAL_BASELINE
 
 QUESTION = "Give me five tips for preparing for a job interview."
 MAX_TOKENS = 300

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from pasta_lm.engines.annotated import read_records
+from pasta_lab.evaluate.judge_pairs import DamageConfig, damaged_pairs
 from pasta_lm.errors import PastaError
-from pasta_lm.evaluate.intervals import as_dict, mean
-from pasta_lm.evaluate.judge_pairs import DamageConfig, damaged_pairs
-from pasta_lm.evaluate.prompt_sets import SetFiles
-from pasta_lm.judging.answer_text import WORD, items_asked, items_given, repetition
+from pasta_lm.learn.judge.answer_text import WORD, items_asked, items_given, repetition
+from pasta_lm.measure.intervals import as_dict, mean
+from pasta_lm.measure.prompt_sets import SetFiles
+from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta, sequential
 
 READINGS = "blind_reading.jsonl"

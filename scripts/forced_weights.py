@@ -14,11 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pasta_lm.annotate.forced import Candidate, ForcedAnnotator, Score
-from pasta_lm.annotate.recipe import Weights
-from pasta_lm.engines.annotated import Record, read_records
-from pasta_lm.evaluate.agreement import agreement
+from pasta_lab.annotate.forced import Candidate, ForcedAnnotator, Score
+from pasta_lab.evaluate.agreement import agreement
 from pasta_lm.language.document import Document, parse
+from pasta_lm.learn.annotate.recipe import Weights
+from pasta_lm.models.annotated import Record, read_records
 from pasta_lm.strategies.model import Pasta
 
 GRID = ((0.0, 0.1, 0.3, 1.0), (0.0, 1.0, 2.0, 3.0, 5.0), (0.0, 4.0, 8.0, 12.0))

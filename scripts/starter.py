@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median, quantiles
 from typing import Any, NamedTuple
 
-from pasta_lm.engines.annotated import Record, read_lines, read_records
+from pasta_lab.evaluate.agreement import agreement, paired
+from pasta_lab.evaluate.agreement import rows as agreement_rows
 from pasta_lm.engines.scripted import words
-from pasta_lm.evaluate.agreement import agreement, paired
-from pasta_lm.evaluate.agreement import rows as agreement_rows
 from pasta_lm.interpreter.speed import document_speedup
+from pasta_lm.models.annotated import Record, read_lines, read_records
 
 CORPORA = Path(__file__).parents[1] / "corpora"
 FOLDER = CORPORA / "starter"

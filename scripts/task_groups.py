@@ -16,18 +16,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pasta_lab.evaluate.quality import decisions
+from pasta_lab.evaluate.records import GradedAnswer
+from pasta_lab.tasks import make, training_families
+from pasta_lab.tasks.annotators import gold
+from pasta_lab.tasks.task import Dependence, Task
 from pasta_lm import Pasta
 from pasta_lm.errors import InputError, PastaError
-from pasta_lm.evaluate.instructions import read_packed
-from pasta_lm.evaluate.intervals import as_dict, geometric_mean, mean
-from pasta_lm.evaluate.quality import decisions
-from pasta_lm.evaluate.records import GradedAnswer
-from pasta_lm.evaluate.speed import speed
 from pasta_lm.interpreter.speed import document_speedup
+from pasta_lm.measure.instructions import read_packed
+from pasta_lm.measure.intervals import as_dict, geometric_mean, mean
+from pasta_lm.measure.speed import speed
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.tasks import make, training_families
-from pasta_lm.tasks.annotators import gold
-from pasta_lm.tasks.task import Dependence, Task
 
 Figures = dict[str, Any]
 Answers = dict[str, GradedAnswer]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pasta_lm.evaluate.structure import fork_counts, structure, true_structure
-from pasta_lm.tasks import FAMILIES, Task, make, training_families
-from pasta_lm.tasks.annotators import ANNOTATORS, gold
-from pasta_lm.tasks.registry import task_set
+from pasta_lab.evaluate.structure import fork_counts, structure, true_structure
+from pasta_lab.tasks import FAMILIES, Task, make, training_families
+from pasta_lab.tasks.annotators import ANNOTATORS, gold
+from pasta_lab.tasks.registry import task_set
 
 PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
 RULES_MARK = "<!-- forks of the rules: scripts/tasks_page.py -->\n"

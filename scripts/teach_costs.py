@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pasta_lm.learn.train.teach_config import TeachConfig
+from pasta_lm.learn.train.teach_cost import (
+    Amounts,
+    Machine,
+    Shape,
+    assumed_rates,
+    disk,
+    hours,
+    memory,
+)
 from pasta_lm.recipe import read_recipe
-from pasta_lm.train.teach_config import TeachConfig
-from pasta_lm.train.teach_cost import Amounts, Machine, Shape, assumed_rates, disk, hours, memory
 
 RECIPES = Path(__file__).parents[1] / "runs" / "teach"
 MACHINES = (

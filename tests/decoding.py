@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pasta_lm.engines.encoded_document import EncodedDocument
-from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import unescape_topic
+from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.vocabulary import Vocabulary
 
 
 def decode_document(vocabulary: Vocabulary, encoded: EncodedDocument) -> Document:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.live_thread import END_OF_TEXT
 from pasta_lm.engines.request import Request
 from pasta_lm.engines.response import Response
@@ -18,6 +17,7 @@ from pasta_lm.engines.scripted import WordIds
 from pasta_lm.interpreter import Entries, Join, Kind, Limits, Placement, PositionStrategy, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.models.encoded import EncodedDocument
 from tests.reference import PROMPT, Name, Place, Shape
 from tests.seen import is_visible
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.live_thread import Tokens
 from pasta_lm.interpreter import Entries
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
+from pasta_lm.models.encoded import EncodedDocument
 from tests.reference import Name
 from tests.seen import is_visible, position_seen
 

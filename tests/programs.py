@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from pasta_lm.engines.encoded_document import EncodedDocument
-from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.vocabulary import Vocabulary
 from tests.reference import Shape
 
 

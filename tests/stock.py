@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 
-from pasta_lm.engines.completions import CompletionsEngine, ServedModel
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Answer
-from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
+from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.streaming import StockServer
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, closing_piece
-from pasta_lm.remote.pace import RetryPolicy
-from pasta_lm.remote.streaming import StockServer
-from pasta_lm.testing.stock_server import Draw, NextToken, StockTestServer, Tokenize
+from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.vocabulary import Vocabulary
+from tests.fakes.stock_server import Draw, NextToken, StockTestServer, Tokenize
 from tests.plain_sequences import Ids, plain_sequences
 
 QUICK = RetryPolicy(max_requests=4, first_delay_s=0.01, max_delay_s=0.05)

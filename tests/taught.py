@@ -7,8 +7,8 @@ import json
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lm.engines.vocabulary import Vocabulary
 from pasta_lm.language.tags import PIECES, SYNC
+from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import FAMILIES, add_markers
 
 CHAT = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}<s>model:"

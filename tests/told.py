@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Answer, Finished, Guess, Request
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.interpreter import Entries
 from pasta_lm.language.tags import ASYNC_CLOSE
 from tests.seen import is_visible

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
-from pasta_lm.engines.torch.paged.attention import has_triton
+from pasta_lm.engines.gpu.attention import has_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

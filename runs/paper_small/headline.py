@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from plan import Plan
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import as_dict
-from pasta_lm.evaluate.points import (
+from pasta_lab.evaluate.points import (
     Pairing,
     PointAnswers,
     Speed,
@@ -23,6 +22,7 @@ from pasta_lm.evaluate.points import (
     read_comparison,
     read_points,
 )
+from pasta_lm.measure.intervals import as_dict
 
 BASELINES = ("APAR-BoN", "rule-pasta-BoN", "SoT")
 """Methods that PASTA is compared with, each in its best form."""

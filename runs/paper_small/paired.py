@@ -7,7 +7,7 @@ from math import isnan
 
 import numpy as np
 
-from pasta_lm.evaluate.intervals import Interval, bootstrap, share_of_sums
+from pasta_lm.measure.intervals import Interval, bootstrap, share_of_sums
 
 
 def ratio_difference(

@@ -17,11 +17,11 @@ from rounds import rounds
 from stages import stages
 from table import cell, table
 
-from pasta_lm.evaluate.frontier import over_prompts
-from pasta_lm.evaluate.records import commit, processor
-from pasta_lm.tasks import make
-from pasta_lm.tasks.annotators import gold
-from pasta_lm.tasks.registry import training_families
+from pasta_lab.evaluate.frontier import over_prompts
+from pasta_lab.evaluate.records import commit, processor
+from pasta_lab.tasks import make
+from pasta_lab.tasks.annotators import gold
+from pasta_lab.tasks.registry import training_families
 
 Figures = dict[str, Any]
 SPEEDS = ("theoretical", "realised")

@@ -13,8 +13,8 @@ from paired import of_means
 from plan import FIRST, Plan
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, as_dict
-from pasta_lm.evaluate.points import PointAnswers, Speed
+from pasta_lab.evaluate.points import PointAnswers, Speed
+from pasta_lm.measure.intervals import Interval, as_dict
 
 NUM_ROUNDS = 4
 

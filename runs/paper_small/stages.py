@@ -11,10 +11,10 @@ from paired import ratio_difference
 from plan import FIRST
 from table import cell, table
 
-from pasta_lm.evaluate.intervals import Interval, as_dict
-from pasta_lm.evaluate.points import PointAnswers, Speed, pair
-from pasta_lm.evaluate.records import task_of
-from pasta_lm.evaluate.structure import Structure, fork_counts, true_structure
+from pasta_lab.evaluate.points import PointAnswers, Speed, pair
+from pasta_lab.evaluate.records import task_of
+from pasta_lab.evaluate.structure import Structure, fork_counts, true_structure
+from pasta_lm.measure.intervals import Interval, as_dict
 
 Figures = dict[str, Any]
 SFT = "Pasta-SFT, noisy"

@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from pasta_lm.cli import main
-from pasta_lm.engines.torch.model_folder import add_pieces, save_model_folder
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.models.folder import add_pieces, save_model_folder
 from tests.small_tokenizers import byte_level
 
 PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% endfor %}"

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pasta_lm.engines.annotated import Record, write_records
-from pasta_lm.tasks import mixture
-from pasta_lm.train.teach_config import (
+from lab.tests.tasks.reading import annotate
+from pasta_lab.tasks import mixture
+from pasta_lm.learn.train.teach_config import (
     AnswersConfig,
     LearningConfig,
     MeasuresConfig,
@@ -19,8 +19,8 @@ from pasta_lm.train.teach_config import (
     StageTwoConfig,
     TeachConfig,
 )
+from pasta_lm.models.annotated import Record, write_records
 from tests.small_tokenizers import byte_level
-from tests.tasks.reading import annotate
 
 CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
 WORD_SCALE, END_SCALE = 3.0, 11.0

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.testing.scripted_judge import mute_at_times, prefer_more_words
-from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.cli.conftest import Pasta
+from tests.fakes.scripted_judge import mute_at_times, prefer_more_words
+from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 NUM = 40
 
@@ -79,7 +79,7 @@ def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
 ) -> None:
     (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
     serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
-    assert serve[:3] == ["python", "-m", "pasta_lm.testing.scripted_judge"]
+    assert serve[:3] == ["python", "-m", "tests.fakes.scripted_judge"]
     assert f"judge.url=http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
     changed = {"build/rehearsal": str(tmp_path / "run")}
     with ScriptedServer(mute_at_times(prefer_more_words, 0.5)) as server:

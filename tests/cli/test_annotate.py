@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pasta_lm.annotate.recipe import AnnotateConfig
 from pasta_lm.cli.app import app
 from pasta_lm.errors import PastaError
+from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.recipe import read_recipe
-from pasta_lm.testing.scripted_server import ScriptedServer
-from pasta_lm.testing.scripted_teacher import teacher_by_rule
-from tests.annotate.runs import write_source
+from tests.fakes.scripted_server import ScriptedServer
+from tests.fakes.scripted_teacher import teacher_by_rule
+from tests.learn.annotate.runs import write_source
 
 RECIPE = """
 [source]

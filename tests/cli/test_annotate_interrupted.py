@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.annotate.log import JOURNAL
-from pasta_lm.engines.annotated import read_records
-from pasta_lm.remote.pace import FIRST_LIMIT
-from pasta_lm.testing.scripted_server import Faults, ScriptedReply, ScriptedServer
-from pasta_lm.testing.scripted_teacher import teacher_by_rule
-from tests.annotate.runs import Nursery
+from pasta_lm.engines.servers.request_pace import FIRST_LIMIT
+from pasta_lm.learn.annotate.log import JOURNAL
+from pasta_lm.models.annotated import read_records
 from tests.cli.test_annotate import write_recipe
+from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from tests.fakes.scripted_teacher import teacher_by_rule
+from tests.learn.annotate.runs import Nursery
 
 FEW = int(FIRST_LIMIT)
 

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pasta_lm.engines.torch import timing
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.evaluate import engine_speed, llama_cpp
+from pasta_lab.evaluate import llama_cpp
+from pasta_lm.engines.local import timing
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.measure import engine_speed
+from tests.architectures import loaded
 from tests.cli.conftest import Pasta
-from tests.models import loaded
 
 KEYS = {"kind", "model", "dtype", "machine", "step_ms", "sequential_tokens_per_s"}
 KEYS |= {"bandwidth_share", "peers"}
@@ -128,7 +129,7 @@ def test_a_peer_that_is_not_installed_is_null_and_no_model_is_written(
     def fail(*_: object) -> None:
         raise AssertionError("no file is needed")
 
-    monkeypatch.setattr("pasta_lm.export.gguf_file.export_gguf", fail)
+    monkeypatch.setattr("pasta_lm.models.export.gguf_file.export_gguf", fail)
     flags = ("--rows", "1", "--context", "16", "--peers", "llama.cpp", "--json")
     result = pasta("bench", "engine", "--model", taught_folder, *flags)
     assert result.json["peers"] == {"generate": None, "llama.cpp": None}

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lab.evaluate import continuous_batching
+from pasta_lab.evaluate.continuous_batching import ContinuousBatching
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import PastaError, RequestError
-from pasta_lm.evaluate import continuous_batching
-from pasta_lm.evaluate.continuous_batching import ContinuousBatching
-from pasta_lm.evaluate.engine_load import LoadBenchmark, decode
+from pasta_lm.measure.engine_load import LoadBenchmark, decode
+from pasta_lm.models.encoded import EncodedDocument
+from tests.architectures import loaded
 from tests.cli.conftest import Pasta
-from tests.models import loaded
 
 RESPONSE = (
     'Two. <promise topic="a" tokens="1"/><async>One two three.</async> '

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.evaluate.instructions import InstructionSettings
+from pasta_lm.measure.instructions import InstructionSettings
 from pasta_lm.recipe import read_recipe
 from tests.cli.conftest import Pasta
 
@@ -30,7 +30,7 @@ PROMPT = {
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few bootstrap samples: intervals have tests of their own."""
-    monkeypatch.setattr("pasta_lm.evaluate.intervals.NUM_DRAWS", 20)
+    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 20)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.engines.torch.model_folder import FILE_NAME
-from pasta_lm.engines.torch.served import read_served
+from pasta_lm.engines.servers.served_model import read_served
 from pasta_lm.language.document import parse
-from pasta_lm.testing.stock_server import StockTestServer
+from pasta_lm.models.folder import FILE_NAME
 from tests.cli.conftest import Pasta
+from tests.fakes.stock_server import StockTestServer
 from tests.stock import playing
 
 DOCUMENT = parse('Go<promise topic="one" tokens="1"/><async> 1 2</async> and<sync/> on')

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.engines.torch.model_folder import FILE_NAME
-from pasta_lm.testing.scripted_server import ScriptedServer
-from pasta_lm.testing.scripted_teacher import teacher_by_rule
-from pasta_lm.testing.stock_server import StockTestServer
+from pasta_lm.models.folder import FILE_NAME
 from tests.cli.conftest import Pasta
 from tests.cli.test_annotate import write_recipe
+from tests.fakes.scripted_server import ScriptedServer
+from tests.fakes.scripted_teacher import teacher_by_rule
+from tests.fakes.stock_server import StockTestServer
 from tests.stock_model import serving
 
 NOWHERE = "http://127.0.0.1:1"

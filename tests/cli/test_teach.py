@@ -22,17 +22,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pasta_lm.engines.torch.loading import load
+from pasta_lm.engines.local.loading import load
 from pasta_lm.journal import read_rows
+from pasta_lm.learn.train.teach_config import LearningConfig, TeachConfig
+from pasta_lm.learn.train.teach_run import FOLDERS, STEPS, VERBS
 from pasta_lm.recipe import toml_of
-from pasta_lm.train.teach_config import LearningConfig, TeachConfig
-from pasta_lm.train.teach_run import FOLDERS, STEPS, VERBS
 from tests.cli.conftest import Pasta
 from tests.cli.teachable import recipe, save_teachable
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["pasta_lm.cli", "pasta_lm.train.preference", "tests.cli.test_teach"]
+    ["pasta_lm.cli", "pasta_lm.learn.train.preference", "tests.cli.test_teach"]
 )
 
 

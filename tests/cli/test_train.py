@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lm.engines.torch.loading import load
-from pasta_lm.train.config import ModelConfig
+from pasta_lm.engines.local.loading import load
+from pasta_lm.learn.train.config import ModelConfig
 from tests.cli.conftest import Pasta
-from tests.train.preferences import save_tiny
-from tests.train.recipes import begin
+from tests.learn.train.preferences import save_tiny
+from tests.learn.train.recipes import begin
 
 RECIPE = """
 [model.random]
@@ -141,7 +141,7 @@ def test_interrupted_it_says_how_to_go_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pasta_lm.train.sft.train_sft", interrupt)
+    monkeypatch.setattr("pasta_lm.learn.train.sft.train_sft", interrupt)
     result = pasta("train", "sft", recipe(model, out))
     assert (result.code, result.out) == (130, "")
     assert "--resume goes on" in result.err
@@ -227,7 +227,7 @@ def test_interrupted_stage_two_says_how_to_go_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pasta_lm.train.preference.train_preference", interrupt)
+    monkeypatch.setattr("pasta_lm.learn.train.preference.train_preference", interrupt)
     result = pasta("train", "preference", preference_recipe(preference_models, out))
     assert (result.code, result.out) == (130, "")
     assert "--resume goes on" in result.err

@@ -6,17 +6,17 @@ from functools import cache
 
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document
-from pasta_lm.testing.stock_server import StockTestServer
-from tests.data.examples import BARE, EOS
+from tests.architectures import loaded
 from tests.engines.conformance import *  # noqa: F403
 from tests.engines.conformance import Opener, Subject
-from tests.models import loaded
+from tests.fakes.stock_server import StockTestServer
+from tests.learn.data.examples import BARE, EOS
 from tests.stock import engine_at, playing
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Join, Kind, Limits, PositionStrategy, Trace
+from pasta_lm.models.encoded import EncodedDocument
 from tests.interpreter.test_properties import answers, bounds
 from tests.lockstep import WORDS, Lockstep, ids_of
 from tests.plain_sequences import plain_sequences, seen_sequence

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from pasta_lm.cli import app as command_line
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, RemoteError, UsageError
-from pasta_lm.evaluate.serving import Load, LoadSettings, figures, read_prompts
-from pasta_lm.remote.timed import TimedReply
+from pasta_lm.learn.chat.timed import TimedReply
+from pasta_lm.measure.serving import Load, LoadSettings, figures, read_prompts
 from pasta_lm.serve.app import create_app
 from tests.serve.conftest import DOCUMENT, scripted, serving
 from tests.serve.test_failures import Poisoned, ScriptedBackend

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Finished, Traced
 from pasta_lm.engines.scripted import ScriptedEngine
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
-from pasta_lm.serve.run_data import LiveRun, run_data
 from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import STRATEGIES, Pasta
-from tests.models import loaded
+from pasta_lm.view.run_data import LiveRun, run_data
+from tests.architectures import loaded
 from tests.serve.conftest import CHAT, ask, post, scripted, streamed
 from tests.serve.runs import FLAT, NESTED, PARAMS, wide
 

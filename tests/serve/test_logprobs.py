@@ -9,12 +9,12 @@ import openai
 import pytest
 import torch
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
 from pasta_lm.strategies.model import Pasta
-from tests.models import loaded
+from tests.architectures import loaded
 from tests.serve.conftest import LIMIT_S, post, serving, streamed
 from tests.serve.test_torch import PATH, chat, model
 

@@ -15,18 +15,18 @@ from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from pasta_lm.cli.app import app as command_line
-from pasta_lm.engines.annotated import Record
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.vocabulary import Vocabulary
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import parse
+from pasta_lm.models.annotated import Record
+from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
 from pasta_lm.serve.replaying import Replayed
 from pasta_lm.serve.settings import Bounds, Queue
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.replay import replay
-from tests.models import loaded
+from tests.architectures import loaded
 from tests.serve.conftest import (
     CHAT,
     DOCUMENT,

@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
-from pasta_lm.engines.torch.loading import LoadedModel
 from pasta_lm.language.document import Document, parse
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Prompt, TorchBackend
 from pasta_lm.strategies.model import Pasta
-from tests.models import build, load
+from tests.architectures import build, load
 from tests.serve.conftest import client_of, run, streamed
 from tests.serve.load import CHAT_PATH, TEXT_PATH
 from tests.taught import CHAT

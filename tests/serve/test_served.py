@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.completions import CompletionsEngine, ServedModel
-from pasta_lm.engines.encoded_document import EncodedDocument
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
+from pasta_lm.engines.servers.streaming import StockServer
 from pasta_lm.language.document import Document, parse
-from pasta_lm.remote.streaming import StockServer
+from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.served import ServedBackend
 from pasta_lm.strategies.model import Pasta
-from pasta_lm.testing.stock_server import StockFaults, StockTestServer
+from tests.fakes.stock_server import StockFaults, StockTestServer
 from tests.serve.conftest import client_of, post, run, streamed, text_of
 from tests.stock import QUICK, playing
 from tests.taught import taught

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.language.tags import PIECES
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import Prompt, TorchBackend
 from pasta_lm.strategies.model import Pasta
-from tests.models import loaded
+from tests.architectures import loaded
 from tests.serve.conftest import client_of, post, run, streamed, text_of
 from tests.serve.test_failures import settle
 

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from pasta_lm.engines.local.active_request import ActiveRequest
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request
-from pasta_lm.engines.torch.active_request import ActiveRequest
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import ThreadState
@@ -24,7 +24,7 @@ from pasta_lm.serve.backends import Events, TorchBackend
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
 from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
 from pasta_lm.strategies.model import Pasta
-from tests.models import loaded
+from tests.architectures import loaded
 from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, streamed, text_of
 from tests.serve.load import CHAT_PATH, Held, Moment, at_most, chat, go_away, hasty
 from tests.serve.test_failures import is_idle, settle

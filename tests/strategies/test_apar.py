@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import PastaSyntaxError, VocabularyError
 from pasta_lm.interpreter import Trace
 from pasta_lm.language.document import Block, Document, parse
@@ -16,7 +16,7 @@ from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
 from pasta_lm.strategies import apar
-from tests.models import loaded
+from tests.architectures import loaded
 from tests.seen import is_visible
 from tests.witness import TOLERANCE, Seen, Witness
 

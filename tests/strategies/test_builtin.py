@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pasta_lm import Pasta, SamplingParams
-from pasta_lm.engines import builtin as named
-from pasta_lm.engines.builtin import BUILTINS, builtin_folder
-from pasta_lm.engines.torch import pretrained
-from pasta_lm.engines.torch.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.judging.local import reading_model
+from pasta_lm.learn.judge.local import reading_model
+from pasta_lm.learn.train.config import ModelConfig
+from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.models import pretrained
+from pasta_lm.models import shipped as named
+from pasta_lm.models.adapter import INT8_WEIGHTS, read_base
+from pasta_lm.models.shipped import BUILTINS, builtin_folder
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, baseline_of
-from pasta_lm.train.config import ModelConfig
-from pasta_lm.train.learner import load_learner
 
 MAX_BYTES = 20_000_000
 

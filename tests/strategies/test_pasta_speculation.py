@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from pasta_lm.engines.local.drafting import DraftModel
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.engines.torch.drafting import DraftModel
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.strategies import apar
 from pasta_lm.strategies.speculation import PromptLookup
-from tests.models import build, load, loaded
+from tests.architectures import build, load, loaded
 from tests.programs import random_program
 from tests.told import decoded, knowing
 

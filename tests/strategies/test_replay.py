@@ -10,17 +10,17 @@ from statistics import geometric_mean
 
 import pytest
 
-from pasta_lm.engines.annotated import Record, read_annotated
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
+from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import Figures, Pair, ReplayReport, replay
-from tests.models import build, load, loaded
+from tests.architectures import build, load, loaded
 
 TWO = (
     'Two. <async topic="left">one two three</async> '

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pasta_lab.tasks import mixture
+from pasta_lab.tasks.baselines import SOT_ANNOTATORS
 from pasta_lm.errors import InputError, ModelError, UsageError
+from pasta_lm.learn.train.router import MIN_PROMPTS, fit
 from pasta_lm.strategies import model as models
 from pasta_lm.strategies.router import (
     FILE_NAME,
@@ -18,10 +21,7 @@ from pasta_lm.strategies.router import (
     read_router,
     write_router,
 )
-from pasta_lm.tasks import mixture
-from pasta_lm.tasks.baselines import SOT_ANNOTATORS
-from pasta_lm.train.router import MIN_PROMPTS, fit
-from tests.evaluate.tiny import tiny
+from tests.measure.tiny import tiny
 
 ROWS = [("Three tips", True)] * 5 + [("Add on, tips", False)] * 8
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.engines.torch.model_folder import FILE_NAME
+from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta
+from tests.learn.train.preferences import save_tiny
 from tests.stock import tokens_by_thread
 from tests.stock_model import serving
-from tests.train.preferences import save_tiny
 
 PROMPTS = ("Name three rivers.", "How do I sleep better? Give tips.")
 PARAMS = SamplingParams(max_tokens=60, max_tokens_per_thread=12)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Expansion, Finished, Request, SamplingParams, Start
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.interpreter import Role, Trace
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
-from tests.models import build, load, loaded
+from tests.architectures import build, load, loaded
 from tests.seen import is_visible
 from tests.taught import PLAIN, TAUGHT
 from tests.witness import TOLERANCE, Seen, Witness, is_tied

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from pasta_lm.engines.local.drafting import DraftModel
+from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
-from pasta_lm.engines.torch.drafting import DraftModel
-from pasta_lm.engines.torch.engine import TorchEngine
 from pasta_lm.errors import UsageError
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
-from tests.models import build, load, loaded
+from tests.architectures import build, load, loaded
 
 MODEL = load("qwen2", build("qwen2").double())
 """In float64: where two tokens are all but tied, rounding chooses by the number of rows."""

@@ -8,7 +8,9 @@ from types import ModuleType
 import pytest
 
 from pasta_lm.journal import Journal
-from pasta_lm.judging.judge import (
+from pasta_lm.learn.chat.chat import read_reply
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.judge.judge import (
     Comparison,
     Problem,
     Winner,
@@ -16,12 +18,10 @@ from pasta_lm.judging.judge import (
     load_template,
     read_verdict,
 )
-from pasta_lm.judging.llm_judge import LLMJudge
-from pasta_lm.remote.chat import read_reply
-from pasta_lm.remote.client import ChatClient, Endpoint
-from pasta_lm.testing import scripted_judge, scripted_teacher
-from pasta_lm.testing.scripted_judge import mute_at_times, prefer_more_words
-from pasta_lm.testing.scripted_server import ScriptedServer, completion
+from pasta_lm.learn.judge.llm_judge import LLMJudge
+from tests.fakes import scripted_judge, scripted_teacher
+from tests.fakes.scripted_judge import mute_at_times, prefer_more_words
+from tests.fakes.scripted_server import ScriptedServer, completion
 
 
 @pytest.mark.parametrize("template", ["stated-confidence-v1", "one-token-v1"])

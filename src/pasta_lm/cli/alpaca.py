@@ -27,10 +27,10 @@ from pasta_lm.cli.flags import (
 )
 from pasta_lm.cli.tables import interval, number, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
-from pasta_lm.judging.judge import IN_PROCESS
+from pasta_lm.learn.judge.judge import IN_PROCESS
 
 if TYPE_CHECKING:
-    from pasta_lm.evaluate.alpaca import AlpacaRecipe, AlpacaRun
+    from pasta_lm.measure.alpaca import AlpacaRecipe, AlpacaRun
 
 COLUMNS = (
     ("LC win rate, %", "length_controlled_interval"),
@@ -79,8 +79,8 @@ def alpaca(
     Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
     folder; a stopped run is continued. Without a judge only speed is reported.
     """
-    from pasta_lm.evaluate.alpaca import AlpacaRecipe, open_run
-    from pasta_lm.evaluate.alpaca_report import alpaca_report, write_outputs
+    from pasta_lm.measure.alpaca import AlpacaRecipe, open_run
+    from pasta_lm.measure.alpaca_report import alpaca_report, write_outputs
 
     silence_libraries()
     is_stopped = False
@@ -114,8 +114,8 @@ def _print_refusals(report: Mapping[str, Any]) -> bool:
 
 def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[AlpacaRun, bool]:
     """Answer and judge what is missing; return the run, and whether the cost limit stopped it."""
-    from pasta_lm.evaluate.alpaca import begin_run
-    from pasta_lm.remote.budget import Prices, require_prices
+    from pasta_lm.learn.chat.budget import Prices, require_prices
+    from pasta_lm.measure.alpaca import begin_run
 
     prices = Prices(recipe.judge.input_price, recipe.judge.output_price)
     require_prices(prices, cost_limit)
@@ -128,7 +128,7 @@ def _run(out: Path, recipe: AlpacaRecipe, cost_limit: float | None) -> tuple[Alp
 
 def _answer(run: AlpacaRun, recipe: AlpacaRecipe) -> None:
     """Let the systems answer what is missing; models are loaded only if something is."""
-    from pasta_lm.evaluate.alpaca import answer_instructions
+    from pasta_lm.measure.alpaca import answer_instructions
 
     systems = run.settings.systems
     if all(len(run.rows(system.name)) == len(run.instructions) for system in systems):
@@ -146,8 +146,8 @@ def _judge(run: AlpacaRun, key_env: str | None, prices: Any, limit_usd: float | 
     Returns:
         Whether the cost limit stopped it.
     """
-    from pasta_lm.remote.budget import CostLimitError, Spending
-    from pasta_lm.remote.client import ChatClient, Endpoint
+    from pasta_lm.learn.chat.budget import CostLimitError, Spending
+    from pasta_lm.learn.chat.client import ChatClient, Endpoint
 
     connect: Callable[[], ChatClient]
     model, url = run.settings.judge_model, run.settings.judge_url
@@ -156,7 +156,7 @@ def _judge(run: AlpacaRun, key_env: str | None, prices: Any, limit_usd: float | 
     endpoint = Endpoint(base_url=url, model=model, api_key_env=key_env)
     connect = partial(ChatClient, endpoint)
     if url == IN_PROCESS:
-        from pasta_lm.judging.local import local_client
+        from pasta_lm.learn.judge.local import local_client
 
         connect = local_client(model)
     stopped: CostLimitError | None = None
@@ -225,9 +225,9 @@ def lc_winrate(
     Nothing is asked of a judge. Where verdicts are missing, a model has no headline and the exit
     code is 1.
     """
-    from pasta_lm.evaluate.judgements import named, read_difficulty, read_gamed, read_judgements
-    from pasta_lm.evaluate.win_rates import Calibration, comparability, win_rate_figures
-    from pasta_lm.judging.llm_judge import SCRIPTED
+    from pasta_lm.learn.judge.llm_judge import SCRIPTED
+    from pasta_lm.measure.judgements import named, read_difficulty, read_gamed, read_judgements
+    from pasta_lm.measure.win_rates import Calibration, comparability, win_rate_figures
 
     models = read_judgements(annotations)
     calibration = Calibration(read_difficulty(difficulty), read_gamed(gamed))

@@ -16,9 +16,9 @@ from pasta_lm.cli.flags import CostLimit, option
 from pasta_lm.cli.terminal import Progress, bars, minute_lines, say, silence_libraries
 
 if TYPE_CHECKING:
-    from pasta_lm.annotate.log import Tally
-    from pasta_lm.annotate.recipe import AnnotateConfig
-    from pasta_lm.annotate.run import Rule
+    from pasta_lm.learn.annotate.log import Tally
+    from pasta_lm.learn.annotate.recipe import AnnotateConfig
+    from pasta_lm.learn.annotate.run import Rule
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
@@ -53,10 +53,10 @@ def annotate(
     the records, the failures and a data card. Ctrl-C waits for the requests in flight and sends no
     others; a second Ctrl-C stops at once.
     """
-    from pasta_lm.annotate.recipe import AnnotateConfig
-    from pasta_lm.annotate.run import annotate as run_annotation
+    from pasta_lm.learn.annotate.recipe import AnnotateConfig
+    from pasta_lm.learn.annotate.run import annotate as run_annotation
+    from pasta_lm.learn.chat.pool import INTERRUPT
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.remote.pool import INTERRUPT
 
     recipe = read_recipe(config, AnnotateConfig)
     if engine is not None:
@@ -93,11 +93,11 @@ def rule_of(recipe: AnnotateConfig) -> Rule | None:
     if recipe.teacher is not None:
         return None
     if recipe.forced is None:
-        from pasta_lm.annotate.layout_rule import markdown_rule
+        from pasta_lm.learn.annotate.layout_rule import markdown_rule
 
         return markdown_rule
     silence_libraries()
-    from pasta_lm.annotate.forced import ForcedAnnotator
+    from pasta_lab.annotate.forced import ForcedAnnotator
     from pasta_lm.strategies.model import Pasta
 
     model = Pasta.from_pretrained(recipe.forced.model, dtype=recipe.forced.dtype)
@@ -106,7 +106,7 @@ def rule_of(recipe: AnnotateConfig) -> Rule | None:
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     """Print the estimate of a run, and return the number of rows if it is known."""
-    from pasta_lm.annotate.run import estimate, source_rows
+    from pasta_lm.learn.annotate.run import estimate, source_rows
 
     if recipe.teacher is None:
         say(f"{recipe.annotator} sends no requests and costs nothing")
@@ -122,8 +122,8 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
 
 
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
-    from pasta_lm.annotate.run import source_rows
-    from pasta_lm.annotate.teacher import Conversation
+    from pasta_lm.learn.annotate.run import source_rows
+    from pasta_lm.learn.annotate.teacher import Conversation
 
     rows = (row for row in source_rows(recipe, limit) if row.skipped is None)
     for row in islice(rows, 1) if recipe.teacher else ():

@@ -19,7 +19,7 @@ from pasta_lm.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from pasta_lm.annotate.answer_run import AnswerConfig, Answered
+    from pasta_lm.learn.annotate.answer_run import AnswerConfig, Answered
 
 
 def answer(
@@ -36,7 +36,7 @@ def answer(
     Writes all answers, those that are usable, and why the others are not. Every answer is saved
     when it is complete, so the same command continues a run that was stopped.
     """
-    from pasta_lm.annotate.answer_run import AnswerConfig
+    from pasta_lm.learn.annotate.answer_run import AnswerConfig
     from pasta_lm.recipe import read_recipe
 
     recipe = read_recipe(config, AnswerConfig, changes or ())
@@ -50,7 +50,7 @@ def answer(
 
 def answer_all(recipe: AnswerConfig, show: Progress) -> Answered:
     """Carry out a recipe; progress is a bar, or a line each minute where there are no bars."""
-    from pasta_lm.annotate.answer_run import answer as carry_out
+    from pasta_lm.learn.annotate.answer_run import answer as carry_out
     from pasta_lm.strategies.model import Pasta
 
     load = partial(

@@ -22,10 +22,8 @@ from pasta_lm.cli import (
     check,
     doctor,
     evaluate,
-    examples,
     export,
     instructions,
-    judge,
     play,
     replay,
     run,
@@ -59,7 +57,6 @@ app.command()(run.run)
 app.command()(chat.chat)
 app.command()(play.play)
 app.command()(check.check)
-app.command()(examples.examples)
 app.command()(replay.replay)
 app.command()(serve.serve)
 app.command()(view.view)
@@ -75,7 +72,6 @@ evaluate.app.command()(instructions.cost)
 evaluate.app.command()(instructions.instructions)
 evaluate.app.command()(instructions.ifeval)
 app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(judge.app, name="judge")
 app.add_typer(bench.app, name="bench")
 app.command()(doctor.doctor)
 
@@ -107,14 +103,14 @@ def pasta(
     """
 
 
-def main() -> None:
+def main(app: typer.Typer = app, name: str = "pasta") -> None:
     """Run the command line that was typed."""
     arguments, is_debug = _find_debug(sys.argv[1:])
     arguments, hints = translate(arguments)
     for hint in hints:
         typer.echo(f"pasta: {hint}", err=True)
     try:
-        app(arguments, prog_name="pasta")
+        app(arguments, prog_name=name)
     except Exception as error:
         if is_debug:
             raise

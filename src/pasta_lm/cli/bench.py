@@ -18,7 +18,7 @@ from pasta_lm.cli.flags import option
 from pasta_lm.cli.tables import number, print_table
 
 if TYPE_CHECKING:
-    from pasta_lm.evaluate.serving import LoadSettings
+    from pasta_lm.measure.serving import LoadSettings
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -94,7 +94,7 @@ def serve(
     --save-result without a file name makes one up; --burstiness below 1 makes gaps less even.
     """
     from pasta_lm.cli.terminal import write_text
-    from pasta_lm.evaluate.serving import LoadSettings
+    from pasta_lm.measure.serving import LoadSettings
 
     settings = LoadSettings(
         dataset_name=dataset_name,
@@ -116,8 +116,8 @@ def serve(
 
 
 async def _measure(settings: LoadSettings, base_url: str, model: str | None) -> dict[str, Any]:
-    from pasta_lm.evaluate.serving import figures, send
-    from pasta_lm.remote.timed import TimedClient
+    from pasta_lm.learn.chat.timed import TimedClient
+    from pasta_lm.measure.serving import figures, send
 
     client = TimedClient(base_url, api_key=os.environ.get("OPENAI_API_KEY") or None)
     try:

@@ -53,8 +53,8 @@ def engine(
     that is not installed is null in the JSON; llama.cpp is the package llama-cpp-python.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
-    from pasta_lm.engines.builtin import BUILTIN
-    from pasta_lm.evaluate.engine_speed import EngineBenchmark, measure_engine, measure_replay
+    from pasta_lm.measure.engine_speed import EngineBenchmark, measure_engine, measure_replay
+    from pasta_lm.models.shipped import BUILTIN
 
     settings = EngineBenchmark(
         rows=numbers("--rows", rows),
@@ -64,7 +64,7 @@ def engine(
     )
     silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
-    from pasta_lm.engines.torch.loading import load
+    from pasta_lm.engines.local.loading import load
 
     source = model or BUILTIN
     loaded = load(source, dtype=dtype, device=device)
@@ -95,7 +95,7 @@ def numbers(flag: str, given: str) -> tuple[int, ...]:
 @contextmanager
 def _gguf_of(source: str | Path, dtype: str) -> Iterator[Callable[[], Path | None]]:
     """Provide a function that writes the model as a GGUF file, which is gone at the end."""
-    from pasta_lm.export.gguf_file import export_gguf
+    from pasta_lm.models.export.gguf_file import export_gguf
 
     with TemporaryDirectory() as folder:
 

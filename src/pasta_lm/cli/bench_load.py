@@ -63,9 +63,9 @@ def load(
     rate, requests arrive with exponential gaps; latency counts from a request's arrival.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
-    from pasta_lm.engines.builtin import BUILTIN
-    from pasta_lm.evaluate.engine_load import LoadBenchmark, measure_load
-    from pasta_lm.evaluate.engine_speed import read_some
+    from pasta_lm.measure.engine_load import LoadBenchmark, measure_load
+    from pasta_lm.measure.engine_speed import read_some
+    from pasta_lm.models.shipped import BUILTIN
 
     settings = LoadBenchmark(
         requests=numbers("--requests", requests),
@@ -77,8 +77,8 @@ def load(
     records = read_some(answers)
     silence_libraries()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
-    from pasta_lm.engines.torch.loading import load as load_model
-    from pasta_lm.engines.torch.memory import pool_slots
+    from pasta_lm.engines.local.loading import load as load_model
+    from pasta_lm.engines.local.memory import pool_slots
 
     loaded = load_model(model or BUILTIN, dtype=dtype, device=device)
     if cache_memory is not None:

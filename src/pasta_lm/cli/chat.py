@@ -57,8 +57,8 @@ def chat(
     """
     from pasta_lm.cli.conversation import Conversation
     from pasta_lm.cli.terminal import silence_libraries, status
-    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import SamplingParams
+    from pasta_lm.models.shipped import BUILTIN
     from pasta_lm.strategies.model import DRAFTED, STRATEGIES, Pasta
 
     require_one_of("--strategy", strategy, STRATEGIES)

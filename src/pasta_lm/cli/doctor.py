@@ -12,8 +12,8 @@ from pasta_lm.cli.flags import Device, Dtype, Json, option
 from pasta_lm.cli.tables import print_facts, print_json
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.model_report import ModelReport
-    from pasta_lm.engines.torch.self_test import SelfTest
+    from pasta_lm.engines.local.model_report import ModelReport
+    from pasta_lm.engines.local.self_test import SelfTest
 
 CORE = ("typer", "rich")
 EXTRAS = {
@@ -113,8 +113,8 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
         extras={extra: all(map(packages.get, names)) for extra, names in EXTRAS.items()},
     )
     try:
-        from pasta_lm.engines.torch.model_report import describe
-        from pasta_lm.engines.torch.self_test import devices, run_self_test
+        from pasta_lm.engines.local.model_report import describe
+        from pasta_lm.engines.local.self_test import devices, run_self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
@@ -139,10 +139,10 @@ def _version(package: str) -> str | None:
 
 def _builtin() -> BuiltinReport | None:
     """Let the built-in model answer its example; None if it or its base is not installed."""
-    from pasta_lm.engines.builtin import BUILTIN
+    from pasta_lm.engines.local.model_report import step_ms
     from pasta_lm.engines.request import SamplingParams
-    from pasta_lm.engines.torch.model_report import step_ms
     from pasta_lm.errors import ModelNotFoundError
+    from pasta_lm.models.shipped import BUILTIN
     from pasta_lm.strategies.model import EXAMPLE, Pasta
 
     try:

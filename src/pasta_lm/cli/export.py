@@ -11,7 +11,7 @@ from pasta_lm.cli.flags import MODELS, option
 from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasta_lm.export.writing import Export
+    from pasta_lm.models.export.writing import Export
 
 DEFAULT_DTYPE = "bfloat16"
 
@@ -44,12 +44,12 @@ def export(
         )
     silence_libraries()
     if merged:
-        from pasta_lm.export.merged import export_merged
+        from pasta_lm.models.export.merged import export_merged
 
         done = export_merged(model, out, dtype)
         server = f"vllm serve {out}"
     else:
-        from pasta_lm.export.gguf_file import export_gguf
+        from pasta_lm.models.export.gguf_file import export_gguf
 
         done = export_gguf(model, out, dtype)
         server = f"llama-server -m {out}"

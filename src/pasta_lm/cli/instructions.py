@@ -30,8 +30,8 @@ from pasta_lm.cli.tables import interval, number, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 
 if TYPE_CHECKING:
-    from pasta_lm.evaluate.cost import ReadingSystem
-    from pasta_lm.evaluate.instructions import InstructionRun, InstructionSettings
+    from pasta_lm.measure.cost import ReadingSystem
+    from pasta_lm.measure.instructions import InstructionRun, InstructionSettings
 
 SPEEDS = (
     ("theoretical", "theoretical_speedup"),
@@ -76,7 +76,7 @@ def instructions(
     corpora; measures speed, structure, text, IFEval's checks and the cost of not seeing. A stopped
     run is continued; records hold ids and answers, no prompts.
     """
-    from pasta_lm.evaluate.instructions import InstructionSettings, open_run
+    from pasta_lm.measure.instructions import InstructionSettings, open_run
 
     silence_libraries()
     if offline:
@@ -106,7 +106,7 @@ def ifeval(
 
     The same as `instructions` with this set alone.
     """
-    from pasta_lm.evaluate.instructions import InstructionSettings
+    from pasta_lm.measure.instructions import InstructionSettings
 
     silence_libraries()
     served = server_flags(engine, dialect, allow_inexact=allow_inexact)
@@ -141,9 +141,9 @@ def cost(
     sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
     paired by answer.
     """
-    from pasta_lm.engines.builtin import BUILTIN
-    from pasta_lm.evaluate.cost import cost_report, measure, read_references
     from pasta_lm.journal import write_rows
+    from pasta_lm.measure.cost import cost_report, measure, read_references
+    from pasta_lm.models.shipped import BUILTIN
     from pasta_lm.strategies.model import baseline_of
 
     silence_libraries()
@@ -159,7 +159,7 @@ def cost(
 
 def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun:
     """Answer, check and read what is missing; write the gzipped records."""
-    from pasta_lm.evaluate.instructions import begin_run, check_answers, pack
+    from pasta_lm.measure.instructions import begin_run, check_answers, pack
 
     run = begin_run(out, settings)
     with interruptible():
@@ -175,7 +175,7 @@ def run_instructions(out: Path, settings: InstructionSettings) -> InstructionRun
 
 def _answer(run: InstructionRun) -> None:
     """Let both models answer."""
-    from pasta_lm.evaluate.instructions import answer_prompts
+    from pasta_lm.measure.instructions import answer_prompts
 
     settings = run.settings
     models, made = load_models(
@@ -187,9 +187,9 @@ def _answer(run: InstructionRun) -> None:
 
 def _read_references(run: InstructionRun) -> None:
     """Read the reference answers with all models, unless they have been read."""
-    from pasta_lm.evaluate.cost import measure
-    from pasta_lm.evaluate.instructions import REFERENCES, references_of
     from pasta_lm.journal import write_rows
+    from pasta_lm.measure.cost import measure
+    from pasta_lm.measure.instructions import REFERENCES, references_of
 
     settings = run.settings
     given = references_of(settings)
@@ -203,10 +203,10 @@ def _read_references(run: InstructionRun) -> None:
 
 def _read(run: InstructionRun) -> None:
     """Let the reader read the answers, if one is named."""
-    from pasta_lm.engines.torch.loading import load
-    from pasta_lm.evaluate.cost import reading
-    from pasta_lm.evaluate.instructions import read_answers, unread
-    from pasta_lm.train.losses import token_nats
+    from pasta_lm.engines.local.loading import load
+    from pasta_lm.learn.train.losses import token_nats
+    from pasta_lm.measure.cost import reading
+    from pasta_lm.measure.instructions import read_answers, unread
 
     settings = run.settings
     if settings.reader is None or not unread(run):
@@ -225,11 +225,11 @@ def _reading_systems(
     Raises:
         ModelError: the taught model has no tag pieces.
     """
-    from pasta_lm.engines.torch.loading import load
+    from pasta_lm.engines.local.loading import load
     from pasta_lm.errors import ModelError
-    from pasta_lm.evaluate.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
+    from pasta_lm.learn.train.losses import token_nats
+    from pasta_lm.measure.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
     from pasta_lm.strategies.model import NO_TAG_PIECES
-    from pasta_lm.train.losses import token_nats
 
     reading = {"taught": (PASTA, TAUGHT), "baseline": (BASELINE,), "untaught": (UNTAUGHT,)}
     for key, systems in reading.items():
@@ -255,9 +255,9 @@ def write_report(run: InstructionRun, page: Path | None = None) -> dict[str, Any
 
     The page in the folder has our own prompts alone; the other one has all that can be read.
     """
-    from pasta_lm.evaluate.instructions_report import instructions_report
-    from pasta_lm.evaluate.pages import answers_page, instructions_page, side_by_side
-    from pasta_lm.evaluate.prompt_sets import OWN
+    from pasta_lm.measure.instructions_report import instructions_report
+    from pasta_lm.measure.pages import answers_page, instructions_page, side_by_side
+    from pasta_lm.measure.prompt_sets import OWN
 
     report, out = instructions_report(run), run.folder
     write_text(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -308,7 +308,7 @@ def _text_rows(figures: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def _print_cost(found: Mapping[str, Any]) -> None:
     """Print the costs as a table, over all answers and over those with blocks."""
-    from pasta_lm.evaluate.cost import REGIONS
+    from pasta_lm.measure.cost import REGIONS
 
     rows = []
     for label, part in (("all", found), ("with blocks", found["forked"])):

@@ -23,8 +23,8 @@ from pasta_lm.cli.flags import (
 from pasta_lm.cli.tables import number, print_json, print_table
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.annotated import Record
-    from pasta_lm.engines.torch.loading import LoadedModel
+    from pasta_lm.engines.local.loading import LoadedModel
+    from pasta_lm.models.annotated import Record
     from pasta_lm.strategies.replay import ReplayReport
 
 NO_SERVERS = (
@@ -99,9 +99,9 @@ def replay(
     left out, and the exit code is then 3.
     """
     from pasta_lm.cli.terminal import bars, silence_libraries
-    from pasta_lm.engines.annotated import read_annotated
     from pasta_lm.errors import InputError, UsageError
     from pasta_lm.interpreter.positions import PositionStrategy
+    from pasta_lm.models.annotated import read_annotated
     from pasta_lm.strategies.replay import REPLAYED
     from pasta_lm.strategies.replay import replay as decode
 
@@ -160,12 +160,12 @@ def _load(
     device: str | None,
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
-    from pasta_lm.engines.torch.loading import DTYPES, load, usable_device
+    from pasta_lm.engines.local.loading import DTYPES, load, usable_device
 
     if random is None:
         assert model is not None
         return load(model, dtype=dtype, device=device)
-    from pasta_lm.engines.torch.random_model import (
+    from pasta_lm.engines.local.random_model import (
         load_tokenizer,
         random_model,
         read_architecture,
@@ -199,7 +199,7 @@ def _print(report: ReplayReport) -> None:
 
 def _conditions(report: ReplayReport) -> str:
     """Return the kind of the figures, the weights and the hardware in one line."""
-    from pasta_lm.engines.torch.self_test import devices
+    from pasta_lm.engines.local.self_test import devices
 
     weights = "random weights" if report.weights == "random-weights" else "given weights"
     device = next((one for one in devices() if one.startswith(report.device)), report.device)

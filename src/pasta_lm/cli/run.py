@@ -105,9 +105,9 @@ def run(
     In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
     """
     from pasta_lm.cli.terminal import silence_libraries, status, write_text
-    from pasta_lm.engines.builtin import BUILTIN
     from pasta_lm.engines.request import FORK_RULES, SamplingParams
     from pasta_lm.errors import UsageError
+    from pasta_lm.models.shipped import BUILTIN
     from pasta_lm.strategies.model import POSITIONS, STRATEGIES, Pasta
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)

@@ -114,7 +114,7 @@ def _local(
     model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe
 ) -> Backend:
     """Load a model into the local engine."""
-    from pasta_lm.engines.builtin import BUILTIN
+    from pasta_lm.models.shipped import BUILTIN
     from pasta_lm.serve.backends import TorchBackend
     from pasta_lm.strategies.model import Pasta
 

@@ -58,15 +58,15 @@ def speed(
     Nothing is decoded. Geometric means are the headline; figures have 95 % bootstrap intervals.
     What the paper reports stands below, and in Figure 4 as hollow squares: for orientation.
     """
-    from pasta_lm.evaluate.pages import published
-    from pasta_lm.evaluate.speed import speed_tables
+    from pasta_lm.measure.pages import published
+    from pasta_lm.measure.speed import speed_tables
 
     rates: dict[str, Any] = {}
     for file in win_rates or []:
         rates = _read_rates(file) | rates
     table = speed_tables(sources, baseline)
     if out is not None:
-        from pasta_lm.evaluate.figures import speed_figures
+        from pasta_lm.measure.figures import speed_figures
 
         drawn = speed_figures(table, rates, with_published=not no_published)
         out.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from pasta_lm.cli.flags import Out, option
 from pasta_lm.cli.terminal import Progress, bars, has_bars, interruptible, say, silence_libraries
 
 if TYPE_CHECKING:
-    from pasta_lm.train.teach_config import TeachConfig
-    from pasta_lm.train.teach_run import TeachRun
+    from pasta_lm.learn.train.teach_config import TeachConfig
+    from pasta_lm.learn.train.teach_run import TeachRun
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -64,13 +64,13 @@ def teach(
     model learn from them; rounds of preference optimisation follow; both are measured. Each step
     is a verb with its recipe in DIR. The same command continues a run that was stopped in any way.
     """
+    from pasta_lm.learn.train.teach_config import TeachConfig
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.teach_config import TeachConfig
 
     config = read_recipe(recipe, TeachConfig, changes or ())
     silence_libraries()
     from pasta_lm.journal import held
-    from pasta_lm.train.teach_run import begin
+    from pasta_lm.learn.train.teach_run import begin
 
     if dry_run:
         _show_plan(_measure(model, config, budget_hours), config, out)
@@ -88,7 +88,7 @@ def carry_out(run: TeachRun) -> None:
     Raises:
         PastaError: a step failed; what was done before is kept.
     """
-    from pasta_lm.train.teach_run import PLAN, STEPS
+    from pasta_lm.learn.train.teach_run import PLAN, STEPS
 
     if PLAN not in run.journal.rows:
         planned = _measure(run.model, run.config, run.budget_hours)
@@ -118,9 +118,9 @@ def _room(out: Path) -> Iterator[None]:
 
 
 def _carry_out_step(run: TeachRun, step: str, number: int) -> None:
-    from pasta_lm.train.teach_cost import hours
-    from pasta_lm.train.teach_probe import free_memory
-    from pasta_lm.train.teach_run import STEPS
+    from pasta_lm.learn.train.teach_cost import hours
+    from pasta_lm.learn.train.teach_probe import free_memory
+    from pasta_lm.learn.train.teach_run import STEPS
 
     amounts = run.amounts(step)
     for cut in run.journal.rows[f"{step}/begun"]["cuts"]:
@@ -139,8 +139,8 @@ def _measure(model: str, config: TeachConfig, budget_hours: float | None) -> dic
     """Return the plan of a run: what the machine reaches with this model, and the amounts."""
     from dataclasses import asdict
 
-    from pasta_lm.train.teach_cost import Amounts, disk, fit, hours, memory
-    from pasta_lm.train.teach_probe import dtype_of, in_flight_of, layouts_of, measured_rates
+    from pasta_lm.learn.train.teach_cost import Amounts, disk, fit, hours, memory
+    from pasta_lm.learn.train.teach_probe import dtype_of, in_flight_of, layouts_of, measured_rates
 
     say("measuring how fast this machine is with this model")
     in_flight, dtype = in_flight_of(config), dtype_of(config)
@@ -201,14 +201,14 @@ def _time(hours: float) -> str:
 
 
 def _recipe(run: TeachRun, step: str, kind: type[T]) -> T:
+    from pasta_lm.learn.train.teach import recipe_of
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.teach import recipe_of
 
     return read_recipe(recipe_of(run, step), kind)
 
 
 def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
-    from pasta_lm.annotate.answer_run import ANSWERS, AnswerConfig
+    from pasta_lm.learn.annotate.answer_run import ANSWERS, AnswerConfig
 
     is_whole = not run.at("answers", ANSWERS).exists()
     found = answer_all(_recipe(run, "answers", AnswerConfig), show)
@@ -216,10 +216,10 @@ def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
 
 
 def _annotated(run: TeachRun, show: Progress) -> dict[str, Any]:
-    from pasta_lm.annotate.recipe import AnnotateConfig
-    from pasta_lm.annotate.run import annotate
     from pasta_lm.cli.annotate import rule_of
-    from pasta_lm.train.teach import reserve
+    from pasta_lm.learn.annotate.recipe import AnnotateConfig
+    from pasta_lm.learn.annotate.run import annotate
+    from pasta_lm.learn.train.teach import reserve
 
     recipe = _recipe(run, "annotated", AnnotateConfig)
     total = run.journal.rows["answers"]["counts"].get("usable", 0)
@@ -236,8 +236,8 @@ def _annotated(run: TeachRun, show: Progress) -> dict[str, Any]:
 
 def _stage_one(step: str) -> Callable[[TeachRun, Progress], dict[str, Any]]:
     def carry_out(run: TeachRun, _: Progress) -> dict[str, Any]:
-        from pasta_lm.train.config import SftConfig
-        from pasta_lm.train.sft import train_sft
+        from pasta_lm.learn.train.config import SftConfig
+        from pasta_lm.learn.train.sft import train_sft
 
         config = _recipe(run, step, SftConfig)
         is_whole = not any(run.at(step).glob("checkpoint-*"))
@@ -250,8 +250,8 @@ def _stage_one(step: str) -> Callable[[TeachRun, Progress], dict[str, Any]]:
 
 def _preference(run: TeachRun, show: Progress) -> dict[str, Any]:
     from pasta_lm.errors import InputError
-    from pasta_lm.train.preference import train_preference
-    from pasta_lm.train.preference_config import PreferenceConfig
+    from pasta_lm.learn.train.preference import train_preference
+    from pasta_lm.learn.train.preference_config import PreferenceConfig
 
     stage_one = run.at("pasta", "model")
     if not run.amounts("preference").rounds:
@@ -278,7 +278,7 @@ def _rounds(run: TeachRun) -> list[Any]:
 
 
 def _model(run: TeachRun, _: Progress) -> dict[str, Any]:
-    from pasta_lm.train.teach import write_model
+    from pasta_lm.learn.train.teach import write_model
 
     write_model(run, run.folder / run.journal.rows["preference"]["best"])
     return {}
@@ -286,7 +286,7 @@ def _model(run: TeachRun, _: Progress) -> dict[str, Any]:
 
 def _measures(run: TeachRun, _: Progress) -> dict[str, Any]:
     from pasta_lm.cli.instructions import run_instructions, write_report
-    from pasta_lm.evaluate.instructions import InstructionSettings
+    from pasta_lm.measure.instructions import InstructionSettings
 
     settings = _recipe(run, "measures", InstructionSettings)
     write_report(run_instructions(run.at("measures"), settings))
@@ -297,9 +297,9 @@ def _card(run: TeachRun, _: Progress) -> dict[str, Any]:
     import json
 
     from pasta_lm import __version__
-    from pasta_lm.evaluate.pages import model_card
     from pasta_lm.journal import write_whole
-    from pasta_lm.train.teach_run import mixed_in
+    from pasta_lm.learn.train.teach_run import mixed_in
+    from pasta_lm.measure.pages import model_card
 
     report = json.loads(run.at("measures", "report.json").read_text("utf-8"))
     facts = {

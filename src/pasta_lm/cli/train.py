@@ -37,13 +37,13 @@ def sft(
     Prints one encoded example, then trains. Writes checkpoints, log.jsonl and the model folder to
     train.out, and prints the path of the model folder.
     """
+    from pasta_lm.learn.train.config import SftConfig
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.config import SftConfig
 
     recipe = read_recipe(config, SftConfig, changes or ())
     silence_libraries()
-    from pasta_lm.train.sft import preflight, train_sft
-    from pasta_lm.train.trainer import is_first
+    from pasta_lm.learn.train.sft import preflight, train_sft
+    from pasta_lm.learn.train.trainer import is_first
 
     if dry_run:
         typer.echo(preflight(recipe), err=True)
@@ -70,17 +70,17 @@ def preference(
     each prompt. Writes everything to train.out, and prints the model folder of the last round.
     With --engine, servers sample; from round two on they must serve the newest folder.
     """
+    from pasta_lm.learn.train.preference_config import PreferenceConfig
     from pasta_lm.recipe import read_recipe
-    from pasta_lm.train.preference_config import PreferenceConfig
 
     flags = server_flags(engine, dialect, allow_inexact=allow_inexact)
     served = [f"rollouts.{key}={json.dumps(one)}" for key, one in flags.items() if one is not None]
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     silence_libraries()
-    from pasta_lm.train.preference import train_preference
+    from pasta_lm.learn.train.preference import train_preference
 
     if dry_run:
-        from pasta_lm.train.preference_preflight import preflight
+        from pasta_lm.learn.train.preference_preflight import preflight
 
         typer.echo(preflight(recipe), err=True)
         return
@@ -111,9 +111,9 @@ def router(
     It decides from the prompt whether the answer begins with a skeleton, and the strategy
     sot-router uses it.
     """
+    from pasta_lab.tasks.baselines import SOT_ANNOTATORS
     from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.tasks.baselines import SOT_ANNOTATORS
-    from pasta_lm.train.router import train_router
+    from pasta_lm.learn.train.router import train_router
 
     require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))
     if not (model / "config.json").is_file():

@@ -86,8 +86,8 @@ def _read(file: str) -> Trace:
 
 
 def _page(others: list[Trace], trace: Trace) -> str:
-    from pasta_lm.serve.page import page_of
-    from pasta_lm.serve.run_data import run_data
+    from pasta_lm.view.page import page_of
+    from pasta_lm.view.run_data import run_data
 
     return page_of([run_data(one, one.strategy or "run") for one in (*others, trace)])
 

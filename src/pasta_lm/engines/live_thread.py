@@ -12,12 +12,12 @@ from enum import Enum
 from typing import Final, Protocol
 
 from pasta_lm.engines.request import Expansion, Start
-from pasta_lm.engines.text_stream import StopWatch
 from pasta_lm.interpreter.commands import Command
 from pasta_lm.interpreter.interpreter import Interpreter
 from pasta_lm.interpreter.placement import Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.language.lexer import Lexeme
+from pasta_lm.models.text_stream import StopWatch
 
 
 class Special(Enum):

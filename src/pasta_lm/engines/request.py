@@ -12,7 +12,6 @@ from itertools import count
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
@@ -21,6 +20,7 @@ from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.parser import Form
+from pasta_lm.models.encoded import EncodedDocument
 
 Guess = Callable[[Sequence[int]], Sequence[int]]
 """From all ids of a thread so far, the prompt's first, to a guess of the next ones."""
@@ -259,7 +259,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Return a picture of the answer's threads, and its text, for a notebook."""
-        from pasta_lm.interpreter.picture_html import picture_html
+        from pasta_lm.view.notebook import picture_html
 
         return picture_html(self.trace, _parts(self.document.items, count(1)))
 

@@ -27,7 +27,6 @@ from pasta_lm.engines.request import (
     TokenLogprobs,
     Traced,
 )
-from pasta_lm.engines.text_stream import StopWatch
 from pasta_lm.interpreter.commands import (
     EVERYTHING,
     PLAIN_TEXT,
@@ -54,6 +53,7 @@ from pasta_lm.language.tags import (
     bounded_topic,
     unescape_topic,
 )
+from pasta_lm.models.text_stream import StopWatch
 
 
 class Response:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from pasta_lm.engines.encoded_document import DocumentEncoder, PieceTable
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.engines.response import Response
@@ -23,6 +22,7 @@ from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.lexer import Lexeme
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import PIECES
+from pasta_lm.models.encoded import DocumentEncoder, PieceTable
 
 Speeds = Mapping[int, float] | Callable[[int], float]
 """Tokens that a thread, by its id, decodes in a step; 1 for threads that a mapping leaves out."""

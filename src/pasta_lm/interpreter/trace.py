@@ -154,7 +154,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """Return the trace as a picture, for a notebook."""
-        from pasta_lm.interpreter.picture_html import picture_html
+        from pasta_lm.view.notebook import picture_html
 
         return picture_html(self)
 

@@ -24,12 +24,12 @@ from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
 from pasta_lm.serve.guard import Guard, error_response
-from pasta_lm.serve.page import page_of
 from pasta_lm.serve.protocol import ChatRequest, CompletionRequest, check_model
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import ServeRecipe
+from pasta_lm.view.page import page_of
 
-STATIC = Path(__file__).with_name("static")
+STATIC = Path(__file__).parents[1] / "view" / "static"
 _IS_KIND = re.compile(r"body|str|int|list\[.*\]")
 """Parts of the place of an error that the client did not write: which of several kinds failed."""
 

@@ -210,7 +210,7 @@ class TorchBackend(ModelBackend):
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
-        from pasta_lm.engines.torch.active_request import check_request
+        from pasta_lm.engines.local.active_request import check_request
 
         request = self.requested(prompt, params)
         check_request(request, self._engine.loaded)
@@ -231,7 +231,7 @@ class TorchBackend(ModelBackend):
         self, prompt: Prompt, document: Document, max_threads: int | None
     ) -> Request:
         """Return the request that decodes a given answer, all of whose tokens fit the cache."""
-        from pasta_lm.engines.torch.active_request import check_request
+        from pasta_lm.engines.local.active_request import check_request
 
         request = self._model.replay_request(
             _content(prompt),

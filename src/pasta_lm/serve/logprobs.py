@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pasta_lm.engines.request import Answer, TokenLogprobs
 from pasta_lm.interpreter.trace import Role
-from pasta_lm.serve.run_data import tokens_in_reading_order
+from pasta_lm.view.run_data import tokens_in_reading_order
 
 Spell = Callable[[int], bytes]
 """From a token id to its bytes; for tags and special tokens, those of their spelling."""

@@ -36,9 +36,9 @@ from pasta_lm.serve.protocol import (
     check_model,
 )
 from pasta_lm.serve.replies import Json, Reply
-from pasta_lm.serve.run_data import run_data
 from pasta_lm.serve.service import Service
 from pasta_lm.serve.settings import Bounds
+from pasta_lm.view.run_data import run_data
 
 MAX_CHARACTERS_A_TOKEN = 16  # of a given answer, tags and all; longer ones are not even read
 MAX_DIAGNOSTICS = 100  # told at a time

@@ -24,8 +24,8 @@ from pasta_lm.engines.request import (
 from pasta_lm.interpreter.speed import theoretical_speedup
 from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
-from pasta_lm.serve.reading_order import ReadingOrder
-from pasta_lm.serve.run_data import LiveRun, run_data
+from pasta_lm.view.reading_order import ReadingOrder
+from pasta_lm.view.run_data import LiveRun, run_data
 
 # JSON allows them as they are, but some clients split lines there.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})

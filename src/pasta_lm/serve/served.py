@@ -15,7 +15,7 @@ from pasta_lm.serve.api_error import ApiError, bad_request, unavailable
 from pasta_lm.serve.backends import Events, ModelBackend, Prompt, Threads, threads_of
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.completions import CompletionsEngine
+    from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
 STEP_S = 0.01
@@ -129,7 +129,7 @@ def served_backend(
 
     A model that was trained for what servers cannot compute is refused here, not at each request.
     """
-    from pasta_lm.engines.completions import CompletionsEngine
+    from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
     model = Pasta.from_servers(addresses, source, dialect=dialect, allow_inexact=allow_inexact)

@@ -20,7 +20,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.vocabulary import Vocabulary
+    from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "apar"
 # A fork promises no length, so no gap can be computed: parent and child both count on from it.

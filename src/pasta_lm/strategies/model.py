@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.builtin import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
 from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import MissingExtraError, RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
+from pasta_lm.models.shipped import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.replay import bounded
 from pasta_lm.strategies.router import read_router
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.engine import TorchEngine
+    from pasta_lm.engines.local.engine import TorchEngine
 
 Prompt = sot.Prompt  # a text is the user's message; without a chat template, the model continues it
 Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
@@ -130,10 +130,10 @@ class Pasta:
             UnsupportedModelError: the engine would not be exact for this model.
         """
         with _needs_torch():
-            from pasta_lm.engines.torch.drafting import DraftModel
-            from pasta_lm.engines.torch.engine import DEFAULT_POOL_TOKENS, TorchEngine
-            from pasta_lm.engines.torch.loading import load
-            from pasta_lm.engines.torch.memory import pool_slots
+            from pasta_lm.engines.local.drafting import DraftModel
+            from pasta_lm.engines.local.engine import DEFAULT_POOL_TOKENS, TorchEngine
+            from pasta_lm.engines.local.loading import load
+            from pasta_lm.engines.local.memory import pool_slots
         loaded = load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
@@ -177,8 +177,8 @@ class Pasta:
             ModelError: a server has another tokenizer or other tags, or was not taught.
         """
         with _needs_torch():
-            from pasta_lm.engines.completions import CompletionsEngine, connect
-            from pasta_lm.engines.torch.served import read_served
+            from pasta_lm.engines.servers.completions import CompletionsEngine, connect
+            from pasta_lm.engines.servers.served_model import read_served
         servers = connect(addresses, dialect=dialect)
         engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
         engine.check()

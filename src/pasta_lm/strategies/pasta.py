@@ -15,7 +15,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.vocabulary import Vocabulary
+    from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "pasta"
 

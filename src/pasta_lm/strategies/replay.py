@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from pasta_lm.engines.annotated import Record
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
@@ -24,13 +23,14 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
+from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta, sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.torch.engine import TorchEngine
-    from pasta_lm.engines.torch.loading import LoadedModel
-    from pasta_lm.engines.vocabulary import Vocabulary
+    from pasta_lm.engines.local.engine import TorchEngine
+    from pasta_lm.engines.local.loading import LoadedModel
+    from pasta_lm.models.vocabulary import Vocabulary
 
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
@@ -167,8 +167,8 @@ def replay(
         max_threads: Threads that decode in the same pass; None: all.
         progress: Called after each answer with the number of done and of all answers.
     """
-    from pasta_lm.engines.torch.engine import TorchEngine
-    from pasta_lm.engines.torch.loading import with_pieces
+    from pasta_lm.engines.local.engine import TorchEngine
+    from pasta_lm.engines.local.loading import with_pieces
 
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training

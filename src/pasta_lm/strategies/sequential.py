@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.language.document import Document
+from pasta_lm.models.encoded import EncodedDocument
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.vocabulary import Vocabulary
+    from pasta_lm.models.vocabulary import Vocabulary
 
 NAME = "sequential"
 

@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pasta_lm.engines.encoded_document import EncodedDocument
 from pasta_lm.engines.request import Expansion, Request, SamplingParams, Start
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
+from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.strategies import sequential
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.vocabulary import Vocabulary
+    from pasta_lm.models.vocabulary import Vocabulary
 
 NAME, ROUTED = "sot", "sot-router"
 MIN_POINTS = 2  # a single point would decode in one thread, after a skeleton that saves nothing

@@ -1,0 +1,1 @@
+"""The laboratory of pasta-lm: evidence for its authors, not tools for its users."""

@@ -1,0 +1,25 @@
+"""The command ``pasta-lab``: tasks with known answers, their evaluation, checks of judges."""
+
+from __future__ import annotations
+
+import typer
+
+from pasta_lab.cli import evaluate, examples, judge
+from pasta_lm.cli import main as run
+
+app = typer.Typer(
+    name="pasta-lab", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+app.command()(examples.examples)
+app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(judge.app, name="judge")
+
+
+@app.callback()
+def lab() -> None:
+    """Measure pasta-lm on tasks with known answers, and check its judges."""
+
+
+def main() -> None:
+    """Run the command line that was typed."""
+    run(app, "pasta-lab")

@@ -1,0 +1,262 @@
+"""Evaluate: verifiable tasks answered by strategies, and comparisons of their records."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pasta_lm.cli.evaluate import Set, read_settings, split_names
+from pasta_lm.cli.flags import (
+    AllowInexact,
+    Dialect,
+    Engine,
+    Json,
+    Model,
+    Recipe,
+    Strategies,
+    option,
+    server_flags,
+)
+from pasta_lm.cli.speed import NoPublished, print_frontier
+from pasta_lm.cli.tables import interval, number, print_figures, print_json, print_table
+from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
+from pasta_lm.errors import InputError
+
+if TYPE_CHECKING:
+    from pasta_lab.evaluate.tasks import TaskSettings
+
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
+
+ROWS = (
+    ("quality", "quality (mean grade)"),
+    ("quality_difference", "  minus the baseline's"),
+    ("win_rate", "win rate"),
+    ("theoretical_speedup", "theoretical speedup"),
+    ("realised_speedup", "realised speedup"),
+    ("parallelism", "parallelism"),
+    ("length_ratio", "length / baseline's"),
+    ("well_formed", "well formed"),
+    ("well_formed_unmasked", "  with the mask off"),
+    ("fork_precision", "fork precision"),
+    ("fork_recall", "fork recall"),
+    ("sync_precision", "sync precision"),
+    ("sync_recall", "sync recall"),
+    ("pair_accuracy", "pair accuracy"),
+    ("pairs_told_apart", "  sides told apart"),
+)
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure quality and speed."""
+
+
+@app.command()
+def tasks(
+    recipe: Recipe = None,
+    model: Model = None,
+    baseline: Annotated[
+        str | None,
+        option("--baseline", metavar="MODEL", help="The sequential baseline."),
+    ] = None,
+    strategies: Strategies = None,
+    num_prompts: Annotated[
+        int | None,
+        option(
+            "--num-prompts", metavar="N", min=1, help="Number of prompts of the trained families."
+        ),
+    ] = None,
+    num_timed: Annotated[
+        int | None,
+        option("--num-timed", metavar="N", min=0, help="Prompts a family that are timed."),
+    ] = None,
+    split: Annotated[
+        str | None, option("--split", metavar="SPLIT", help="train, dev, test or hard.")
+    ] = None,
+    seed: Annotated[
+        int | None, option("--seed", metavar="S", min=0, help="Seed of the first prompt.")
+    ] = None,
+    records: Annotated[
+        Path | None, option("--records", metavar="FILE", help="Write every graded answer here.")
+    ] = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Grade answers to verifiable tasks, and time them.
+
+    Several strategies answer the same prompts; figures have intervals. The sequential strategy is
+    answered by the baseline: for the built-in model its sequential baseline, else the model itself.
+    Greedy; grades from prompts decoded together, clocks from prompts decoded one at a time.
+    """
+    flags = {
+        "model": model,
+        "baseline": baseline,
+        "strategies": split_names(strategies),
+        "num_prompts": num_prompts,
+        "num_timed": num_timed,
+        "split": split,
+        "seed": seed,
+        **server_flags(engine, dialect, allow_inexact=allow_inexact),
+    }
+    silence_libraries()
+    from pasta_lab.evaluate.tasks import TaskSettings
+
+    found = _evaluate_tasks(read_settings(TaskSettings, recipe, flags, changes), records)
+    print_figures(found, _print, as_json=as_json)
+
+
+def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:
+    """Let the models answer, write the records, and return the report."""
+    from pasta_lab.evaluate import tasks
+    from pasta_lab.evaluate.records import write_answers
+    from pasta_lm import __version__
+    from pasta_lm.measure.answering import worker_pool
+
+    if recipe.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
+    if records is not None:
+        known = recipe.baseline_records
+        if known and records.resolve() == Path(known).resolve():
+            hint = "give --records another name"
+            raise InputError(f"{records} would be read and written", hint=hint)
+        write_answers(records, ())  # fails now rather than at the end
+    models = recipe.load_models()
+    pool = worker_pool(recipe.workers, recipe.load_models) if recipe.workers > 1 else nullcontext()
+    with interruptible("nothing was measured"), bars() as progress, pool as workers:
+        answers = tasks.evaluate_tasks(
+            recipe, models["model"], models["baseline"], progress, workers
+        )
+    if records is not None:
+        write_answers(records, answers.records())
+    found = tasks.report(recipe, answers, models["model"], models["baseline"])
+    return found | recipe.model_names | {"version": __version__}
+
+
+def _print(found: dict[str, Any]) -> None:
+    columns = found["strategies"]
+    rows = [[label, *(_cell(one.get(key)) for one in columns.values())] for key, label in ROWS]
+    held_out = [_cell(one["held_out"].get("quality")) for one in columns.values()]
+    shown = [row for row in rows if {*row[1:]} != {"-"}]
+    print_table(["", *columns], [*shown, ["quality, held-out", *held_out]])
+    typer.echo()
+    families = next(iter(columns.values()))["families"]
+    print_table(
+        ["family: quality, speedup", *columns],
+        [[name, *(_short(one["families"][name]) for one in columns.values())] for name in families],
+    )
+    failed = max(one.get("num_failed", 0) for one in columns.values())
+    if failed:
+        typer.echo(f"\n{failed} prompts do not fit the context of a model: their grade is 0")
+    typer.echo(
+        f"\n{found['kind']}: {found['num_prompts']} prompts of split {found['split']}, wordings of "
+        f"{found['wordings']}; {found['model']} against the sequential answers of "
+        f"{found['baseline']}; {found['dtype']} on {found['device']}; 95 % bootstrap intervals; "
+        "speedups are geometric means"
+    )
+
+
+def _cell(figure: Any) -> str:
+    return number(figure, 3) if isinstance(figure, float) else interval(figure)
+
+
+def _short(figures: dict[str, Any]) -> str:
+    """Return a family's grade and speedup, as far as they are known."""
+    speedup = figures["realised_speedup"] or figures["theoretical_speedup"]
+    quality = figures.get("quality")
+    grade = number(quality and quality["mean"], 3)
+    return f"{grade}  {speedup['mean']:.2f}x" if speedup else grade
+
+
+@app.command()
+def export(
+    records: Annotated[
+        Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
+    ],
+    out: Annotated[
+        Path, option("--out", metavar="FILE.jsonl", help="Annotated answers for replay.")
+    ],
+    strategy: Annotated[
+        str, option("--strategy", metavar="NAME", help="Strategy of the answers: pasta, apar, sot.")
+    ] = "pasta",
+) -> None:
+    """Export recorded answers as annotated data, to replay them.
+
+    The timed answers in the families that training sees, with their prompts.
+    """
+    from pasta_lab.evaluate.records import export_answers
+
+    typer.echo(f"{out}: {export_answers(records, strategy, out)} answers")
+
+
+@app.command()
+def frontier(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="The points and their records.")
+    ],
+    page: Annotated[
+        Path | None, option("--page", metavar="OUT.md", help="Write all figures as Markdown.")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="OUT.svg", help="Write the plot as SVG.")
+    ] = None,
+    no_published: NoPublished = False,
+    as_json: Json = False,
+) -> None:
+    """Compare many models and strategies from their records.
+
+    Runs no model: a point without records is printed as "not run", with the command that makes
+    them.
+    """
+    from pasta_lab.evaluate.frontier import report
+    from pasta_lab.evaluate.points import read_comparison, read_points
+    from pasta_lm.measure.pages import published
+
+    asked = read_comparison(comparison)
+    found = report(asked, read_points(asked))
+    if not no_published:
+        found["published"] = published()
+    if plot is not None:
+        from pasta_lm.measure.figures import frontier_plot
+
+        write_text(plot, frontier_plot(found))
+    if page is not None:
+        from pasta_lm.measure.pages import frontier_page
+
+        write_text(page, frontier_page(found))
+    print_figures(found, print_frontier, as_json=as_json)
+
+
+@app.command()
+def agreement(
+    first: Annotated[Path, typer.Argument(metavar="A.jsonl", help="Annotated answers.")],
+    second: Annotated[
+        Path, typer.Argument(metavar="B.jsonl", help="Another annotation of the same answers.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Compare two annotations of the same answers.
+
+    Answers are paired by their ids. F1 of blocks and of syncs, and whether both fork. Runs no
+    model.
+    """
+    from pasta_lab.evaluate import agreement as measures
+    from pasta_lm.models.annotated import read_records
+
+    one, other = measures.paired(read_records(first), read_records(second))
+    found = measures.agreement([row.document for row in one], [row.document for row in other])
+    if as_json:
+        print_json(found)
+        return
+    print_table(["what", "measure", "agreement"], [list(row) for row in measures.rows(found)])
+    named = ((found[name], name) for name in ("blocks", "syncs"))
+    counts = (f"{one['num_first']} and {one['num_second']} {name}" for one, name in named)
+    typer.echo(f"\n{found['num_answers']} answers; {', '.join(counts)}; 95 % bootstrap intervals")

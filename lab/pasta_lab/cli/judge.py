@@ -1,0 +1,113 @@
+"""``pasta judge``: find out how far a judge can be trusted before it is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from pasta_lm.cli.evaluate import Set
+from pasta_lm.cli.exit_codes import FAILED
+from pasta_lm.cli.flags import Json, Out, Recipe, option
+from pasta_lm.cli.tables import interval, number, print_facts, print_figures, print_table
+from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
+
+app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
+
+COLUMNS = (
+    ("right", "accuracy"),
+    ("in one order", "in_one_order"),
+    ("orders agree", "order_agreement"),
+    ("first place", "first_place_share"),
+)
+FACTS = (
+    ("agreement", "agreement"),
+    ("  where the model won", "agreement_where_model_won"),
+    ("  where the reference won", "agreement_where_reference_won"),
+    ("  always the longer answer", "longer"),
+    ("  always the side that won more", "majority"),
+    ("above the longer answer's", "over_longer"),
+    ("orders agree", "order_agreement"),
+    ("first place", "first_place_share"),
+    ("prefers the longer answer", "prefers_longer"),
+    ("  as the stored verdicts do", "stored_prefers_longer"),
+    ("length bias", "length_bias"),
+)
+
+
+@app.callback()
+def judge() -> None:
+    """Check a judge before it is used."""
+
+
+@app.command()
+def check(
+    out: Out,
+    recipe: Recipe = None,
+    answers: Annotated[
+        list[str] | None,
+        option(
+            "--answers",
+            metavar="FILE",
+            help="Answers to damage: annotated data, or AlpacaEval's form; may be repeated.",
+        ),
+    ] = None,
+    require: Annotated[
+        bool, option("--require", help="Exit with code 1 if the judge is refused for headlines.")
+    ] = False,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Check a judge on planted damage and on stored judgements.
+
+    One part of each answer is dropped, doubled, swapped or cut; the judge compares both answers in
+    both orders. A judge that is right on less than 0.9 is refused for headlines. Verdicts are kept
+    in the folder; a stopped run is continued.
+    """
+    from pasta_lab.cli.judge_recipe import JudgeCheckRecipe, run_check
+    from pasta_lm.recipe import read_recipe
+
+    told = [f"damage.answers={json.dumps(answers)}"] if answers else []
+    settings = read_recipe(recipe, JudgeCheckRecipe, [*told, *(changes or [])])
+    silence_libraries()
+    with interruptible(), bars() as show:
+        report = run_check(settings, out, show)
+    print_figures(report, _print, as_json=as_json)
+    for reason in report["refused"]:
+        say(f"refused for headlines: {reason}")
+    if require and report["refused"]:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    typer.echo(f"judge: {report['judge']}")
+    damage, preferences = report["damage"], report["preferences"]
+    if damage:
+        typer.echo()
+        kinds = {**damage["kinds"], "all": damage["overall"]}
+        rows = [
+            [kind, str(one["num_pairs"]), *(interval(one[key]) for _, key in COLUMNS)]
+            for kind, one in kinds.items()
+        ]
+        print_table(["planted damage", "pairs", *(title for title, _ in COLUMNS)], rows)
+    if preferences:
+        typer.echo()
+        print_facts(_preferences(preferences))
+        above = preferences["over_longer"]
+        if above and above["low"] <= 0:
+            typer.echo("Its agreement is not shown to be above that of the longer answer.")
+    missing = sum(part["num_missing"] for part in (damage, preferences) if part)
+    if missing:
+        typer.echo(f"\n{missing} pairs have no verdict and are left out")
+    typer.echo("\nboth orders averaged, ties count half, 95 % intervals over prompts")
+    if not report["refused"]:
+        typer.echo(f"may be used for headlines: right on at least {report['min_accuracy']}")
+
+
+def _preferences(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "stored judgements", str(figures["num_pairs"])
+    for name, key in FACTS:
+        yield name, interval(figures[key])
+    yield "Cohen's kappa", number(figures["kappa"])

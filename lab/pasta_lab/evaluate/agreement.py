@@ -1,0 +1,168 @@
+"""Agreement of two annotations of the same answers: blocks, forks and syncs, with intervals.
+
+Neither is taken for the truth: every figure is the same with the two exchanged. White space at the
+ends of a block or before a sync is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sklearn.metrics import cohen_kappa_score
+
+from pasta_lab.evaluate.structure import spans
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document
+from pasta_lm.measure.intervals import as_dict, ratio
+from pasta_lm.measure.intervals import mean as interval_of_mean
+from pasta_lm.models.annotated import Record
+
+Figures = dict[str, Any]
+Span = tuple[int, int]
+
+
+class Marks(NamedTuple):
+    """The places of an answer's tags, in characters of its plain text."""
+
+    blocks: tuple[Span, ...]
+    """Begin and end of each block, in reading order; blocks of white space are left out."""
+    syncs: frozenset[int]
+    """The beginning of the text after each sync."""
+
+
+def marks(document: Document) -> Marks:
+    """Return the positions of the tags of an answer of depth 1."""
+    text = document.plain_text
+    found = list(spans(document))
+    trimmed = [_trimmed(text, begin, end) for begin, end in found if end is not None]
+    return Marks(
+        tuple((begin, end) for begin, end in trimmed if begin < end),
+        frozenset(_trimmed(text, place, len(text))[0] for place, end in found if end is None),
+    )
+
+
+def paired(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records whose ids are in both annotations, in the order of the second.
+
+    Raises:
+        InputError: no id is in both, or an answer has another plain text in the second.
+    """
+    known = {record.id: record for record in first}
+    pairs = [(known[record.id], record) for record in second if record.id in known]
+    if not pairs:
+        raise InputError(
+            "no answer is in both annotations", hint="both need the same answers under the same ids"
+        )
+    for one, other in pairs:
+        if one.document.plain_text != other.document.plain_text:
+            raise InputError(f"answer {one.id} has another plain text in the second annotation")
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:
+    """Return how far two annotations agree, with 95 % intervals over the answers.
+
+    ``exact_f1`` counts blocks with the same ends. ``overlap_f1`` counts pairs of blocks that share
+    more than half of the characters that either has: no block can be in two such pairs.
+    ``character_f1`` asks of each character whether it is in a block. ``kappa`` is Cohen's, of
+    whether an answer has a block (``forks``) or a sync (``syncs``) at all; None where chance alone
+    would agree on every answer.
+
+    Raises:
+        ValueError: the two are not of the same plain texts, in the same order.
+    """
+    texts = [(one.plain_text, other.plain_text) for one, other in zip(first, second, strict=True)]
+    for index, (one, other) in enumerate(texts):
+        if one != other:
+            raise ValueError(f"answer {index} has another plain text in the second annotation")
+    pairs = [(marks(one), marks(other)) for one, other in zip(first, second, strict=True)]
+    blocks = [(one.blocks, other.blocks) for one, other in pairs]
+    syncs = [(one.syncs, other.syncs) for one, other in pairs]
+    return {
+        "num_answers": len(pairs),
+        "blocks": {
+            "num_first": sum(len(one) for one, _ in blocks),
+            "num_second": sum(len(other) for _, other in blocks),
+            "exact_f1": _f1([(len({*a} & {*b}), len(a), len(b)) for a, b in blocks]),
+            "overlap_f1": _f1([(_num_alike(a, b), len(a), len(b)) for a, b in blocks]),
+            "character_f1": _f1([(_shared(a, b), _length(a), _length(b)) for a, b in blocks]),
+        },
+        "forks": _yes_or_no([(bool(a), bool(b)) for a, b in blocks]),
+        "syncs": {
+            "num_first": sum(len(one) for one, _ in syncs),
+            "num_second": sum(len(other) for _, other in syncs),
+            "same": as_dict(interval_of_mean([float(a == b) for a, b in syncs])),
+            "f1": _f1([(len(a & b), len(a), len(b)) for a, b in syncs]),
+            "kappa": _yes_or_no([(bool(a), bool(b)) for a, b in syncs])["kappa"],
+        },
+    }
+
+
+def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """Return Cohen's kappa of two annotations' yes or no; None if chance alone always agrees."""
+    if len({answer for pair in pairs for answer in pair}) < 2:
+        return None
+    return float(cohen_kappa_score(*zip(*pairs, strict=True)))
+
+
+def _yes_or_no(pairs: Sequence[tuple[bool, bool]]) -> Figures:
+    return {
+        "num_both": sum(one and other for one, other in pairs),
+        "num_first_only": sum(one and not other for one, other in pairs),
+        "num_second_only": sum(other and not one for one, other in pairs),
+        "num_neither": sum(not one and not other for one, other in pairs),
+        "same": as_dict(interval_of_mean([float(one == other) for one, other in pairs])),
+        "kappa": cohens_kappa(pairs),
+    }
+
+
+def _f1(counts: Sequence[tuple[int, int, int]]) -> dict[str, float] | None:
+    """Return the harmonic mean of precision and recall, from what is right and given in both."""
+    return as_dict(ratio([2 * right for right, _, _ in counts], [a + b for _, a, b in counts]))
+
+
+def _num_alike(first: Sequence[Span], second: Sequence[Span]) -> int:
+    return sum(
+        2 * _shared([one], [other]) > max(one[1], other[1]) - min(one[0], other[0])
+        for one in first
+        for other in second
+    )
+
+
+def _shared(first: Sequence[Span], second: Sequence[Span]) -> int:
+    """Return how many characters are in a block of both."""
+    return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in first for b in second)
+
+
+def _length(blocks: Sequence[Span]) -> int:
+    return sum(end - begin for begin, end in blocks)
+
+
+def _trimmed(text: str, begin: int, end: int) -> Span:
+    """Return a span without the white space at its ends."""
+    inside = text[begin:end]
+    return end - len(inside.lstrip()), begin + len(inside.rstrip())
+
+
+def rows(found: Figures) -> Iterator[tuple[str, str, str]]:
+    """Yield the figures of ``agreement`` for a table: what, the measure, the value."""
+    blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
+    yield "blocks", "F1, pairs that share most characters", _value(blocks["overlap_f1"])
+    yield "blocks", "F1, exactly the same ends", _value(blocks["exact_f1"])
+    yield "blocks", "F1 of characters that are in a block", _value(blocks["character_f1"])
+    yield "fork or not", "share of answers", _value(forks["same"])
+    yield "fork or not", "Cohen's kappa", _kappa(forks["kappa"])
+    yield "syncs", "share of answers with the same", _value(syncs["same"])
+    yield "syncs", "F1", _value(syncs["f1"])
+    yield "a sync or none", "Cohen's kappa", _kappa(syncs["kappa"])
+
+
+def _value(interval: dict[str, float] | None) -> str:
+    if interval is None:
+        return "-"
+    return f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})"
+
+
+def _kappa(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

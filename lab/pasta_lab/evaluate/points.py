@@ -1,0 +1,285 @@
+"""Points of a comparison: answers of a model by a strategy, paired by prompt."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+from pasta_lab.evaluate.records import BOUNDS, PERFECT, GradedAnswer, read_answers
+from pasta_lab.tasks.registry import training_families
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.measure.intervals import Interval, mean
+from pasta_lm.recipe import read_recipe
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.model import PASTA_SPECULATIVE, SPECULATIVE
+
+ByTask = Mapping[str, GradedAnswer]
+
+MAX_TIES = 0.01
+"""Share of the baseline's answers that rounding may change between two machines."""
+
+
+class Speed(StrEnum):
+    """The two kinds of speedup."""
+
+    THEORETICAL = "theoretical"
+    REALISED = "realised"
+
+
+@dataclass(frozen=True, slots=True)
+class PointAnswers:
+    """The answers of one point and of its baseline, by task, in the same order."""
+
+    point: Point
+    answers: ByTask
+    """To all prompts of the families that training sees; of a bound, to the timed ones."""
+    baseline: ByTask
+    timed: ByTask
+    """Those that were decoded alone."""
+    timed_baseline: ByTask
+    perfect: ByTask
+    """References that were replayed with their true forks, in turn with the timed answers."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether the text was forced, so that the point has no quality."""
+        return self.point.strategy in BOUNDS
+
+    @property
+    def is_speculative(self) -> bool:
+        """Return whether the strategy is speculative.
+
+        Its forward passes exclude the draft model's, so they give no theoretical speedup.
+        """
+        return self.point.strategy in (*SPECULATIVE, *PASTA_SPECULATIVE)
+
+    def log_speed(self, kind: Speed) -> dict[str, float]:
+        """Return by task the logarithm of the speedup over the baseline, if there is one."""
+        if kind is Speed.THEORETICAL:
+            if self.is_speculative:
+                return {}
+            speeds = (
+                (name, one.theoretical_speedup(self.baseline[name]))
+                for name, one in self.answers.items()
+            )
+            return {name: log(speed) for name, speed in speeds}
+        clocks = (
+            (name, one.realised_speedup(self.timed_baseline[name]))
+            for name, one in self.timed.items()
+            if name in self.timed_baseline
+        )
+        return {name: log(speed) for name, speed in clocks if speed}
+
+
+def read_points(comparison: Comparison) -> list[PointAnswers]:
+    """Return the points whose record files exist.
+
+    Raises:
+        InputError: a file is no record file, lacks answers, or has answers to other prompts.
+    """
+    found = [_read(point) for point in comparison.points if Path(point.records).exists()]
+    answering = [one for one in found if not one.is_bound]
+    for other in found:
+        if answering:
+            _check_pairing(answering[0], other)
+    return found
+
+
+def _read(point: Point) -> PointAnswers:
+    trained = set(training_families())
+    rows = [one for one in read_answers(Path(point.records)) if one.family in trained]
+
+    def by_task(strategy: str, *, is_timed: bool) -> ByTask:
+        some = (one for one in rows if one.strategy == strategy)
+        return {one.task_id: one for one in some if (one.wall_s is not None) is is_timed}
+
+    is_bound = point.strategy in BOUNDS
+    answers, baseline = (
+        by_task(name, is_timed=is_bound) for name in (point.strategy, sequential.NAME)
+    )
+    if not answers or answers.keys() != baseline.keys():
+        raise InputError(
+            f"{point.records} has {len(answers)} answers by {point.strategy} and {len(baseline)} "
+            f"by {sequential.NAME}: each prompt needs both",
+            hint="write it with `pasta evaluate tasks --records`",
+        )
+    timed, base, perfect = (
+        by_task(name, is_timed=True) for name in (point.strategy, sequential.NAME, PERFECT)
+    )
+    return PointAnswers(point, answers, baseline, timed, base, perfect)
+
+
+def _check_pairing(first: PointAnswers, other: PointAnswers) -> None:
+    files = f"{other.point.records} and {first.point.records}"
+    has_same = other.answers.keys() == first.answers.keys()
+    if not has_same and not (other.is_bound and other.answers.keys() <= first.answers.keys()):
+        raise InputError(
+            f"{files} have answers to other prompts",
+            hint="evaluate all points with the same --split, --seed and --num-prompts",
+        )
+    differ = [n for n, one in other.baseline.items() if one.text != first.baseline[n].text]
+    if len(differ) > MAX_TIES * len(first.baseline):
+        raise InputError(
+            f"{files} have {len(differ)} different answers of the baseline",
+            hint="evaluate all points with the same --baseline",
+        )
+
+
+class Verdict(StrEnum):
+    """How two points compare, in the order in which the best pairing is chosen."""
+
+    BETTER = "better"
+    """At least as good on both axes, and better on one by more than chance explains."""
+    NOT_SEPARATED = "not separated"
+    TRADE = "not separated (a trade)"
+    """Better on one axis and worse on the other, both by more than chance explains."""
+    WORSE = "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """One of our points against a point of another method, paired by prompt."""
+
+    quality: Interval
+    """Our grade minus theirs."""
+    speed: Interval
+    """Our speedup / theirs, a geometric mean."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the two intervals say together."""
+        is_better = self.quality.low > 0, self.speed.low > 1
+        is_worse = self.quality.high < 0, self.speed.high < 1
+        if any(is_better) and self.quality.mean >= 0 and self.speed.mean >= 1:
+            return Verdict.BETTER
+        if any(is_worse) and self.quality.mean <= 0 and self.speed.mean <= 1:
+            return Verdict.WORSE
+        return Verdict.TRADE if any(is_better) and any(is_worse) else Verdict.NOT_SEPARATED
+
+
+def pair(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Pairing | None:
+    """Return how two points compare; None if one of them was not timed."""
+    return pair_over([(ours, other)], kind)
+
+
+def pair_over(both: Sequence[tuple[PointAnswers, PointAnswers]], kind: Speed) -> Pairing | None:
+    """Return how two points compare over several training seeds.
+
+    Each prompt counts by its mean over the seeds; None if no prompt has the figures in all seeds.
+    """
+    grades = _mean_over_seeds([_grade_differences(*one) for one in both])
+    ratios = _mean_over_seeds([_log_ratios(*one, kind) for one in both])
+    return None if ratios is None or grades is None else Pairing(grades, _exp(ratios))
+
+
+def speed_ratio(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Interval | None:
+    """Return our speedup over the other's on the prompts that both have, a geometric mean."""
+    ratios = _mean_over_seeds([_log_ratios(ours, other, kind)])
+    return ratios and _exp(ratios)
+
+
+def _grade_differences(ours: PointAnswers, other: PointAnswers) -> dict[str, float]:
+    theirs = other.answers
+    return {n: one.grade - theirs[n].grade for n, one in ours.answers.items() if n in theirs}
+
+
+def _log_ratios(ours: PointAnswers, other: PointAnswers, kind: Speed) -> dict[str, float]:
+    fast, slow = ours.log_speed(kind), other.log_speed(kind)
+    return {name: fast[name] - slow[name] for name in fast if name in slow}
+
+
+def _mean_over_seeds(by_seed: Sequence[Mapping[str, float]]) -> Interval | None:
+    names = [name for name in by_seed[0] if all(name in one for one in by_seed)] if by_seed else []
+    return mean([fmean(one[name] for one in by_seed) for name in names])
+
+
+def _exp(found: Interval) -> Interval:
+    return Interval(exp(found.mean), exp(found.low), exp(found.high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One model that answers by one strategy."""
+
+    name: str
+    method: str
+    """Points of one method are joined in the plot and share a mark."""
+    model: str
+    """A folder or a hub id."""
+    records: str
+    """The file of its answers, as ``pasta evaluate tasks --records`` writes it."""
+    strategy: str = pasta.NAME
+    """Which answers in the file are the point's."""
+    label: str = ""
+    """Stands beside the mark, for example the value of lambda."""
+    command: str | None = None
+    """Makes the file; None: ``pasta evaluate tasks`` does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideMeasurement:
+    """A measurement that is reported besides the points: a JSON file, and what makes it."""
+
+    name: str
+    file: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Points that answered the same prompts, compared with the same baseline."""
+
+    points: tuple[Point, ...]
+    ours: str
+    """The method that is compared with each other one."""
+    baseline: str
+    """The folder or hub id of the sequential baseline."""
+    title: str = "Quality against speed"
+    split: str = "test"
+    wordings: str | None = None
+    """Another split whose wordings are used instead."""
+    num_prompts: int = 8400
+    """Of the families that training sees, together."""
+    num_timed: int = 10
+    """Prompts of each family that are decoded alone, for clocks."""
+    step_costs: tuple[SideMeasurement, ...] = ()
+    """The cost of a step of several rows, from ``benchmarks/step_cost.py``."""
+    replays: tuple[SideMeasurement, ...] = ()
+    """The same answers at another model shape, from ``pasta replay --json``."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        if not self.points:
+            raise UsageError("a comparison needs points", hint="each is a table: [[points]]")
+        names = [point.name for point in self.points]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise UsageError(f"two points have the name {min(twice)!r}")
+        if self.ours not in {point.method for point in self.points}:
+            raise UsageError(f"ours is {self.ours!r}, and no point has that method")
+
+    def command(self, point: Point) -> str:
+        """Return the command that makes the file of a point's answers."""
+        if point.command is not None:
+            return point.command
+        words = ["pasta", "evaluate", "tasks", "--model", point.model, "--baseline", self.baseline]
+        words += ["--strategies", f"sequential,{point.strategy}", "--split", self.split]
+        words += ["--num-prompts", str(self.num_prompts), "--num-timed", str(self.num_timed)]
+        words += ["--set", "threads=1"]
+        if self.wordings is not None:
+            words += ["--set", f"wordings={self.wordings}"]
+        return shlex.join([*words, "--records", point.records])
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read a comparison; paths in it are relative to the working directory.
+
+    Raises:
+        UsageError: it cannot be read, or a key is unknown, missing or has a wrong value.
+    """
+    return read_recipe(path, Comparison)

@@ -1,0 +1,345 @@
+"""The benchmark ``tasks``: verifiable tasks with graders and known dependencies.
+
+The sequential strategies are answered by the baseline model, which was trained on the same data
+without tags. Headlines are over the families that training sees, each family as often as the
+others; held-out families are reported apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pasta_lab.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
+from pasta_lab.evaluate.quality import decisions, share
+from pasta_lab.evaluate.records import (
+    ALWAYS,
+    BOUNDS,
+    PERFECT,
+    RANDOM,
+    UNMASKED,
+    GradedAnswer,
+    machine_of,
+    reused,
+)
+from pasta_lab.evaluate.structure import Structure, structure
+from pasta_lab.tasks.annotators import always_fork, gold, random_fork
+from pasta_lab.tasks.referee import referee_grade
+from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
+from pasta_lab.tasks.task import Split, Task
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import UsageError
+from pasta_lm.language.document import Document, parse_program
+from pasta_lm.measure.answering import (
+    Answerer,
+    AnswerStore,
+    Progress,
+    Prompt,
+    Replay,
+    System,
+    check_served,
+)
+from pasta_lm.measure.speed import realised, speed
+from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.recipe import check_choice, check_positive
+from pasta_lm.strategies import apar, pasta, sequential
+from pasta_lm.strategies.model import EXACT_SEQUENTIAL, STRATEGIES, Pasta, Servers, baseline_of
+from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
+
+Figures = dict[str, Any]
+
+POOL_TOKENS = 65_536
+"""Cache entries: about fifty prompts of the tasks at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """The recipe of ``pasta evaluate tasks``."""
+
+    model: str | None = None
+    """A folder, a hub id or a built-in model; None: the built-in one."""
+    baseline: str | None = None
+    """The sequential baseline; None: the built-in one, or the model itself."""
+    draft: str | None = None
+    """The smaller model of strategy draft-model."""
+    strategies: tuple[str, ...] = (sequential.NAME, pasta.NAME)
+    num_prompts: int = 420
+    """Of the families that training sees, together; each held-out family has as many as one."""
+    num_timed: int = 3
+    """Prompts of each family that are decoded alone, for clocks and with the mask off."""
+    split: str = "test"
+    wordings: str | None = None
+    """Another split whose wordings are used instead."""
+    seed: int = 0
+    """Of the first prompts."""
+    max_tokens: int = 1024
+    """Of an answer, all threads together."""
+    positions: str | None = None
+    """The position strategy of pasta; None: the one that the model was trained with."""
+    baseline_records: str | None = None
+    """Records of an earlier run with the baseline's answers; None: they are decoded."""
+    bounds: bool = False
+    """Whether the bounds 'always fork' and 'random fork' are replayed besides perfect forks."""
+    threads: int | None = None
+    """CPU threads of torch."""
+    workers: int = 1
+    """Processes that decode what is not timed."""
+    dtype: str | None = None
+    device: str | None = None
+    servers: Servers | None = None
+    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
+
+    def __post_init__(self) -> None:
+        """Validate values before a model is loaded."""
+        for name in self.strategies:
+            check_choice("strategies", name, STRATEGIES)
+        if (self.draft is not None) is not bool({DRAFT, PASTA_DRAFT} & {*self.strategies}):
+            raise UsageError(f"draft and the strategy {DRAFT} go together")
+        for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
+            check_choice(key, value, [one.value for one in Split])
+        check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
+        check_served(self.servers, self.model, self.model_names.values())
+        is_local = self.draft is not None or self.bounds or self.workers > 1
+        if self.servers is not None and is_local:
+            raise UsageError(
+                "draft, bounds and worker processes are for the local engine",
+                hint="leave out --engine",
+            )
+
+    @property
+    def model_names(self) -> dict[str, str]:
+        """Return the names of the model and of the sequential baseline."""
+        model = self.model or BUILTIN
+        baseline = baseline_of(model) if self.servers is None else model
+        return {"model": model, "baseline": self.baseline or baseline}
+
+    def load_models(self) -> dict[str, Pasta]:
+        """Load the model and the sequential baseline, with the draft model for their strategies."""
+        if self.servers is not None:
+            assert self.model is not None
+            served = self.servers.holding(self.model)
+            return {"model": served, "baseline": served}
+        load = partial(
+            Pasta.from_pretrained, dtype=self.dtype, device=self.device, pool_tokens=POOL_TOKENS
+        )
+        names = self.model_names
+        baseline = load(names["baseline"], draft=self.draft)
+        is_same = names["model"] == names["baseline"]
+        own_draft = self.draft if PASTA_DRAFT in self.strategies else None
+        model = baseline if is_same else load(names["model"], draft=own_draft)
+        return {"model": model, "baseline": baseline}
+
+
+class TaskBenchmark(Benchmark):
+    """Tasks as prompts with a grade and a structure."""
+
+    id = "tasks"
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        """Keep the tasks in their order."""
+        self.tasks = {task.id: task for task in tasks}
+        self.prompts = [Prompt(task.id, task.prompt, task.family) for task in tasks]
+
+    def score(self, prompt: Prompt, answer: AnswerRecord) -> float:
+        """Return the referee's grade; a cut answer has the grade of its text."""
+        return referee_grade(self.tasks[prompt.id], answer.text)
+
+    def structure(self, prompt: Prompt, answer: AnswerRecord, strategy: str) -> Structure:
+        """Return which units the answer forks and where it syncs."""
+        by_details = strategy in (apar.NAME, UNMASKED[apar.NAME])
+        document = parse_program(answer.program)
+        return structure(self.tasks[prompt.id], document, by_details=by_details)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvaluation(Evaluation):
+    """The answers to one set of tasks."""
+
+    tasks: Sequence[Task]
+    num_timed: int
+    """The first so many tasks were decoded alone, too."""
+    unmasked: Mapping[str, Sequence[AnswerRecord]]
+    """By strategy, answers to the timed tasks with every tag allowed."""
+    fork_rate: float | None
+    """The share of units that 'random fork' forks; None: it was not replayed."""
+
+    def records(self) -> list[GradedAnswer]:
+        """Return every answer, in the order of the record file."""
+        rounds = (self.scored, self.timed, self.unmasked)
+        return [one for by_name in rounds for some in by_name.values() for one in graded(some)]
+
+
+def graded(answers: Sequence[AnswerRecord]) -> list[GradedAnswer]:
+    """Return the answers that have a grade."""
+    return [one for one in answers if isinstance(one, GradedAnswer)]
+
+
+def choose_tasks(settings: TaskSettings) -> tuple[list[Task], int]:
+    """Return all tasks, families in turn, and how many of the first are timed."""
+    trained = training_families()
+    names = (*trained, *held_out_families())
+    per_family = max(1, -(-settings.num_prompts // len(trained)))
+    in_turn = [
+        make(name, settings.split, seed, wordings=settings.wordings)
+        for seed in range(settings.seed, settings.seed + per_family)
+        for name in names
+    ]
+    surplus = per_family * len(trained) - settings.num_prompts
+    kept, last = in_turn[: -len(names)], in_turn[-len(names) :]
+    kept += last[: len(trained) - surplus] + last[len(trained) :]
+    return kept, min(len(kept), min(settings.num_timed, per_family) * len(names))
+
+
+def evaluate_tasks(
+    settings: TaskSettings,
+    model: Pasta,
+    baseline: Pasta,
+    progress: Progress,
+    workers: Executor | None = None,
+) -> TaskEvaluation:
+    """Let the model answer by each strategy, and the baseline by those with sequential tokens.
+
+    Args:
+        settings: Which tasks, and how.
+        model: The model that is evaluated.
+        baseline: The sequential baseline.
+        progress: Called after each batch.
+        workers: Processes with the same two models; they decode what is not timed.
+    """
+    tasks, num_timed = choose_tasks(settings)
+    benchmark = TaskBenchmark(tasks)
+    answerer = Answerer(
+        models={"model": model, "baseline": baseline},
+        params=SamplingParams(max_tokens=settings.max_tokens),
+        positions=settings.positions,
+        progress=progress,
+        workers=workers,
+    )
+    systems = [
+        System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
+        for name in dict.fromkeys((sequential.NAME, *settings.strategies))
+    ]
+    path = settings.baseline_records
+    known = reused(Path(path), benchmark.prompts, systems[0], answerer) if path else []
+    rates: list[float] = []
+
+    def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
+        if not num_timed or not model.has_tag_pieces or model.is_served:
+            return {}
+        if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
+            rates.append(fork_rate(tasks, graded(scored[pasta.NAME])))
+        return _bounds(model, benchmark.tasks, settings.bounds, rates)
+
+    found = evaluate(
+        benchmark, systems, answerer, num_timed=num_timed, known=known, replays=replays
+    )
+    unmasked = _answer_unmasked(benchmark, systems, answerer, num_timed)
+    return TaskEvaluation(
+        benchmark,
+        found.baseline,
+        found.scored,
+        found.timed,
+        tasks=tasks,
+        num_timed=num_timed,
+        unmasked=unmasked,
+        fork_rate=rates[0] if rates else None,
+    )
+
+
+def _answer_unmasked(
+    benchmark: TaskBenchmark, systems: Sequence[System], answerer: Answerer, num_timed: int
+) -> dict[str, Sequence[AnswerRecord]]:
+    """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
+    free = replace(answerer, params=replace(answerer.params, mask=False), workers=None)
+    masked = [
+        system._replace(name=UNMASKED[system.strategy])
+        for system in systems
+        if system.strategy in UNMASKED and free.models[system.model].supports(system.strategy)
+    ]
+    store, prompts = AnswerStore(), benchmark.prompts[:num_timed]
+    free.answer_together(prompts, masked, store)
+    names = [system.name for system in masked] if num_timed else []
+    return {**grade_all(benchmark, prompts, names, store)}
+
+
+def fork_rate(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> float:
+    """Return the share of the tasks' units that the answers fork."""
+    num_units = sum(len(task.units) for task in tasks)
+    return sum(len(answer.structure.forked) for answer in answers) / num_units
+
+
+def _bounds(
+    model: Pasta, tasks: Mapping[str, Task], has_all: bool, rates: Sequence[float]
+) -> dict[str, Replay]:
+    """Return by name how the references are decoded with structures that no model chose."""
+    structures: dict[str, Callable[[Task], Document]] = {PERFECT: gold}
+    if has_all:
+        structures[ALWAYS] = always_fork
+    if rates:
+        structures[RANDOM] = partial(random_fork, rate=rates[0])
+
+    def replay(structured: Callable[[Task], Document], prompt: Prompt) -> tuple[Pasta, Request]:
+        document = structured(tasks[prompt.id]).with_spaces_after_tags()
+        return model, model.replay_request(prompt.text, document)
+
+    return {name: partial(replay, structured) for name, structured in structures.items()}
+
+
+def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
+    """Return the object that ``pasta evaluate tasks --json`` prints."""
+    loaded = model.engine.loaded
+    trained, held_out = training_families(), held_out_families()
+    order = (*trained, *held_out)
+    names = [*dict.fromkeys(settings.strategies), *(name for name in BOUNDS if name in found.timed)]
+
+    def by_family(name: str, families: Sequence[str]) -> Figures:
+        each = {family: _figures(found, name, [family]) for family in families}
+        return _figures(found, name, families) | {"families": each}
+
+    return {
+        "kind": loaded.kind.value,
+        "num_prompts": sum(task.family in trained for task in found.tasks),
+        "model": loaded.name,
+        "baseline": baseline.engine.loaded.name,
+        "device": str(loaded.device),
+        "machine": machine_of(model),
+        "dtype": loaded.dtype_name,
+        "positions": settings.positions or loaded.positions.value,
+        "split": settings.split,
+        "wordings": settings.wordings or settings.split,
+        "first_seed": settings.seed,
+        "max_tokens": settings.max_tokens,
+        "fork_rate": found.fork_rate,
+        "baseline_records": settings.baseline_records,
+        "prompts_sha256": prompts_hash(sorted(found.tasks, key=lambda t: order.index(t.family))),
+        "strategies": {
+            name: by_family(name, trained) | {"held_out": by_family(name, held_out)}
+            for name in names
+        },
+    }
+
+
+def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figures:
+    """Return every figure of one strategy over some families."""
+    tasks = [task for task in found.tasks if task.family in families]
+    if name in BOUNDS:
+        ours, base = (
+            [one for one in graded(found.timed[side]) if one.family in families]
+            for side in (name, sequential.NAME)
+        )
+        told = {"num_prompts": len(ours), "kind": "replayed", **speed(ours, base)}
+        told |= realised(ours, base)
+        timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
+        return told | decisions(timed, ours)
+    told = figures(found, name, families)
+    if name not in EXACT_SEQUENTIAL:
+        free = found.unmasked.get(UNMASKED.get(name, ""), ())
+        flags = [one.is_well_formed for one in graded(free) if one.family in families]
+        answers = [one for one in graded(found.scored[name]) if one.family in families]
+        told |= {"well_formed_unmasked": share(flags), **decisions(tasks, answers)}
+    return told

@@ -1,0 +1,167 @@
+"""Forced annotation: the score is that of decoding, tags never change text, topics are legal."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pasta_lab.annotate.forced import ForcedAnnotator
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import Document
+from pasta_lm.language.tags import ASYNC_CLOSE
+from pasta_lm.learn.annotate.filters import Bounds, examine
+from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
+from pasta_lm.learn.annotate.marks import Marks
+from pasta_lm.learn.annotate.recipe import Weights
+from pasta_lm.models.annotated import Record, read_records
+from pasta_lm.strategies import pasta as strategy
+from pasta_lm.strategies.replay import bounded
+from tests.architectures import build, load, loaded
+from tests.cli.conftest import Pasta, pasta, taught_folder, untaught_folder  # noqa: F401
+from tests.witness import Witness
+
+ROOT = Path(__file__).parents[3]
+PROMPT = "Cats or dogs?"
+ANSWER = (
+    "Two pets:\n\n- Cats: they sleep most of the long day, and at night they like to sit at a "
+    "window and look at birds.\n- Dogs: they run about all of the day, and at night they like to "
+    "lie at the door and hear.\n\nSo both of them are fine, cats for sleep and dogs for running."
+)
+FORKED = [one for one in proposals(ANSWER) if one.blocks]
+
+
+def log_prob_of_decoding(model: LoadedModel, document: Document) -> float:
+    """Return the log-probability of an answer from the logits met while it is decoded."""
+    vocabulary = model.vocabulary
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
+    params, whole = SamplingParams(), document.with_lengths(vocabulary.count_tokens)
+    request = strategy.replay(prompt, whole, vocabulary, params, model.positions)
+    ((seen,),) = Witness(model).run([bounded(request, None)])
+    total = 0.0
+    for step in seen.steps():
+        end = vocabulary.piece_id(ASYNC_CLOSE) if step.path else min(model.eos_ids)
+        token = end if step.token is None else step.token
+        total += float(step.logits_V.log_softmax(-1)[token])
+    return total
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2"])
+@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.CONTINUE])
+@pytest.mark.parametrize("marks", [Marks(""), *FORKED], ids=["plain", "blocks", "sync"])
+def test_a_score_is_the_log_probability_of_decoding_the_answer(
+    name: str, positions: PositionStrategy, marks: Marks
+) -> None:
+    model = load(name, loaded(name).model)
+    model.positions = positions
+    document = document_of(ANSWER, marks)
+    found = ForcedAnnotator(model).score(PROMPT, document)
+    assert sum(found) == pytest.approx(log_prob_of_decoding(model, document), abs=1e-3)
+    assert found.text < 0 > found.decisions
+    assert (found.promises < 0) == bool(marks.blocks)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma", "qwen2", "smollm3"])
+def test_the_text_is_kept_and_topics_are_the_models_own(name: str) -> None:
+    annotator = ForcedAnnotator(loaded(name), Weights(block_nats=1000.0))
+    found = annotator(PROMPT, ANSWER)
+    assert found.plain_text == ANSWER
+    assert isinstance(examine(found.annotator_form(), ANSWER), Document)
+    assert len(found.blocks) == 2
+    given = [block.topic for block in document_of(ANSWER, FORKED[0]).blocks]
+    assert [block.topic for block in found.blocks] != given
+
+
+def test_the_margin_decides_how_much_is_forked() -> None:
+    model = loaded("llama")
+    never = ForcedAnnotator(model, Weights(block_nats=-1000.0))
+    assert never(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
+    rule = ForcedAnnotator(model, Weights(rule_nats=10_000.0))(PROMPT, ANSWER)
+    expected = markdown_rule(PROMPT, ANSWER)
+    assert [type(item) for item in rule.items] == [type(item) for item in expected.items]
+    assert never(PROMPT, "Just one line.") == document_of("Just one line.", Marks(""))
+    assert never(PROMPT, "") == document_of("", Marks(""))
+
+
+def test_the_bounds_of_a_recipe_hold() -> None:
+    annotator = ForcedAnnotator(loaded("llama"), Weights(block_nats=1000.0), Bounds(least_words=30))
+    assert annotator(PROMPT, ANSWER).blocks == ()
+
+
+def test_topics_do_not_depend_on_those_that_were_there_before() -> None:
+    annotator = ForcedAnnotator(loaded("llama"))
+    found = annotator.with_topics(PROMPT, document_of(ANSWER, FORKED[0]))
+    assert annotator.with_topics(PROMPT, found) == found
+    assert all(0 < len(block.topic.split()) <= 3 for block in found.blocks)
+
+
+def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:
+    short = load("llama", build("llama", max_position_embeddings=64))
+    annotator = ForcedAnnotator(short, Weights(block_nats=1000.0))
+    assert annotator(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
+    with pytest.raises(RequestError, match="positions beyond 63"):
+        annotator.candidates(PROMPT, ANSWER)
+
+
+def test_weights_are_compared_on_scores_that_were_kept() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "forced_weights.py"))
+    annotator = ForcedAnnotator(loaded("llama"))
+    record = Record("a", PROMPT, markdown_rule(PROMPT, ANSWER))
+    row = json.loads(json.dumps(script["scored"](annotator, record)))
+    found = script["read"](row)
+    assert found == annotator.candidates(PROMPT, ANSWER)
+    head, *lines = script["table"]([found], [record.document])
+    assert len(lines) == 80
+    assert head.startswith("text block_nats rule_nats")
+
+
+def write_recipe(folder: Path, model: Path) -> Path:
+    row = {"id": "a", "prompt": PROMPT, "answer": ANSWER}
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    (folder / "recipe.toml").write_text(
+        f'annotator = "forced"\n[source]\nfile = "{folder / "rows.jsonl"}"\n[output]\n'
+        f'folder = "{folder / "out"}"\n[forced]\nmodel = "{model}"\n'
+        "[forced.weights]\nblock_nats = 1000.0\n"
+    )
+    return folder / "recipe.toml"
+
+
+def test_a_recipe_annotates_by_a_model_without_a_server(
+    pasta: Pasta,  # noqa: F811
+    taught_folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    recipe = write_recipe(tmp_path, taught_folder)
+    found = pasta("annotate", recipe)
+    assert found.code == 0, found.err
+    (record,) = read_records(tmp_path / "out" / "annotated.jsonl")
+    assert record.document.plain_text == ANSWER
+    assert len(record.document.blocks) == 2
+    assert "forced annotation" in (tmp_path / "out" / "README.md").read_text()
+    recipe.write_text(recipe.read_text().replace("1000.0", "0.0"))
+    assert "restore the settings" in pasta("annotate", recipe).err
+
+
+def test_an_untaught_model_is_refused(
+    pasta: Pasta,  # noqa: F811
+    untaught_folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    found = pasta("annotate", write_recipe(tmp_path, untaught_folder))
+    assert found.code == 2
+    assert "was not taught PASTA-LANG" in found.err
+
+
+def test_a_recipe_names_the_missing_or_ignored_table(pasta: Pasta, tmp_path: Path) -> None:  # noqa: F811
+    recipe = write_recipe(tmp_path, tmp_path)
+    text = recipe.read_text()
+    recipe.write_text(text.partition("[forced]")[0])
+    assert "needs a table [forced]" in pasta("annotate", recipe).err
+    recipe.write_text(text.replace('"forced"', '"markdown_rule"'))
+    assert "[forced]" in pasta("annotate", recipe).err
+    assert UsageError.exit_code == 2

@@ -1,0 +1,273 @@
+"""``pasta evaluate tasks`` with a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lab.tests.evaluate.records import write_records
+from pasta_lab.tasks import make, training_families
+from tests.cli.conftest import Pasta
+
+FEW = ("--num-prompts", 1, "--num-timed", 0, "--set", "max_tokens=6")
+DOCUMENTED = {"kind", "num_prompts", "model", "device", "baseline", "strategies"}
+
+
+def test_help_lists_the_verbs(pasta: Pasta) -> None:
+    result = pasta("evaluate", "--help")
+    assert result.code == 0
+    assert "Grade answers to verifiable tasks, and time them." in result.out
+    assert pasta("evaluate").code == 2
+
+
+def test_json_is_one_object_on_standard_output(pasta: Pasta, taught_folder: Path) -> None:
+    result = pasta("evaluate", "tasks", "--model", taught_folder, *FEW, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    found = result.json
+    assert found.keys() >= DOCUMENTED
+    assert (found["num_prompts"], found["split"], found["first_seed"]) == (1, "test", 0)
+    assert (found["model"], found["baseline"]) == (str(taught_folder), str(taught_folder))
+    assert [*found["strategies"]] == ["sequential", "pasta"]
+
+
+def test_the_number_of_processes_changes_no_answer(
+    pasta: Pasta, taught_folder: Path, tmp_path: Path
+) -> None:
+    flags = (
+        "--model",
+        taught_folder,
+        "--num-prompts",
+        21,
+        "--num-timed",
+        0,
+        "--set",
+        "max_tokens=6",
+    )
+    told, rows = [], []
+    for workers in (1, 2):
+        file = tmp_path / f"{workers}.jsonl"
+        more = ("--set", f"workers={workers}", "--records", file, "--json")
+        told.append(pasta("evaluate", "tasks", *flags, *more).json)
+        rows.append(file.read_text("utf-8"))
+    assert told[0] == told[1]
+    assert rows[0] == rows[1]
+    assert rows[0].count("\n") == 2 * (21 + 4)
+
+
+def test_the_table_has_a_line_for_each_figure_and_a_column_for_each_strategy(
+    pasta: Pasta, taught_folder: Path
+) -> None:
+    flags = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6")
+    result = pasta("evaluate", "tasks", "--model", taught_folder, *flags)
+    assert (result.code, result.err) == (0, "")
+    assert "\x1b" not in result.out
+    head, *lines = result.out.splitlines()
+    assert head.split() == ["sequential", "pasta", "perfect", "forks"]
+    rows = {re.split(r"\s\s+", line.strip())[0]: line for line in lines}
+    for label in ("quality (mean grade)", "win rate", "realised speedup", "well formed"):
+        assert len(rows[label]) == len(head)
+    assert rows["quality (mean grade)"].split()[-1] == "-"
+    assert rows.keys() >= {*training_families(), "quality, held-out"}
+    setting = f"generated: 1 prompts of split test, wordings of test; {taught_folder} against"
+    assert lines[-1].startswith(setting)
+
+
+def test_flags_are_passed_on(pasta: Pasta, taught_folder: Path) -> None:
+    flags = (
+        *FEW,
+        "--split",
+        "dev",
+        "--set",
+        "wordings=train",
+        "--seed",
+        7,
+        "--strategies",
+        "pasta",
+    )
+    found = pasta("evaluate", "tasks", "--model", taught_folder, *flags, "--json").json
+    told = [found[key] for key in ("split", "wordings", "first_seed")]
+    assert told == ["dev", "train", 7]
+    assert [*found["strategies"]] == ["pasta"]
+
+
+def test_a_baseline_answers_sequentially_for_the_model(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, tmp_path: Path
+) -> None:
+    records = tmp_path / "records.jsonl"
+    flags = ("--model", taught_folder, "--baseline", untaught_folder, "--records", records)
+    result = pasta("evaluate", "tasks", *flags, *FEW, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert result.json["baseline"] == str(untaught_folder)
+    rows = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
+    assert [row["strategy"] for row in rows] == ["sequential"] * 5 + ["pasta"] * 5
+    for row, (model, name) in zip(
+        (rows[0], rows[5]),
+        ((untaught_folder, "sequential"), (taught_folder, "pasta")),
+        strict=True,
+    ):
+        prompt = make("takings", "test", 0).prompt
+        flags = ("--model", model, "--strategy", name, "--max-tokens", 6, "--json")
+        answer = pasta("run", prompt, *flags).json
+        assert (row["text"], row["program"]) == (answer["text"], answer["program"])
+
+
+def test_the_baseline_s_answers_can_be_reused(
+    pasta: Pasta, taught_folder: Path, untaught_folder: Path, tmp_path: Path
+) -> None:
+    earlier, now = tmp_path / "earlier.jsonl", tmp_path / "now.jsonl"
+    flags = ("--model", taught_folder, "--baseline", untaught_folder, *FEW, "--json")
+    usual = pasta("evaluate", "tasks", *flags, "--records", earlier).json
+    more = ("--records", now, "--set", f"baseline_records={earlier}")
+    again = pasta("evaluate", "tasks", *flags, *more).json
+    assert again == usual | {"baseline_records": str(earlier)}
+    assert now.read_text("utf-8") == earlier.read_text("utf-8")
+    for same in (now, tmp_path / "elsewhere" / ".." / now.name):
+        more = ("--records", now, "--set", f"baseline_records={same}")
+        refused = pasta("evaluate", "tasks", *flags, *more)
+        assert (refused.code, refused.out) == (3, "")
+        assert "would be read and written" in refused.err
+    assert now.read_text("utf-8") == earlier.read_text("utf-8")
+
+
+def test_all_strategies_and_bounds_are_measured(pasta: Pasta, taught_folder: Path) -> None:
+    names = "pasta,apar,sot,prompt-lookup,draft-model"
+    flags = ("--model", taught_folder, "--strategies", names, "--set", f"draft={taught_folder}")
+    few = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6", "--set", "bounds=true")
+    result = pasta("evaluate", "tasks", *flags, *few, "--json")
+    assert result.code == 0
+    assert result.err.splitlines() == [  # said once: it is no APAR that was measured
+        "pasta: this model was not taught apar: it answers sequentially"
+    ]
+    found = result.json["strategies"]
+    bounds = ["perfect forks", "always fork", "random fork"]
+    assert [*found] == [*names.split(","), *bounds]
+    for name in ("prompt-lookup", "draft-model"):
+        assert found[name]["win_rate"]["mean"] == 0.5
+        assert found[name]["theoretical_speedup"]["mean"] >= 1
+        assert "fork_precision" not in found[name]
+    assert found["draft-model"]["theoretical_speedup"]["mean"] > 1
+    assert {found[name]["kind"] for name in bounds} == {"replayed"}
+
+
+def test_an_unwritable_record_file_is_refused_before_decoding(pasta: Pasta, tmp_path: Path) -> None:
+    flags = ("--model", "./nowhere", "--records", tmp_path / "absent" / "records.jsonl")
+    result = pasta("evaluate", "tasks", *flags)
+    assert (result.code, result.out) == (3, "")
+    assert "records.jsonl cannot be written" in result.err
+
+
+def test_an_interrupted_evaluation_reports_nothing(
+    pasta: Pasta, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pasta_lab.evaluate.tasks.evaluate_tasks", interrupt)
+    result = pasta("evaluate", "tasks", "--model", taught_folder, *FEW, "--json")
+    assert (result.code, result.out) == (130, "")
+    assert "interrupted" in result.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (("--strategies", "paste"), "one of pasta, sequential"),
+        (("--strategies", "pasta,"), "one of pasta, sequential"),
+        (("--strategies", "pasta,draft-model"), "draft and the strategy draft-model"),
+        (("--set", "draft=./nowhere"), "draft and the strategy draft-model"),
+        (("--split", "exam"), "one of train, dev, test, hard"),
+        (("--set", "wordings=exam"), "one of train, dev, test, hard"),
+        (("--num-prompts", "0"), "--num-prompts"),
+        (("--num-timed", "-1"), "--num-timed"),
+        (("--set", "max_tokens=0"), "max_tokens"),
+        (("--seed", "-1"), "--seed"),
+        (("--model", "./nowhere"), "no config.json"),
+        (("--prompts", "3"), "--num-prompts"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_a_hint(
+    pasta: Pasta, flags: tuple[str, ...], shown: str
+) -> None:
+    result = pasta("evaluate", "tasks", *flags)
+    assert (result.code, result.out) == (2, "")
+    assert shown in result.err
+    assert len(result.err.splitlines()) <= 4
+
+
+def test_flags_override_the_recipe(pasta: Pasta, taught_folder: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'model = "{taught_folder}"\nnum_prompts = 1\nnum_timed = 0\nmax_tokens = 6\nseed = 3\n'
+        'strategies = ["pasta"]\nsplit = "dev"\n'
+    )
+    found = pasta("evaluate", "tasks", recipe, "--seed", 7, "--json").json
+    told = [found[key] for key in ("split", "first_seed", "max_tokens", "num_prompts")]
+    assert told == ["dev", 7, 6, 1]
+    assert [*found["strategies"]] == ["pasta"]
+    recipe.write_text("max_token = 6\n")
+    refused = pasta("evaluate", "tasks", recipe)
+    assert (refused.code, refused.out) == (2, "")
+    assert "did you mean 'max_tokens'?" in refused.err
+
+
+def test_old_flags_are_settings_with_a_hint(pasta: Pasta, taught_folder: Path) -> None:
+    now = ("--num-prompts", 1, "--num-timed", 0, "--model", taught_folder, "--json")
+    old = ("--max-tokens", 6, "--wordings=train", "--positions", "continue")
+    result = pasta("evaluate", "tasks", *now, *old)
+    assert result.code == 0
+    told = [result.json[key] for key in ("max_tokens", "wordings", "positions")]
+    assert told == [6, "train", "continue"]
+    assert [line.split(" of ")[0] for line in result.err.splitlines()] == [
+        "pasta: '--wordings'",
+        "pasta: '--max-tokens'",
+        "pasta: '--positions'",
+    ]
+    assert "is now called '--set max_tokens'; the old name will go" in result.err
+    shown = pasta("evaluate", "tasks", "--help").out
+    assert "--max-tokens" not in shown
+    assert len([line for line in shown.splitlines() if line.strip().startswith("--")]) <= 10 + 3 + 1
+
+
+def test_a_setting_overrides_the_environment(pasta: Pasta, taught_folder: Path) -> None:
+    flags = ("--model", taught_folder, *FEW, "--json")
+    found = pasta("evaluate", "tasks", *flags, PASTA_DTYPE="bfloat16").json
+    assert found["dtype"] == "bfloat16"
+    found = pasta("evaluate", "tasks", *flags, "--set", "dtype=float32").json
+    assert found["dtype"] == "float32"
+
+
+def test_recorded_answers_are_exported_under_both_names_of_the_verb(
+    pasta: Pasta, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "records.jsonl")
+    out = tmp_path / "answers.jsonl"
+    result = pasta("evaluate", "export", tmp_path / "records.jsonl", "--out", out)
+    assert (result.code, result.out) == (0, f"{out}: 3 answers\n")
+    old = pasta("evaluate", "programs", tmp_path / "records.jsonl", "--out", out)
+    assert (old.code, old.out) == (0, result.out)
+    assert "'evaluate programs' is now called 'evaluate export'" in old.err
+
+
+def test_agreement_compares_two_annotations_of_the_same_answers(
+    pasta: Pasta, tmp_path: Path
+) -> None:
+    plain = {"prompt": "?", "annotated": "Cats sleep a lot. Dogs run around."}
+    block = '<async topic="cats">Cats sleep a lot.</async> '
+    tagged = block + '<async topic="dogs">Dogs run around.</async>'
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("first", "second", "other")}
+    files["first"].write_text(json.dumps({"id": "a", **plain, "annotated": tagged}) + "\n")
+    files["second"].write_text(json.dumps({"id": "a", **plain}) + "\n")
+    files["other"].write_text(json.dumps({"id": "b", **plain}) + "\n")
+
+    found = pasta("evaluate", "agreement", files["first"], files["first"], "--json").json
+    assert (found["num_answers"], found["blocks"]["overlap_f1"]["mean"]) == (1, 1.0)
+    shown = pasta("evaluate", "agreement", files["first"], files["second"]).out
+    assert re.search(r"blocks +F1, exactly the same ends +0.00", shown)
+    assert "1 answers; 2 and 0 blocks, 0 and 0 syncs" in shown
+    missed = pasta("evaluate", "agreement", files["first"], files["other"])
+    assert (missed.code, missed.out) == (3, "")
+    assert "no answer is in both annotations" in missed.err

@@ -1,0 +1,198 @@
+"""Reference points for speedups: gold forks, speculative decoding, other model shapes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from lab.tests.evaluate.records import FAMILIES, answers, tasks, write_records
+from pasta_lab.evaluate.frontier import report
+from pasta_lab.evaluate.points import (
+    Comparison,
+    Point,
+    SideMeasurement,
+    Speed,
+    read_comparison,
+    read_points,
+)
+from pasta_lab.evaluate.records import PERFECT, export_answers, read_answers, write_answers
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.measure.figures import frontier_plot
+from pasta_lm.measure.pages import frontier_page
+from pasta_lm.models.annotated import read_annotated
+
+STEPS = {
+    "kind": "replayed",
+    "weights": "random-weights",
+    "dtype": "float32",
+    "device": "cpu",
+    "relative_to_one": {"1": 1.0, "2": 1.25},
+}
+
+
+def point(folder: Path, name: str, method: str = "PASTA", **changes: Any) -> Point:
+    usual = {"name": name, "method": method, "model": name, "records": str(folder / "a.jsonl")}
+    return Point(**{**usual, **changes})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where a model without syncs left answers, with all that was decoded beside them."""
+    folder = tmp_path_factory.mktemp("records")
+    write_records(folder / "a.jsonl", "noisy", num_timed=2)
+    rows = read_answers(folder / "a.jsonl")
+    perfect = [
+        replace(one, kind="replayed") for one in answers(tasks(2), "gold", PERFECT, is_timed=True)
+    ]
+    plain = [one for one in rows if one.strategy == "sequential"]
+    sped_up = [
+        replace(one, strategy="prompt-lookup", wall_s=one.wall_s and one.wall_s / 1.5)
+        for one in plain
+    ]
+    write_answers(folder / "a.jsonl", [*rows, *perfect, *sped_up])
+    (folder / "steps.json").write_text(json.dumps(STEPS), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def comparison(folder: Path) -> Comparison:
+    return Comparison(
+        points=(
+            point(folder, "perfect forks", "bound", strategy=PERFECT),
+            point(folder, "ours"),
+            point(folder, "plain", "sequential", strategy="sequential"),
+            point(folder, "lookup", "sequential", strategy="prompt-lookup"),
+        ),
+        ours="PASTA",
+        baseline="base",
+        step_costs=(
+            SideMeasurement(name="tiny", file=str(folder / "steps.json"), command="make it"),
+        ),
+        replays=(
+            SideMeasurement(name="at 125M", file=str(folder / "absent.json"), command="replay it"),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(comparison: Comparison) -> dict[str, Any]:
+    return report(comparison, read_points(comparison))
+
+
+def figures(found: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(dict(one) for one in found["points"] if one["name"] == name)
+
+
+def test_a_bound_has_a_speed_over_the_timed_prompts_and_no_quality(found: dict[str, Any]) -> None:
+    bound = figures(found, "perfect forks")
+    assert (bound["is_bound"], bound["kind"], bound["quality"]) == (True, "replayed", None)
+    assert bound["num_prompts"] == bound["num_timed"] == 2 * len(FAMILIES)
+    assert bound["theoretical_speedup"]["mean"] > 1.2
+    assert bound["fork_precision"]["mean"] == bound["fork_recall"]["mean"] == 1
+    assert not any(bound["on_frontier"].values())
+    assert "perfect forks" not in {row["rival"] for row in found["comparisons"]}
+    assert found["kinds"] == ["simulated"]
+    assert found["num_prompts"] == 3 * len(FAMILIES)
+
+
+def test_the_fraction_of_perfect_forks_is_over_the_same_prompts(
+    comparison: Comparison, found: dict[str, Any]
+) -> None:
+    share = figures(found, "ours")["of_perfect_forks"]
+    (bound, ours, *_) = read_points(comparison)
+    best, own = (one.log_speed(Speed.THEORETICAL) for one in (bound, ours))
+    assert share["num_prompts"] == len(best) == 2 * len(FAMILIES)
+    expected = exp(fmean(own[name] - best[name] for name in best))
+    assert share["theoretical"]["mean"] == pytest.approx(expected, abs=1e-5)
+    assert share["realised"]["mean"] > 0
+    assert figures(found, "perfect forks")["of_perfect_forks"] is None
+
+
+def test_speed_is_also_given_over_the_fastest_sequential_decoding(found: dict[str, Any]) -> None:
+    assert found["fastest_sequential"] == "lookup"
+    over = {one["name"]: one["over_fastest_sequential"]["mean"] for one in found["points"]}
+    assert over["lookup"] == 1
+    assert over["plain"] == pytest.approx(1 / 1.5, abs=1e-5)
+    realised = figures(found, "ours")["realised_speedup"]["mean"]
+    assert over["ours"] == pytest.approx(realised / 1.5, abs=1e-4)
+
+
+def test_without_clocks_there_is_no_fastest_sequential_decoding(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.jsonl", num_timed=0)
+    points = (point(tmp_path, "ours"), point(tmp_path, "plain", strategy="sequential"))
+    asked = Comparison(points=points, ours="PASTA", baseline="b")
+    found = report(asked, read_points(asked))
+    assert found["fastest_sequential"] is None
+    assert {one["over_fastest_sequential"] for one in found["points"]} == {None}
+
+
+def test_speculative_strategies_have_no_theoretical_speedup(comparison: Comparison) -> None:
+    """A pass checks several guesses and a draft's passes are not counted: paths say nothing."""
+    found = report(comparison, read_points(comparison))
+    lookup = next(one for one in found["points"] if one["name"] == "lookup")
+    assert lookup["theoretical_speedup"] is None
+    assert lookup["realised_speedup"]["mean"] == pytest.approx(1.5)
+    assert lookup["of_perfect_forks"]["theoretical"] is None
+    assert lookup["of_perfect_forks"]["realised"]["mean"] > 0
+    assert lookup["on_frontier"]["theoretical"] is False
+    assert {row["speed"] for row in found["comparisons"] if row["rival"] == "lookup"} == {
+        "realised"
+    }
+
+
+def test_the_page_shows_bounds_step_costs_and_missing_replays(found: dict[str, Any]) -> None:
+    text = frontier_page(found)
+    assert "| perfect forks | replayed | - |" in text
+    assert "tiny: replayed, random-weights, float32 on cpu: 1: 1.00, 2: 1.25\n" in text
+    assert "| at 125M | not run: `replay it` |" in text
+    assert "The fastest sequential decoding: lookup" in text
+    drawn = frontier_plot(found)
+    assert drawn.count('id="bound-') == 1
+    assert ">perfect forks<" in drawn
+
+
+def test_an_invalid_side_measurement_is_refused(comparison: Comparison, folder: Path) -> None:
+    (folder / "broken.json").write_text("{", "utf-8")
+    broken = SideMeasurement(name="tiny", file=str(folder / "broken.json"), command="")
+    with pytest.raises(InputError, match=r"broken\.json is no JSON"):
+        report(replace(comparison, replays=(broken,)), [])
+
+
+def test_side_measurements_are_read_from_the_recipe(tmp_path: Path) -> None:
+    head = 'ours = "P"\nbaseline = "b"\n'
+    table = '[[points]]\nname = "p"\nmethod = "P"\nmodel = "m"\nrecords = "r"\n'
+    path = tmp_path / "c.toml"
+    path.write_text(f'{head}{table}[[replays]]\nname = "r"\nfile = "f"\ncommand = "c"\n', "utf-8")
+    assert read_comparison(path).replays == (SideMeasurement(name="r", file="f", command="c"),)
+    for wrong, shown in (
+        ("replays = 3\n", "replays must be a list"),
+        ('[[replays]]\nfil = "f"\n', r"unknown key replays.fil"),
+    ):
+        is_head = wrong.startswith("replays")
+        path.write_text(wrong + head + table if is_head else head + table + wrong, "utf-8")
+        with pytest.raises(UsageError, match=shown):
+            read_comparison(path)
+
+
+def test_exported_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "programs.jsonl"
+    assert export_answers(folder / "a.jsonl", "pasta", out) == 2 * len(FAMILIES)
+    read = read_annotated(out, needs_prompt=True)
+    assert not read.problems
+    rows = {
+        one.task_id: one
+        for one in read_answers(folder / "a.jsonl")
+        if one.strategy == "pasta" and one.wall_s is not None
+    }
+    prompts = {task.id: task.prompt for task in tasks(2)}
+    for one in read.records:
+        assert one.document.plain_text == rows[one.id].text
+        assert (one.prompt, one.source) == (prompts[one.id], "pasta")
+    with pytest.raises(InputError, match="no timed answer by apar"):
+        export_answers(folder / "a.jsonl", "apar", out)

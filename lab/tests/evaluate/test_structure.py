@@ -1,0 +1,146 @@
+"""Forks and syncs that are read from an answer."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lab.tests.tasks.reading import annotate, marked
+from pasta_lab.evaluate.structure import (
+    Counts,
+    fork_counts,
+    structure,
+    sync_counts,
+    true_structure,
+)
+from pasta_lab.tasks import FAMILIES, Task, make
+from pasta_lab.tasks.annotators import ANNOTATORS, NO_TOPIC, gold
+from pasta_lm.language.document import Document, parse
+from tests.measure.rows import CHAIN, FORKS, SYNCS, marks
+
+ONE_TOPIC = {"noisy_without_topics": NO_TOPIC}
+"""Annotators that give every block the same topic, and that topic."""
+
+SEEDS = range(10)
+SPLITS = ("train", "test", "hard")
+
+
+def tasks_of(family: str) -> list[Task]:
+    return [make(family, split, seed) for split, seed in itertools.product(SPLITS, SEEDS)]
+
+
+def annotated(text: str) -> Document:
+    return parse(text, "annotator")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_true_structure_is_that_of_the_reference(family: str) -> None:
+    for task in tasks_of(family):
+        assert structure(task, gold(task)) == true_structure(task)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_structures_are_read_from_every_annotation(family: str) -> None:
+    for task, name in itertools.product(tasks_of(family), ANNOTATORS):
+        document = annotate(task, name, 3)
+        blocks, syncs = marked(task, document, ONE_TOPIC.get(name))
+        assert structure(task, document) == marks([*blocks], [*syncs])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forks_and_syncs_are_counted(family: str) -> None:
+    for task, name in itertools.product(tasks_of(family), ANNOTATORS):
+        document = annotate(task, name, 3)
+        found, true = structure(task, document), true_structure(task)
+        blocks, syncs = marked(task, document, ONE_TOPIC.get(name))
+        true_blocks, true_syncs = marked(task, gold(task))
+        assert fork_counts(found, true) == Counts(
+            len(blocks & true_blocks), len(blocks), len(true_blocks)
+        )
+        assert sync_counts(found, true) == Counts(
+            len(syncs & true_syncs), len(syncs), len(true_syncs)
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_annotators_that_break_a_rule_have_lower_figures(family: str) -> None:
+    for task in tasks_of(family):
+        true = true_structure(task)
+        num_forks, num_syncs = len(true.forked), len(true.syncs)
+        expected = {
+            "gold": ((num_forks, num_forks), (num_syncs, num_syncs)),
+            "always_fork": ((num_forks, len(task.units)), (num_syncs, num_syncs)),
+            "never_sync": ((num_forks, num_forks), (0, 0)),
+            "plain": ((0, 0), (0, 0)),
+        }
+        for name, (forks, syncs) in expected.items():
+            found = structure(task, annotate(task, name))
+            assert fork_counts(found, true) == Counts(*forks, num_forks)
+            assert sync_counts(found, true) == Counts(*syncs, num_syncs)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", marks()),
+        ("Ada is here.\nBob is here.\nCid is here.", marks()),
+        ('<async topic="a">Ada is here.</async>\nBob is here.', marks([0])),
+        ('<async topic="a">1. Ada is here.</async>\nBob is here.', marks([0])),
+        # In any order, and whatever the topic says.
+        ('<async topic="a">Cid.</async> <async topic="a">Ada.</async>', marks([0, 2])),
+        # A block of several units is the first of them; the others are not forked.
+        ('<async topic="a">Ada is here.\nBob is here.</async>\nCid is here.', marks([0])),
+        ('<async topic="a">Cid is here.\nBob is here.</async>\nAda is here.', marks([2])),
+        # A block that holds no unit is stray, an empty one too.
+        ('<async topic="a">Hello.</async> Ada is here.', marks(num_stray=1)),
+        ('<async topic="a"></async>Ada is here.', marks(num_stray=1)),
+        ('Ada is <async topic="a">here.</async>', marks(num_stray=1)),
+        ('Ada. <async topic="a">Ada again.</async>', marks(num_stray=1)),
+        ('<async topic="a">Adam is here.</async>', marks(num_stray=1)),
+        ('<async topic="a">x</async><async topic="b">y</async>Bob', marks(num_stray=2)),
+        # A sync is named by the unit after it; the number of units is the end.
+        ('<async topic="a">Ada.</async>\n<sync/>Bob.', marks([0], [1])),
+        ('<async topic="a">Ada.</async><sync/>\nBob.', marks([0], [1])),
+        ('<async topic="a">Ada.</async><sync/> Also: Cid.', marks([0], [2])),
+        ('<async topic="a">Ada.</async><sync/>', marks([0], [3])),
+        ('<async topic="a">Ada.</async><sync/> That is all.', marks([0], [3])),
+        ('<async topic="a">Ada.</async><sync/><async topic="b">Bob.</async>', marks([0, 1], [1])),
+        (
+            '<async topic="a">Ada.</async><sync/><async topic="b">Bob.</async><sync/>Cid.',
+            marks([0, 1], [1, 2]),
+        ),
+    ],
+)
+def test_odd_answers_of_models_have_a_structure(text: str, expected: object) -> None:
+    assert structure(FORKS, annotated(text)) == expected
+
+
+def test_two_syncs_in_front_of_one_unit_are_one() -> None:
+    text = '<async topic="a">Ada.</async><sync/> And <async topic="b">so.</async><sync/> Bob.'
+    assert structure(FORKS, annotated(text)) == marks([0], [1], num_stray=1)
+
+
+def test_a_stray_block_lowers_precision() -> None:
+    found = structure(FORKS, annotated('<async topic="a">Ada.</async><async topic="b">x</async>'))
+    assert fork_counts(found, true_structure(FORKS)) == Counts(1, 2, 3)
+
+
+def test_a_misplaced_sync_is_not_right() -> None:
+    for end in ("<sync/>", "Bob.<sync/>", "<sync/>Bob."):
+        found = structure(SYNCS, annotated(f'<async topic="a">Ada.</async>{end}'))
+        assert sync_counts(found, true_structure(SYNCS)) == Counts(0, 1, 1)
+    found = structure(SYNCS, annotated('<async topic="a">Ada.</async><sync/>Cid.'))
+    assert sync_counts(found, true_structure(SYNCS)) == Counts(1, 1, 1)
+
+
+def test_a_chain_wants_no_forks() -> None:
+    assert true_structure(CHAIN) == marks()
+    found = structure(CHAIN, annotated('<async topic="a">Ada.</async> Bob.'))
+    assert fork_counts(found, true_structure(CHAIN)) == Counts(0, 1, 0)
+    assert sync_counts(found, true_structure(CHAIN)) == Counts(0, 0, 0)
+
+
+def test_a_unit_begins_at_its_first_mention() -> None:
+    found = structure(FORKS, annotated('Ada and Bob. <async topic="b">Bob is here.</async>'))
+    assert found == marks(num_stray=1)

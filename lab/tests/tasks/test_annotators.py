@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from lab.tests.tasks.reading import allows_gain, annotate, marked
+from pasta_lab.tasks import FAMILIES, Dependence, Fact, Task, Unit, make, mixture
+from pasta_lab.tasks.annotators import (
+    ADDED,
+    ANNOTATORS,
+    MISSED,
+    SHORT_TOPIC,
+    SYNC_NOISE,
+    plan,
+    random_fork,
+)
+from pasta_lm.interpreter.speed import document_speedup
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync
+from pasta_lm.language.parser import Form
+
+SEEDS = range(10)
+NUM_NOISY_TASKS = 1_000
+NUM_DEVIATIONS = 4
+
+
+def unit(name: str, *needs: int, fork: bool = True) -> Unit:
+    return Unit(f"{name} is here.", name, name, (Fact("here"),), frozenset(needs), fork)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_annotation_keeps_the_text_and_is_well_formed(family: str) -> None:
+    for seed, name in itertools.product(SEEDS, ANNOTATORS):
+        task = make(family, "train", seed)
+        document = annotate(task, name, 1)
+        assert document.plain_text == task.text
+        assert parse(document.annotator_form(), Form.ANNOTATOR) == document
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gold_forks_units_that_pay_and_syncs_exactly_where_a_block_is_needed(family: str) -> None:
+    for seed in SEEDS:
+        task = make(family, "test", seed)
+        blocks, syncs = marked(task, annotate(task, "gold"))
+        assert blocks == {index for index, unit in enumerate(task.units) if unit.fork}
+        unjoined: set[int] = set()
+        for index, unit in enumerate(task.units):
+            assert (index in syncs) == bool(unit.needs & unjoined)
+            unjoined = set() if index in syncs else unjoined
+            unjoined |= {index} & blocks
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_dependence_of_a_family_shows_in_its_gold_structure(family: str) -> None:
+    for seed in SEEDS:
+        task = make(family, "test", seed)
+        blocks, syncs = marked(task, annotate(task, "gold"))
+        assert bool(syncs) == (task.dependence is Dependence.SYNC)
+        assert bool(blocks) == allows_gain(task)
+        assert allows_gain(task) or task.dependence in {Dependence.CHAIN, Dependence.SHORT}
+
+
+def test_one_sync_joins_all_blocks_above_it() -> None:
+    document = plan((unit("A"), unit("B"), unit("C", 0), unit("D", 1), unit("E", 2)))
+    assert document.annotator_form() == (
+        '<async topic="A">A is here.</async>\n<async topic="B">B is here.</async>\n'
+        '<sync/><async topic="C">C is here.</async>\n<async topic="D">D is here.</async>\n'
+        '<sync/><async topic="E">E is here.</async>'
+    )
+
+
+def test_a_unit_on_main_needs_no_sync_to_be_read() -> None:
+    assert plan((unit("A", fork=False), unit("B", 0, fork=False))).num_syncs == 0
+
+
+def test_a_unit_that_needs_a_later_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="unit 0 needs"):
+        plan((unit("A", 0), unit("B")))
+
+
+def test_the_document_speedup_counts_tags_and_the_critical_path() -> None:
+    def count(text: str) -> int:
+        return len(text.split())
+
+    free = plan((unit("A"), unit("B")))
+    # Two topics with two tags each, and the second block's three words.
+    assert document_speedup(free, count) == pytest.approx(6 / 9)
+    joined = plan((unit("A"), unit("B"), unit("C", 0, fork=False)))
+    assert document_speedup(joined, count) == pytest.approx(9 / 13)
+    assert document_speedup(plan((unit("A", fork=False),)), count) == 1.0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_annotators_that_break_a_rule_break_only_that_rule(family: str) -> None:
+    for seed in SEEDS:
+        task = make(family, "test", seed)
+        blocks, syncs = marked(task, annotate(task, "gold"))
+        assert marked(task, annotate(task, "never_sync")) == (blocks, set())
+        assert marked(task, annotate(task, "always_fork")) == ({*range(len(task.units))}, syncs)
+        for name in ("plain", "never_fork"):
+            assert marked(task, annotate(task, name)) == (set(), set())
+
+
+@pytest.mark.parametrize("family", ["takings", "lookups", "plain_chunks"])
+def test_random_forks_occur_at_their_rate_and_syncs_where_needed(family: str) -> None:
+    tasks = [make(family, "train", seed) for seed in range(150)]
+    num_forked = num_units = 0
+    for task in tasks:
+        assert random_fork(task, 0) == annotate(task, "plain")
+        assert random_fork(task, 1) == annotate(task, "always_fork")
+        few, many = (marked(task, random_fork(task, rate)) for rate in (0.3, 0.6))
+        assert few[0] <= many[0]
+        unjoined: set[int] = set()
+        for index, one in enumerate(task.units):
+            unjoined -= unjoined if index in few[1] else set()
+            assert not one.needs & unjoined  # no text reads a true block that it cannot see
+            unjoined |= {index} & few[0] if one.fork else set()
+        num_forked, num_units = num_forked + len(few[0]), num_units + len(task.units)
+    assert num_forked / num_units == pytest.approx(0.3, abs=0.07)
+    again = [make(family, "train", seed) for seed in range(150)]
+    assert [random_fork(t, 0.5) for t in tasks] == [random_fork(t, 0.5) for t in again]
+    assert [random_fork(t, 0.5) for t in tasks] != [random_fork(t, 0.5, 1) for t in tasks]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_ablation_removes_topics_or_syncs_and_nothing_else(family: str) -> None:
+    for seed in SEEDS:
+        task = make(family, "train", seed)
+        noisy = annotate(task, "noisy")
+        kept = tuple(item for item in noisy.items if not isinstance(item, Sync))
+        assert annotate(task, "noisy_without_syncs") == Document(kept)
+        found = annotate(task, "noisy_without_topics").items
+        assert len(found) == len(noisy.items)
+        for one, other in zip(found, noisy.items, strict=True):
+            assert one == (replace(other, topic="part") if isinstance(other, Block) else other)
+
+
+def test_an_annotator_that_is_unknown_is_refused() -> None:
+    with pytest.raises(KeyError):
+        annotate(make("takings", "train", 0), "oracle")
+
+
+def test_the_noisy_annotator_errs_at_its_rates() -> None:
+    missed: list[bool] = []
+    added: list[bool] = []
+    dropped: list[bool] = []
+    put: list[bool] = []
+    for task in itertools.islice(mixture("train", 77), NUM_NOISY_TASKS):
+        blocks, syncs = marked(task, annotate(task, "noisy"))
+        _, true_syncs = marked(task, annotate(task, "gold"))
+        for index, unit in enumerate(task.units):
+            if unit.fork:
+                missed.append(index not in blocks)
+            else:
+                added.append(index in blocks)
+            if has_unjoined(index, blocks, syncs):
+                (dropped if index in true_syncs else put).append(
+                    (index in syncs) is (index not in true_syncs)
+                )
+    assert_rate(missed, MISSED)
+    assert_rate(added, ADDED)
+    assert_rate(dropped, SYNC_NOISE)
+    assert_rate(put, SYNC_NOISE)
+    assert (MISSED, ADDED, SYNC_NOISE) == (0.3, 0.3, 0.2), "as docs/tasks.md says"
+
+
+def has_unjoined(index: int, blocks: set[int], syncs: set[int]) -> bool:
+    """Return whether a sync would join anything here: one that would not is never written."""
+    last_sync = max((sync for sync in syncs if sync < index), default=0)
+    return any(last_sync <= block < index for block in blocks)
+
+
+def assert_rate(errors: list[bool], rate: float) -> None:
+    assert len(errors) > 100
+    deviation = math.sqrt(rate * (1 - rate) / len(errors))
+    assert sum(errors) / len(errors) == pytest.approx(rate, abs=NUM_DEVIATIONS * deviation)
+
+
+def test_the_systematic_annotator_errs_seldom_and_by_the_layout_and_the_topic() -> None:
+    wrong = 0
+    for task in itertools.islice(mixture("train", 77), NUM_NOISY_TASKS):
+        document = annotate(task, "systematic")
+        blocks, syncs = marked(task, document)
+        is_prose = not any("\n" in unit.before for unit in task.units[1:])
+        needs = any(unit.needs for unit in task.units)
+        if is_prose:
+            assert (blocks, syncs) == (set(), set())
+        elif needs and len(task.units[0].topic) <= SHORT_TOPIC:
+            assert (blocks, syncs) == (set(range(len(task.units))), set())
+        else:
+            assert document == annotate(task, "gold")
+        wrong += document != annotate(task, "gold")
+    assert 0.04 < wrong / NUM_NOISY_TASKS < 0.12, "as docs/tasks.md says"
+
+
+def test_the_noise_does_not_depend_on_the_content() -> None:
+    for family, seed in itertools.product(FAMILIES, range(5)):
+        task = make(family, "train", seed)
+        for other in (without_meaning(task), without_data(task)):
+            assert marked(other, annotate(other, "noisy")) == marked(task, annotate(task, "noisy"))
+
+
+def without_meaning(task: Task) -> Task:
+    units = tuple(
+        replace(unit, text=f"Words {'x' * index}.", topic=f"t{index}")
+        for index, unit in enumerate(task.units)
+    )
+    return replace(task, units=units)
+
+
+def without_data(task: Task) -> Task:
+    return replace(task, prompt="", records="", candidates=frozenset(), pair=None)
+
+
+def test_the_noise_is_the_same_for_a_seed_and_differs_between_seeds() -> None:
+    task = make("profiles", "hard", 2)
+    drawn = [annotate(task, "noisy", seed) for seed in range(8)]
+    assert drawn == [annotate(task, "noisy", seed) for seed in range(8)]
+    assert len({document.annotator_form() for document in drawn}) > 4

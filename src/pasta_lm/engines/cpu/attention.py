@@ -1,0 +1,184 @@
+"""Attention of the few new tokens of each request of a pass, by ``attention.c``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.cpu import library
+from pasta_lm.engines.cpu.library import STEP, TYPES, address
+
+MAX_QUERIES = 32  # above it torch's own attention is faster, where queries see most entries
+MAX_SPARSE_QUERIES, SPARSE = 256, 0.25  # torch's computes what is not seen, too
+
+# Legend: N tokens of the pass, Q those of one request, K its entries, V entries that a query sees,
+# G key/value heads, H query heads, D head size, S slots of the pool, C columns of a joined tensor.
+
+
+class _Request(ctypes.Structure):
+    """The structure ``Request`` of the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("slots", "starts")),
+        *((name, ctypes.c_int64) for name in ("first_slot", "first_row", "origin")),
+    ]
+
+
+class _Attention(ctypes.Structure):
+    """The structure ``Attention`` of the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("requests", "request_of")),
+        *((name, ctypes.c_int64) for name in ("first_row", "num_rows")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "num_heads", "size")),
+        *((name, ctypes.c_int64) for name in ("num_pool_slots",)),
+        *((name, ctypes.c_int32) for name in ("type", "num_threads")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_int64) for name in ("q_row", "q_head", "k_row")),
+        *((name, ctypes.c_int64) for name in ("k_head", "v_row", "v_head")),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "keys", "values", "out")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values of N tokens: addresses of the first, and strides in elements."""
+
+    num_heads: int  # H
+    num_groups: int  # G
+    size: int  # D
+    dtype: torch.dtype
+    q: int
+    q_row: int
+    q_head: int
+    k: int
+    k_row: int
+    k_head: int
+    v: int
+    v_row: int
+    v_head: int
+
+    @classmethod
+    def of(cls, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Heads:
+        """Return the places of three tensors, whose last dimension must be contiguous."""
+        num_heads, _, size = q_HND.shape
+        places: list[int] = []
+        for each in (q_HND, k_GND, v_GND):
+            places += each.data_ptr(), each.stride(1), each.stride(0)
+        return cls(num_heads, len(k_GND), size, q_HND.dtype, *places)
+
+    @classmethod
+    def joined(cls, joined_NC: Tensor, *shape: int) -> Heads:
+        """Return the places of heads side by side in the columns of one tensor.
+
+        ``shape`` is the first column of queries, of keys and of values, then H, G and D.
+        """
+        *starts, num_heads, num_groups, size = shape
+        first, width, row = joined_NC.data_ptr(), joined_NC.element_size(), joined_NC.stride(0)
+        places = [place for start in starts for place in (first + start * width, row, size)]
+        return cls(num_heads, num_groups, size, joined_NC.dtype, *places)
+
+
+class Queries(NamedTuple):
+    """The new tokens of one request in a pass."""
+
+    num_queries: int  # Q
+    first_slot: int  # of the first of them, in the request's run
+    origin: int  # the pool's slot at which that run begins
+    visible_QK: Tensor | None  # bool, which entries each query sees; None: all up to its own
+
+
+class CompiledAttention:
+    """Attention of the tokens of one pass, in all layers.
+
+    Args:
+        requests: Those of the pass, in the order of their rows.
+        first_row: The first of their tokens among those of the pass; the others follow.
+    """
+
+    def __init__(self, requests: Sequence[Queries], first_row: int = 0) -> None:
+        self._kept: list[Tensor] = []  # the structures have their addresses
+        self._requests = (_Request * len(requests))()
+        counts = torch.tensor([one.num_queries for one in requests])
+        request_of = torch.arange(len(requests), dtype=torch.int32).repeat_interleave(counts)
+        row = first_row
+        for each, one in zip(self._requests, requests, strict=True):
+            each.first_slot, each.first_row, each.origin = one.first_slot, row, one.origin
+            row += one.num_queries
+            if one.visible_QK is not None:
+                self._see(each, one.visible_QK)
+        self._kept.append(request_of)
+        self._layout = _Attention(
+            requests=ctypes.addressof(self._requests), request_of=request_of.data_ptr(),
+            first_row=first_row, num_rows=row - first_row, num_threads=library.num_threads(),
+        )  # fmt: skip
+        self._run = library.functions().attend  # type: ignore[union-attr]
+        self._reference = ctypes.byref(self._layout)
+
+    def _see(self, request: _Request, visible_QK: Tensor) -> None:
+        """Let the queries of a request see these entries alone."""
+        slots = visible_QK.nonzero()[:, 1].int()
+        starts = torch.zeros(len(visible_QK) + 1, dtype=torch.int32)
+        starts[1:] = visible_QK.sum(1).cumsum(0)
+        self._kept += slots, starts
+        request.slots, request.starts = slots.data_ptr(), starts.data_ptr()
+
+    def __call__(
+        self,
+        heads: Heads,
+        turned_by: tuple[Tensor, Tensor] | None,
+        keys: Tensor,
+        values: Tensor,
+        scale: float | None,
+        out: Tensor,
+    ) -> None:
+        """Write the new keys and values, then the attention output of the requests' tokens.
+
+        Args:
+            heads: Queries, keys and values of the pass.
+            turned_by: cos and sin, [N, D] each, contiguous, the first half of sin negated; None:
+                queries and keys are rotated already.
+            keys: The pool's, [G, S, D].
+            values: Likewise.
+            scale: Of the scores; None: 1 / sqrt(D).
+            out: [N, H * D], contiguous: rows of the requests are written.
+        """
+        layout = self._layout
+        layout.num_groups, layout.size = heads.num_groups, heads.size
+        layout.num_heads = heads.num_heads // heads.num_groups
+        layout.num_pool_slots = keys.stride(-3) // heads.size
+        layout.type = TYPES[heads.dtype]
+        layout.q, layout.q_row, layout.q_head = heads.q, heads.q_row, heads.q_head
+        layout.k, layout.k_row, layout.k_head = heads.k, heads.k_row, heads.k_head
+        layout.v, layout.v_row, layout.v_head = heads.v, heads.v_row, heads.v_head
+        layout.cos, layout.sin = map(address, turned_by or (None, None))
+        layout.keys, layout.values = keys.data_ptr(), values.data_ptr()
+        layout.scale = heads.size**-0.5 if scale is None else scale
+        layout.out = out.data_ptr()
+        if self._run(self._reference):
+            raise MemoryError("no memory for attention")
+
+
+def are_few(num_queries: int, visible_QK: Tensor | None) -> bool:
+    """Return whether compiled attention is the faster one for the queries of a request."""
+    if num_queries <= MAX_QUERIES:
+        return True
+    if num_queries > MAX_SPARSE_QUERIES or visible_QK is None:
+        return False
+    return int(visible_QK.sum()) <= SPARSE * visible_QK.numel()
+
+
+def fits(q_HND: Tensor, v_GND: Tensor) -> bool:
+    """Return whether there is compiled attention and it takes queries and values like these."""
+    size = q_HND.shape[-1]
+    is_right = q_HND.dtype in (torch.float32, torch.bfloat16) and q_HND.device.type == "cpu"
+    return (
+        is_right
+        and size == v_GND.shape[-1]
+        and size % STEP == 0
+        and library.functions() is not None
+    )

@@ -1,0 +1,173 @@
+"""Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
+
+Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
+slow and obvious; ``attend_split`` launches Triton kernels. ``flex.py`` has a third. Soft caps,
+windows of positions, sinks and groups of query heads are part of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.gpu.batch import PagedBatch, RowIndex
+from pasta_lm.engines.gpu.buckets import num_splits, power_of_two
+from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
+
+_TILE_BYTES = 32_768  # of the keys that an instance of the kernel holds at a time
+_LEAST_TILE = 16  # the smallest side of a product in Triton
+
+# Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.
+
+
+class Tuning(NamedTuple):
+    """How the kernel is launched; 0: chosen by the sizes."""
+
+    block_keys: int = 0
+    num_warps: int = 0
+    num_stages: int = 2
+    num_splits: int = 0
+
+
+BY_SIZE = Tuning()
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+@cache
+def _kernels():  # type: ignore[no-untyped-def]
+    from pasta_lm.engines.gpu import kernels
+
+    return kernels
+
+
+class LayerMemory(NamedTuple):
+    """The pool as one layer sees it."""
+
+    keys_GSD: Tensor
+    values_GSV: Tensor
+    entries: Tensor
+    """int32 [2, S]: the owner and the position of the entry in each slot."""
+
+
+Attention = Literal["gathered", "triton", "flex"]
+Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
+
+
+def place_entries(batch: PagedBatch, entries: Tensor) -> None:
+    """Write owners and positions of the pass into their slots of the pool."""
+    places = batch.rows[RowIndex.PLACE]
+    if entries.is_cuda:
+        _kernels().place[(len(places),)](batch.rows, entries, len(places), entries.shape[1])
+        return
+    is_row = places >= 0
+    lines = batch.rows[[RowIndex.OWNER, RowIndex.POSITION]]
+    entries[:, places[is_row]] = lines[:, is_row]
+
+
+def place_keys(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+    """Write the new keys and values of a layer into their slots of the pool."""
+    if k_GND.is_cuda:
+        _launch_write(k_GND, v_GNV, memory, batch)
+        return
+    places_N = batch.rows[RowIndex.PLACE]
+    is_row = places_N >= 0
+    memory.keys_GSD[:, places_N[is_row]] = k_GND[:, is_row]
+    memory.values_GSV[:, places_N[is_row]] = v_GNV[:, is_row]
+
+
+def _launch_write(k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory, batch: PagedBatch) -> None:
+    k_GND, v_GNV = (x if x.stride(-1) == 1 else x.contiguous() for x in (k_GND, v_GNV))
+    (num_key_heads, num_rows, key_size), keys, values = k_GND.shape, *memory[:2]
+    _kernels().write[(num_rows, num_key_heads)](
+        k_GND, v_GNV, keys, values, batch.rows, num_rows, *k_GND.stride()[:2], *v_GNV.stride()[:2],
+        keys.stride(0), values.stride(0), **_sizes(key_size, v_GNV.shape[-1]),
+    )  # fmt: skip
+
+
+def attend_gathered(
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
+    batch: PagedBatch,
+) -> Tensor:  # fmt: skip
+    """Write the new keys and values, then attend; plain torch.
+
+    Returns:
+        [H, N, V]: 0 for padding.
+    """
+    place_keys(k_GND, v_GNV, memory, batch)
+    out = q_HND.new_zeros(*q_HND.shape[:2], v_GNV.shape[-1])
+    in_page = torch.arange(batch.page_size, device=q_HND.device)
+    for start, num_rows, request, num_keys in batch.blocks.t().tolist():
+        if num_rows == 0:
+            continue
+        span = slice(start, start + num_rows)
+        places_K = (batch.table[request, :, None] * batch.page_size + in_page).flatten()[:num_keys]
+        owners_K, positions_K = memory.entries[:, places_K]
+        seen = visible(batch.rows[RowIndex.SLOT, span], batch.cutoffs[span], owners_K)
+        if call.window is not None:
+            seen &= in_window(batch.rows[RowIndex.POSITION, span], positions_K, call.window)
+        mask = additive(seen, q_HND.dtype)
+        keys, values = memory.keys_GSD[:, places_K], memory.values_GSV[:, places_K]
+        out[:, span] = attend(call, q_HND[:, span], keys, values, mask)
+    return out
+
+
+def attend_split(
+    call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GNV: Tensor, memory: LayerMemory,
+    batch: PagedBatch, tuning: Tuning = BY_SIZE,
+) -> Tensor:  # fmt: skip
+    """Write the new keys and values, then attend; Triton kernels.
+
+    Returns:
+        [H, N, V]: 0 for padding.
+    """
+    kernels, bucket = _kernels(), batch.bucket
+    (num_heads, num_rows, key_size), (num_key_heads, _, value_size) = q_HND.shape, v_GNV.shape
+    _launch_write(k_GND, v_GNV, memory, batch)
+    q_HND = q_HND if q_HND.stride(-1) == 1 else q_HND.contiguous()
+    keys, values, entries = memory
+    sizes = _sizes(key_size, value_size)
+    splits = tuning.num_splits or num_splits(bucket, num_key_heads, batch.page_size)
+    parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
+    maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
+    group = num_heads // num_key_heads
+    block_m = max(_LEAST_TILE, power_of_two(bucket.block_rows * group))
+    least_keys = max(1, _TILE_BYTES // (_tile(key_size) * keys.element_size()))
+    kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
+        q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
+        parts, maxima, sums, num_rows, bucket.num_blocks, splits, entries.shape[1],
+        batch.table.stride(0), batch.cutoffs.stride(0), *q_HND.stride()[:2],
+        keys.stride(0), values.stride(0), key_size**-0.5 if call.scaling is None else call.scaling,
+        call.softcap or 0.0, call.window or 0,
+        NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size,
+        HAS_CAP=call.softcap is not None, HAS_WINDOW=call.window is not None,
+        BLOCK_M=block_m, BLOCK_K=tuning.block_keys or max(_LEAST_TILE, min(128, least_keys)),
+        num_warps=tuning.num_warps or (8 if block_m * sizes["BLOCK_V"] > 8192 else 4),
+        num_stages=tuning.num_stages, **sizes,
+    )  # fmt: skip
+    out = q_HND.new_empty(num_rows, num_heads, value_size)
+    has_sinks = call.sinks_H is not None
+    kernels.combine[(num_rows, num_heads)](
+        parts, maxima, sums, batch.rows, call.sinks_H if has_sinks else parts, out, num_rows,
+        NUM_HEADS=num_heads, VALUE_SIZE=value_size, NUM_SPLITS=splits, HAS_SINKS=has_sinks,
+        BLOCK_V=sizes["BLOCK_V"],
+    )  # fmt: skip
+    return out.transpose(0, 1)
+
+
+def _sizes(key: int, value: int) -> dict[str, int]:
+    return {
+        "KEY_SIZE": key, "VALUE_SIZE": value, "BLOCK_D": _tile(key), "BLOCK_V": _tile(value)
+    }  # fmt: skip
+
+
+def _tile(size: int) -> int:
+    return max(_LEAST_TILE, power_of_two(size))

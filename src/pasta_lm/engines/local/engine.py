@@ -1,0 +1,355 @@
+"""The local engine: each step schedules, runs one forward pass, samples and interprets.
+
+A pass serves many responses at once, each with many threads. The loop knows only the order of
+things: memory belongs to the scheduler, tensors to the runner, the choice of tokens to the
+sampler, threads to the interpreter.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.gpu.attention import Attention
+from pasta_lm.engines.gpu.decoder import Part, paged_decoder
+from pasta_lm.engines.live_thread import LiveThread
+from pasta_lm.engines.local.active_request import (
+    ActiveRequest,
+    check_request,
+    known_tokens,
+    new_response,
+)
+from pasta_lm.engines.local.batch import EntryTensors, join_slices
+from pasta_lm.engines.local.forking import StepCosts, step_costs
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.planning import PassPlan, Planner
+from pasta_lm.engines.local.pool import Pool
+from pasta_lm.engines.local.runner import Runner
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
+from pasta_lm.engines.local.scheduler import Scheduler
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
+from pasta_lm.engines.response import Response
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.positions import PositionStrategy
+
+DEFAULT_POOL_TOKENS = 16_384
+
+LogitsHook = Callable[[Response, LiveThread, Tensor], None]
+"""Called with the logits (float32 [V]) of each token before it is chosen."""
+
+
+class TorchEngine:
+    """Decode requests with a local model.
+
+    Call ``submit`` and ``step``, or let ``generate`` and ``stream`` do it.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        pool_tokens: int = DEFAULT_POOL_TOKENS,
+        max_batch_tokens: int = 2048,
+        chunk_tokens: int | None = None,
+        overcommit: bool = False,
+        shares_prefixes: bool = False,
+        captures: bool = True,
+        costs: StepCosts | None = None,
+        paged: Attention | bool | None = None,
+        on_logits: LogitsHook | None = None,
+    ) -> None:
+        """Allocate the cache of a loaded model.
+
+        Args:
+            loaded: The model.
+            pool_tokens: Cache entries for all requests together.
+            max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
+            chunk_tokens: Tokens of prompts that a pass computes beside threads that decode; None:
+                as many as suit the device. So a long prompt holds no thread up for long.
+            overcommit: See ``Scheduler``.
+            shares_prefixes: Compute the pages that prompts have in common once. Off where prompts
+                are timed: a repeated one would take no time.
+            captures: Run the model as a flat list of operations if its logits are the same; False
+                runs its modules, which starts at least a second sooner and decodes slower.
+            costs: What passes cost, for requests that fork when it pays; None: measured for the
+                first of them, once for each model and machine.
+            paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
+                None: on a GPU, if Triton is installed. A name also chooses the attention.
+            on_logits: For tests and analysis.
+        """
+        self.loaded = loaded
+        self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
+        self.scheduler = Scheduler(
+            self.pool, overcommit=overcommit, shares_prefixes=shares_prefixes
+        )
+        self.num_passes = 0
+        fast_logits = loaded.fast_logits if captures else None
+        self._runner = Runner(loaded.model, self.pool, fast_logits)
+        self._masks = TokenMasks(
+            loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
+        )
+        self.paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        """Runs paged passes; None: passes run over views of the pool."""
+        self._planner = Planner(
+            self.scheduler,
+            loaded.device,
+            max_batch_tokens=max_batch_tokens,
+            chunk_tokens=chunk_tokens,
+            costs=costs,
+            is_paged=self.paged is not None,
+        )
+        self._on_logits = on_logits
+        self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
+        self._unread: dict[int, deque[StreamEvent | Failed]] = {}
+        self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
+
+    def warm_up(self, max_rows: int = 16) -> None:
+        """Do now what the first passes would be slow for: a GPU captures its passes."""
+        if self.paged is not None:
+            self.paged.prepare(max_rows, self.pool.num_slots)
+
+    # Asking
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished."""
+        return bool(self.active)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its number.
+
+        Raises:
+            RequestError: the prompt is empty, longer than the context, larger than the pool or
+                of tokens that the model does not have; 'oracle' positions without an answer.
+            UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
+        """
+        check_request(request, self.loaded)
+        may_fork = request.forks or request.forced is not None
+        if may_fork and request.positions is PositionStrategy.ROTATE:
+            self._runner.rotations = self.loaded.rotations
+        if request.params.seed is None:
+            fresh = replace(request.params, seed=secrets.randbits(63))
+            request = replace(request, params=fresh)
+        if request.params.fork == "when-it-pays" and self._planner.costs is None:
+            self._planner.costs = step_costs(self.loaded)
+        if request.guess is not None:
+            known = known_tokens(request.guess, self.loaded.num_tokens)
+            request = replace(request, guess=known)
+        ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
+        entries = Entries.of_prompt(request.prompt)
+        samples = range(request.params.n)
+        responses = [new_response(request, entries, one, self.loaded) for one in samples]
+        tensors = EntryTensors(entries, self.loaded.device)
+        number = ticket.arrival
+        now = time.perf_counter()
+        self.active[number] = ActiveRequest(
+            number, request, entries, ticket, responses, tensors, now
+        )
+        return number
+
+    def abort(self, number: int) -> list[StreamEvent]:
+        """Abort a request and free its pages; unknown and finished ones are ignored."""
+        active = self.active.pop(number, None)
+        if active is None:
+            return []
+        now = time.perf_counter() - active.began_s
+        for response in active.responses:
+            response.abort(now)
+        self.scheduler.release(active.ticket)
+        return [event for response in active.responses for event in response.drain()]
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Decode requests together and return each one's samples, in order."""
+        answers: dict[int, dict[int, Answer]] = {}
+        try:
+            for request in requests:
+                answers[self.submit(request)] = {}
+            while any(number in self.active for number in answers):
+                for number, event in self._advance():
+                    if number in answers and isinstance(event, Failed):
+                        raise event.error
+                    if number in answers and isinstance(event, Finished):
+                        answers[number][event.sample] = event.answer
+        finally:
+            for number in answers:
+                self.abort(number)
+        return [[done[sample] for sample in sorted(done)] for done in answers.values()]
+
+    def stream(self, request: Request) -> Iterator[StreamEvent]:
+        """Decode one request and yield its events; closing the iterator aborts it."""
+        number = self.submit(request)
+        unread = self._unread[number] = deque()
+        try:
+            while unread or number in self.active:
+                if not unread:
+                    self._advance()
+                while unread:
+                    event = unread.popleft()
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+        finally:
+            self.abort(number)
+            del self._unread[number]
+
+    def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
+        """Run one pass; keep the events of each open stream until it is read."""
+        events = self.step()
+        for number, event in events:
+            if number in self._unread:
+                self._unread[number].append(event)
+        return events
+
+    # The loop
+
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
+        """Run one forward pass and return its events, each with the number of its request.
+
+        A request that an error concerns is freed and has ``Failed`` as its only event; the others
+        go on. An error that concerns all of them frees all before it is raised.
+        """
+        self._errors.clear()
+        try:
+            plan = self._planner.plan(self.active, self._apart)
+            if self._errors:
+                plan.keep(self.active)
+            if plan.parts:
+                tokens = self._tokens(plan)
+                for active in plan.computing:
+                    self.scheduler.computed(active.ticket)
+                self._interpret(plan, tokens)
+            return self._collect()
+        except BaseException:  # also an interrupt: the engine stays usable
+            for number, error in self._errors.items():
+                self._unread.get(number, deque()).append(Failed(error))
+            for number in list(self.active):
+                self._unread.get(number, deque()).extend(self.abort(number))
+            raise
+
+    @contextmanager
+    def _apart(self, active: ActiveRequest) -> Iterator[None]:
+        """Let an error end this request only; raise it if there is no other."""
+        try:
+            yield
+        except Exception as error:
+            if len(self.active) == 1:
+                raise
+            self._errors[active.number] = error
+            self.scheduler.release(self.active.pop(active.number).ticket)
+
+    def _tokens(self, plan: PassPlan) -> list[int]:
+        """Run the pass and choose a token for each of its rows.
+
+        If that fails, each request runs alone, and fails alone. Keys are written again; those that
+        a sync has moved by then are not where they were, so that request cannot run again.
+        """
+        try:
+            return self._run(plan)
+        except Exception as error:
+            if len(self.active) == 1:
+                raise
+            first_error = error
+        tokens: list[int] = []
+        for active, part in plan.parts:
+            with self._apart(active):
+                if part.rotation is not None:
+                    raise first_error
+                tokens += self._run(plan.alone(active, part))
+        plan.keep(self.active)
+        return tokens
+
+    def _run(self, plan: PassPlan) -> list[int]:
+        choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
+        if self.paged is None or any(part.rotation for _, part in plan.parts):
+            logits_WV = self._run_views(plan)
+            self.num_passes += 1
+            return self._choose(plan, choices, logits_WV)
+        parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
+        result = self.paged.run(parts, plan.indices, choices)
+        self.num_passes += 1
+        if result.tokens is not None and not self._reads_logits(plan):
+            return result.tokens
+        return self._choose(plan, choices, result.logits_WV, result.tokens)
+
+    def _run_views(self, plan: PassPlan) -> Tensor:
+        """Run a pass in which each request attends over a view of its own run."""
+        entries = []
+        for active, part in plan.parts:
+            if part.is_sketch:
+                span = part.first_slot, part.num_entries
+                part = active.tensors.slice(part.start, *span, part.run)
+            if self.paged is not None:
+                self.paged.forget(active.entries)
+            entries.append((active.entries, part))
+        return self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
+
+    def _reads_logits(self, plan: PassPlan) -> bool:
+        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
+        return self._on_logits is not None or any(wants)
+
+    def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
+        now = time.perf_counter()
+        for active in plan.decoding:
+            for response in active.responses:
+                if not response.is_finished:
+                    response.passed(now - active.began_s)
+        for row, token in zip(plan.rows, tokens, strict=True):
+            if row.active.number in self.active:  # an earlier row may have ended it
+                with self._apart(row.active):
+                    row.take(token, now - row.active.began_s)
+        for active in (one for one in plan.decoding if one.number in self.active):
+            if (moves := active.settle()) and active.ticket.run is not None:
+                self.pool.move_slots(active.ticket.run, moves)
+                if self.paged is not None:
+                    self.paged.forget(active.entries)
+
+    def _choose(
+        self,
+        plan: PassPlan,
+        choices: Sequence[Choice],
+        logits_WV: Tensor,
+        tokens: list[int] | None = None,
+    ) -> list[int]:
+        """Return a token for each row; ``tokens`` if the pass has chosen them."""
+        if not plan.rows:
+            return []
+        if self._on_logits is not None:
+            for logits_V, row in zip(logits_WV, plan.rows, strict=True):
+                self._on_logits(row.response, row.live, logits_V)
+        tokens = tokens or choose(logits_WV, choices, self._masks)
+        for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
+            row.note(logits_V, token)
+        return tokens
+
+    def _choice(self, response: Response, live: LiveThread, num_guessed: int = 0) -> Choice:
+        params, uniform, seen = response.request.params, 0.0, None
+        if params.temperature > 0:
+            assert params.seed is not None
+            index = live.thread.num_tokens + num_guessed
+            uniform = uniform_number(params.seed, response.sample, live.thread.path, index)
+        if params.repetition_penalty != 1.0:
+            ids = sorted(live.seen.union(live.guesses[:num_guessed]))
+            seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
+        return Choice(params, response.legal(live, num_guessed), uniform, seen)
+
+    def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
+        events: list[tuple[int, StreamEvent | Failed]] = [
+            (number, Failed(error)) for number, error in self._errors.items()
+        ]
+        events += [
+            (number, event)
+            for number, active in self.active.items()
+            for response in active.responses
+            for event in response.drain()
+        ]
+        for active in [r for r in self.active.values() if r.is_finished]:
+            self.scheduler.release(active.ticket)
+            del self.active[active.number]
+        return events

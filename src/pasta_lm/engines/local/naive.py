@@ -1,0 +1,102 @@
+"""The oracle of the tests: everything that was fed, recomputed in one masked forward pass.
+
+Slow and obvious. The mask and the positions come from ``interpreter.entries``; positions 'rotate'
+are expressed by repeating keys and values once per epoch and masking all but the query's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pasta_lm.engines.local.attention import LayerCall, additive, attend, entries_mask, in_window
+from pasta_lm.engines.local.rotation import Rotation
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.positions import Epoch, key_position
+
+# Legend: N entries (queries and keys alike), E epochs, G key/value heads, D head size.
+
+
+class NaivePass:
+    """All entries of one request in one pass."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        device: torch.device,
+        rotations: Mapping[int, Rotation | None] | None = None,
+    ) -> None:
+        """Prepare mask and positions; several epochs need ``rotations``."""
+        self._rotations = rotations
+        self.positions_N = _tensor([entry.position for entry in entries.items], device)
+        visible_NN = entries_mask(entries, device)
+        epochs: dict[int, Epoch] = {entry.epoch.index: entry.epoch for entry in entries.items}
+        self._key_positions_EN = [
+            _tensor(
+                [key_position(s, e.position, epoch) for s, e in enumerate(entries.items)], device
+            )
+            for epoch in epochs.values()
+        ]
+        indices = {key: index for index, key in enumerate(epochs)}
+        epoch_N = _tensor([indices[entry.epoch.index] for entry in entries.items], device)
+        self._visible = torch.cat(
+            [visible_NN & (epoch_N == index)[:, None] for index in range(len(epochs))], dim=1
+        )  # bool [N, E * N]
+        self._masks: dict[int | None, Tensor] = {}
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Attend over all entries under the mask of this layer's window."""
+        keys = torch.cat([self._moved(call, k_GND, p) for p in self._key_positions_EN], dim=1)
+        values = v_GND.repeat(1, len(self._key_positions_EN), 1)
+        return attend(call, q_HND, keys, values, self._mask(call.window, q_HND.dtype))
+
+    def _moved(self, call: LayerCall, k_GND: Tensor, positions_N: Tensor) -> Tensor:
+        offsets_N = positions_N - self.positions_N
+        if not offsets_N.any():
+            return k_GND
+        assert self._rotations is not None, "several epochs need the layers' rotations"
+        rotation = self._rotations[call.layer]
+        return k_GND if rotation is None else rotation.turn(k_GND, offsets_N)
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        if window not in self._masks:
+            visible = self._visible
+            if window is not None:
+                seen_at = torch.cat(self._key_positions_EN)
+                visible = visible & in_window(self.positions_N, seen_at, window)
+            self._masks[window] = additive(visible, dtype)
+        return self._masks[window]
+
+
+def _tensor(values: list[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def naive_logits(
+    model: nn.Module,
+    entries: Entries,
+    rotations: Mapping[int, Rotation | None] | None = None,
+    wanted: Sequence[int] | None = None,
+) -> Tensor:
+    """Return the logits of every entry, float32 [N, V], from one masked forward pass.
+
+    With ``wanted`` [W], the slots of some entries, only theirs: float32 [W, V].
+
+    The model's attention must be ``pasta_attention``. After a sync under 'rotate' the rotations
+    of its layers are needed (``find_rotations``).
+    """
+    device = next(model.parameters()).device
+    naive = NaivePass(entries, device, rotations)
+    tokens = _tensor([entry.token for entry in entries.items], device)
+    with torch.inference_mode():
+        out = model(
+            input_ids=tokens[None],
+            position_ids=naive.positions_N[None],
+            use_cache=False,
+            logits_to_keep=0 if wanted is None else _tensor(list(wanted), device),
+            pasta_pass=naive,
+        )
+    logits: Tensor = out.logits[0]
+    return logits.float()

@@ -1,0 +1,121 @@
+"""A model with random weights, for replay, benchmarks and tests of speed.
+
+Nothing here is ever saved, and every figure made with it says ``random-weights``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AddedToken,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from pasta_lm.engines.local.loading import LoadedModel, eos_ids, tag_pieces
+from pasta_lm.engines.local.self_test import check_exact
+from pasta_lm.errors import InputError, ModelNotFoundError
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.vocabulary import Vocabulary
+
+END_OF_TEXT = "<|end|>"
+NUM_PIECES = 4000
+
+
+def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on texts; the same texts give the same tokenizer.
+
+    ``num_pieces`` counts the 256 bytes and the end-of-text, but not the tag pieces.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_pieces,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END_OF_TEXT],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a folder.
+
+    Raises:
+        ModelNotFoundError: there is none.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def random_model(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build a model with random weights around a tokenizer, which gets the tag pieces.
+
+    The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU
+    the weights are drawn there, in ``dtype``: other numbers than on a CPU.
+
+    Raises:
+        UnsupportedModelError: the engine would not be exact for this architecture.
+    """
+    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
+    config.vocab_size = max(config.vocab_size, len(tokenizer))
+    config.eos_token_id = tokenizer.eos_token_id
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(seed)
+        model = _built(config, dtype, torch.device(device)).eval()
+    check_exact(model)
+    model = model.to(device=device, dtype=dtype)
+    vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
+    ends = eos_ids(model, tokenizer)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
+
+
+def _built(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    settings: dict[str, Any] = {"attn_implementation": "eager"}
+    if device.type == "cpu":
+        return AutoModelForCausalLM.from_config(config, **settings)  # type: ignore[no-any-return]
+    with device:  # billions of weights are drawn in a second there, in minutes on a CPU
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, **settings)  # type: ignore[no-any-return]
+
+
+def read_architecture(path: Path) -> PreTrainedConfig:
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``).
+
+    Raises:
+        InputError: no such file, not JSON, or no known model type.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return AutoConfig.for_model(**data)
+    except FileNotFoundError as exc:
+        raise InputError(f"no architecture file at {path}") from exc
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} is not JSON: {exc}") from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise InputError(
+            f"{path} is no model configuration: {exc}",
+            hint='it needs a "model_type" that transformers knows, such as "llama"',
+        ) from exc

@@ -1,0 +1,177 @@
+"""Logits to tokens: only legal tags, one random number a token, ties by id.
+
+Randomness is counter-based: the number for a token depends on the seed, the sample, the thread's
+place in document order and the token's index in its thread, never on what else is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pasta_lm.engines.request import SamplingParams, TokenLogprobs
+from pasta_lm.interpreter.commands import Legal
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.models.vocabulary import Vocabulary
+
+_DECIDES = frozenset({LexemeKind.PROMISE_OPEN, LexemeKind.SYNC})
+# Legend: W rows whose tokens are wanted, V vocabulary (rows of the model's output matrix).
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Everything except the logits that determines one token."""
+
+    params: SamplingParams
+    legal: Legal
+    uniform: float  # in [0, 1); not read where the choice is greedy
+    seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
+
+
+def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
+    """Return the random number, a multiple of 2**-53 in [0, 1), of one token.
+
+    It depends on the request's seed, the sample, the thread's path in document order (main is (),
+    its k-th child (k,)) and the token's index in its thread.
+    """
+    key = ",".join(map(str, (seed, sample, index, *path))).encode()
+    return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 11) * 2.0**-53
+
+
+class TokenMasks:
+    """For each legal set one row to add to logits: 0 or minus infinity."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        eos_ids: Collection[int],
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        """Keep the settings; each row is made on first use."""
+        self._vocabulary = vocabulary
+        self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
+        self._vocab_size = vocab_size
+        self._device = device
+        self._rows: dict[tuple[Legal, bool], Tensor] = {}
+        self._structure: dict[Legal, list[int]] = {}
+
+    def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
+        """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
+        key = (legal, ignore_eos)
+        if key not in self._rows:
+            self._rows[key] = self._make(legal, ignore_eos)
+        return self._rows[key]
+
+    def structure_ids(self, legal: Legal) -> list[int]:
+        """Return the ids by which main decides on structure: a promise's opening, a sync, the end.
+
+        None in a block or in a topic, where nothing is decided.
+        """
+        if legal not in self._structure:
+            opening = legal.kinds & _DECIDES if not legal.in_topic else frozenset()
+            ids = [] if legal.in_topic or not legal.end_of_text else [*self._eos_ids]
+            for token_id in self._vocabulary.piece_ids.values():
+                lexeme = self._vocabulary.id_to_lexeme(token_id)
+                if lexeme is not None and lexeme.kind in opening:
+                    ids.append(token_id)
+            self._structure[legal] = sorted(ids)
+        return self._structure[legal]
+
+    def _make(self, legal: Legal, ignore_eos: bool) -> Tensor:
+        vocabulary = self._vocabulary
+        num_rows = max(self._vocab_size, vocabulary.num_tokens)
+        allowed = torch.zeros(num_rows, dtype=torch.bool)
+        if LexemeKind.TEXT in legal.kinds:
+            allowed[: vocabulary.num_tokens] = True
+            if legal.in_topic:
+                allowed[list(vocabulary.topic_forbidden)] = False
+            if legal.needs_text:
+                spaces = frozenset(range(vocabulary.num_tokens)) - vocabulary.non_space
+                allowed[list(spaces)] = False
+        allowed[self._eos_ids] = legal.end_of_text and not ignore_eos
+        for token_id in vocabulary.piece_ids.values():
+            lexeme = vocabulary.id_to_lexeme(token_id)
+            assert lexeme is not None
+            allowed[token_id] = legal.allows(lexeme)
+        # A tokenizer may know tokens for which the model has no row.
+        forbidden = ~allowed[: self._vocab_size]
+        return torch.zeros(self._vocab_size).masked_fill(forbidden, float("-inf")).to(self._device)
+
+
+def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> list[int]:
+    """Return one token id for each row of logits, float32 [W, V] and raw."""
+    scores_WV = penalised(logits_WV, choices)
+    tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
+    for row, choice in enumerate(choices):
+        mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
+        if choice.params.temperature > 0:
+            scores_V = scores_WV[row] + mask_V
+            if choice.params.sampled == "structure":
+                tokens[row] = _draw_structure(scores_V, choice, masks.structure_ids(choice.legal))
+            else:
+                tokens[row] = _draw(scores_V, choice)
+        elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
+            tokens[row] = int((scores_WV[row] + mask_V).argmax())
+    return tokens
+
+
+def token_logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
+    """Return the log-probability of a token, and of the likeliest ones, from raw logits."""
+    logprobs_V = logits_V.log_softmax(dim=-1)
+    values, ids = logprobs_V.topk(min(num_top, len(logprobs_V)))
+    top = zip(ids.tolist(), values.tolist(), strict=True)
+    return TokenLogprobs(float(logprobs_V[token]), tuple(top))
+
+
+def penalised(logits_WV: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Return logits with the repetition penalty of each row, if any has one.
+
+    A seen token's logit is divided by the penalty where positive, multiplied where negative.
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    if all(choice.seen is None for choice in choices):
+        return logits_WV
+    scores = logits_WV.clone()
+    for row, choice in enumerate(choices):
+        if choice.seen is not None:
+            old = scores[row, choice.seen]
+            penalty = choice.params.repetition_penalty
+            scores[row, choice.seen] = torch.where(old > 0, old / penalty, old * penalty)
+    return scores
+
+
+def _draw_structure(scores_V: Tensor, choice: Choice, ids: Sequence[int]) -> int:
+    """Return one of main's decisions, drawn against all text together, or the likeliest text."""
+    if not ids:
+        return int(scores_V.argmax())
+    weights_V = torch.softmax((scores_V.double() - scores_V.max()) / choice.params.temperature, 0)
+    cumulated = weights_V[list(ids)].cumsum(0)
+    index = int(torch.searchsorted(cumulated, choice.uniform, right=True))
+    text_V = scores_V.clone()
+    text_V[list(ids)] = float("-inf")
+    has_text = bool(torch.isfinite(text_V).any())
+    if index < len(ids) or not has_text:
+        return int(ids[min(index, len(ids) - 1)])
+    return int(text_V.argmax())
+
+
+def _draw(scores_V: Tensor, choice: Choice) -> int:
+    """Return the inverse CDF of the candidates in descending order of logit, ties by id."""
+    params = choice.params
+    scores, ids = scores_V.sort(descending=True, stable=True)
+    if params.top_k is not None:
+        scores = scores[: params.top_k]
+    # The largest first becomes 0: a temperature near 0 then makes no infinity of it.
+    weights = torch.softmax((scores.double() - scores[0]) / params.temperature, dim=0)
+    cumulated = weights.cumsum(0)
+    # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
+    num_kept = int((cumulated - weights < params.top_p).sum())
+    cumulated = cumulated[:num_kept]
+    target = choice.uniform * cumulated[-1]
+    index = int(torch.searchsorted(cumulated, target, right=True))
+    return int(ids[min(index, num_kept - 1)])

@@ -1,0 +1,1 @@
+"""Decode with completions servers."""

@@ -1,0 +1,293 @@
+"""The engine on stock servers: vLLM, SGLang or llama.cpp's, with nothing installed in them.
+
+The interpreter runs here; every thread is a streaming completion there. It is exact for what is a
+plain causal text: positions ``continue`` and, from a sync on, join ``recompute``. A response
+stays on one server, where its prefix is cached; responses are spread by load.
+
+Source: ``docs/architecture.md``, the rules of decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING
+
+from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.servers.dialects import KEY_ENV, server_urls
+from pasta_lm.engines.servers.in_flight import Begun, Put, RequestsInFlight
+from pasta_lm.engines.servers.streamed_response import StreamedResponse
+from pasta_lm.errors import (
+    BrokenAnswerError,
+    MissingExtraError,
+    RemoteError,
+    RequestError,
+    UsageError,
+    first_error,
+)
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.parser import Form
+from pasta_lm.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from pasta_lm.engines.servers.cluster import Cluster
+    from pasta_lm.engines.servers.streaming import Connection, StockServer
+
+SERVERS = "servers"
+MAX_RESPONSES = 64
+"""Responses of each server that are decoded at once unless said otherwise; others wait here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The facts of a model whose weights are in servers."""
+
+    vocabulary: Vocabulary
+    eos_ids: frozenset[int]  # all ids that end main
+    name: str | None = None  # for the trace; None: as the server calls it
+    max_position: int | None = None  # the last position that it may be given
+    positions: PositionStrategy = PositionStrategy.CONTINUE  # those that it was trained with
+    join: Join = Join.RECOMPUTE
+    trained_strategy: str = "pasta"
+    kind: Kind = Kind.GENERATED
+    device: str = SERVERS
+    dtype_name: str = SERVERS  # what they chose when they started
+
+    def join_with(self, positions: PositionStrategy) -> Join:
+        """Return the join that it was trained with, as far as it goes with positions."""
+        return self.join if positions is self.positions else Join.SHARED
+
+
+class CompletionsEngine:
+    """Decode requests on servers of the same model."""
+
+    def __init__(
+        self,
+        servers: Sequence[StockServer],
+        loaded: ServedModel,
+        *,
+        allow_inexact: bool = False,
+        checks: bool = True,
+        max_responses: int | None = None,
+        num_again: int = 2,
+    ) -> None:
+        """Keep the servers; nothing is sent.
+
+        Args:
+            servers: At least one.
+            loaded: The model that they hold.
+            allow_inexact: Decode requests with other positions, or with another join, as if they
+                had those that a server can compute; also on a model that was not taught.
+            checks: Whether a server must show that it holds the model before it is used.
+            max_responses: Responses that are decoded at once, on all servers together; others
+                wait here, not in the servers. None: 64 for each server.
+            num_again: How often ``generate`` decodes a request anew that a failing server ended:
+                nobody has seen a part of it, and its tokens will be the same.
+
+        Raises:
+            UsageError: there is no server.
+        """
+        if not servers:
+            raise UsageError("no server is named", hint="for example http://localhost:8000")
+        self.servers = tuple(servers)
+        self.loaded = loaded
+        self.max_responses = max_responses or MAX_RESPONSES * len(self.servers)
+        self._num_again = num_again
+        self._allow_inexact = allow_inexact
+        self._checks = checks
+
+    @property
+    def max_position(self) -> int | None:
+        """Return the last position that the model and the servers, as far as they said, allow."""
+        last = [one.context - 1 for one in self.servers if one.context is not None]
+        last += [] if self.loaded.max_position is None else [self.loaded.max_position]
+        return min(last, default=None)
+
+    def in_flight(self) -> RequestsInFlight:
+        """Connect to the servers and return what submits requests; see ``check_request``.
+
+        Raises:
+            RemoteError: no server answers.
+            EndpointError: a server refuses every request, or does not say of which kind it is.
+            ModelError: a server holds another model.
+        """
+        return RequestsInFlight(self._opened, self._decode)
+
+    def check(self) -> None:
+        """Ask the servers who they are, and check them; errors as those of ``in_flight``."""
+        self.in_flight().close()
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Decode requests together and return each one's samples, in order; errors as ``stream``'s.
+
+        An error of one request ends all, unless a failing server is the cause and it can be decoded
+        anew.
+        """
+        checked = [self.check_request(request) for request in requests]
+        found: list[dict[int, Answer]] = [{} for _ in checked]
+        errors: dict[int, Exception] = {}  # the first one of each request
+        left = [self._num_again for _ in checked]
+        if not checked:
+            return []
+        with self.in_flight() as flight:
+            places = {flight.submit(request): place for place, request in enumerate(checked)}
+            while flight.has_work:
+                for number, event in flight.step():
+                    place = places[number]
+                    if isinstance(event, Finished):
+                        found[place][event.sample] = event.answer
+                    elif isinstance(event, Failed):
+                        error = errors.setdefault(place, event.error)
+                        if not isinstance(event.error, RemoteError) or not left[place]:
+                            raise error
+                        left[place] -= 1
+                        places[flight.submit(checked[place])] = place
+        return [[samples[one] for one in sorted(samples)] for samples in found]
+
+    def stream(self, request: Request) -> Iterator[StreamEvent]:
+        """Decode one request and yield its events; closing the iterator aborts it.
+
+        Raises:
+            RequestError: a server cannot carry it out exactly, or refuses it.
+            RemoteError: no server answers; a ``BrokenAnswerError`` if it failed inside the answer.
+            EndpointError: a server refuses every request.
+            ModelError: a server holds another model.
+        """
+        checked = self.check_request(request)
+        with self.in_flight() as flight:
+            flight.submit(checked)
+            while flight.has_work:
+                for _, event in flight.step():
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+
+    # In the event loop
+
+    def _opened(self) -> AbstractAsyncContextManager[Cluster]:
+        from pasta_lm.engines.servers.check import check_server
+        from pasta_lm.engines.servers.cluster import cluster_of
+
+        async def check(connection: Connection) -> None:
+            if self._checks:
+                await check_server(connection, self.loaded, checks_tags=not self._allow_inexact)
+
+        return cluster_of(self.servers, check, self.max_responses)
+
+    async def _decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sample in range(request.params.n):
+                    group.create_task(self._decode_one(cluster, request, sample, put, begun))
+        except ExceptionGroup as errors:
+            raise first_error(errors) from None
+
+    async def _decode_one(
+        self, cluster: Cluster, request: Request, sample: int, put: Put, begun: Begun
+    ) -> None:
+        """Decode a sample; if its server is lost before the first token, on another one."""
+        for num_begun in count(1):
+            async with cluster.reserved() as connection:
+                streamed = self._streamed(request, sample, connection, put)
+                begun(streamed.response)
+                try:
+                    return await streamed.run()
+                except RemoteError as exc:
+                    cluster.lose(connection)
+                    if isinstance(exc, BrokenAnswerError) or num_begun >= len(self.servers):
+                        raise
+
+    def _streamed(
+        self, request: Request, sample: int, connection: Connection, put: Put
+    ) -> StreamedResponse:
+        model = self.loaded.name or connection.server.model
+        response = Response(
+            request,
+            sample,
+            Entries.of_prompt(request.prompt),  # a server shares the prompt of samples by itself
+            self.loaded.vocabulary,
+            limits=request.limits(self.max_position),
+            trace=request.new_trace(Kind.GENERATED, engine="completions", model=model),
+            eos_ids=self.loaded.eos_ids,
+        )
+        vocabulary, eos_ids = self.loaded.vocabulary, self.loaded.eos_ids
+        return StreamedResponse(response, connection, vocabulary, eos_ids, put)
+
+    # What can be asked
+
+    def check_request(self, request: Request) -> Request:
+        """Return a request as servers carry it out; refuse what they cannot.
+
+        Raises:
+            RequestError: see ``stream``.
+        """
+        last = self.max_position
+        if not request.prompt:
+            raise RequestError("the prompt is empty", hint="give at least one token")
+        if last is not None and len(request.prompt) > last:
+            raise RequestError(
+                f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
+                hint="shorten the prompt",
+            )
+        if request.forced is not None:
+            raise RequestError("a stock server decodes its model's answer, not a given one")
+        if request.params.sampled != "all":
+            raise RequestError("a stock server samples all tokens, not structure alone")
+        if request.params.repetition_penalty != 1.0:
+            raise RequestError(
+                "a stock server's repetition penalty counts tag pieces, ours does not",
+                hint="leave it at 1",
+            )
+        if request.params.logprobs is not None:
+            raise RequestError(
+                "log-probabilities of a stock server are not read", hint="leave it out"
+            )
+        if request.params.seed is None:
+            fresh = replace(request.params, seed=secrets.randbits(31))
+            request = replace(request, params=fresh)
+        return replace(self._with_plain_sequences(request), guess=None)
+
+    def _with_plain_sequences(self, request: Request) -> Request:
+        plain = PositionStrategy.CONTINUE
+        if not request.forks:  # a single thread: all strategies and joins are the same
+            return replace(request, positions=plain, join=Join.SHARED)
+        has_syncs = request.form is Form.MAIN
+        join = Join.RECOMPUTE if has_syncs else Join.SHARED
+        is_exact = request.positions is plain and request.join is join
+        if not is_exact and not self._allow_inexact:
+            trained = self.loaded
+            raise RequestError(
+                f"positions {request.positions.value!r} with join {request.join.value!r} are not "
+                "exact on a stock server, which computes plain causal texts",
+                hint=f"the model was trained with {trained.positions.value!r} and "
+                f"{trained.join.value!r}; --allow-inexact decodes it as {plain.value!r} and "
+                f"{join.value!r}",
+            )
+        return replace(request, positions=plain, join=join)
+
+
+def connect(addresses: str, *, dialect: str | None = None) -> list[StockServer]:
+    """Return the servers at addresses that a comma separates; nothing is sent.
+
+    If the environment variable ``PASTA_ENGINE_KEY`` is set, it is sent to them as their key.
+
+    Raises:
+        MissingExtraError: httpx2 is not installed.
+        UsageError: an unknown dialect.
+    """
+    if not find_spec("httpx2"):
+        raise MissingExtraError(f"asking {addresses}", "data")
+    from pasta_lm.engines.servers.streaming import StockServer
+
+    key = os.environ.get(KEY_ENV) or None
+    return [StockServer(url, dialect=dialect, api_key=key) for url in server_urls(addresses)]

@@ -1,0 +1,327 @@
+"""One response whose threads a stock server decodes: one streamed completion a thread.
+
+Each thread is on a clock of its own. A fork opens a completion while main's goes on; a sync ends
+main's, and the join opens the next one. Every thread is a plain causal text, so its completion
+is what the local engine decodes. Knows the shared ``Response`` and a connection, nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, Protocol
+
+from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special
+from pasta_lm.engines.request import StreamEvent
+from pasta_lm.engines.response import Response
+from pasta_lm.engines.servers.dialects import CompletionRequest, Piece
+from pasta_lm.errors import BrokenAnswerError, RemoteError
+from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.trace import Trace
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.models.vocabulary import Vocabulary
+
+MAX_ASKED_AGAIN = 8
+"""Times that one token is asked for again because it was illegal; then it counts as malformed."""
+
+
+class Completions(Protocol):
+    """A server of completions."""
+
+    def stream(self, request: CompletionRequest) -> AsyncIterator[Piece]:
+        """Yield the pieces of a completion, the last one with a finish reason."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """The open completion of one thread."""
+
+    live: LiveThread
+    request: CompletionRequest
+    refused: tuple[int, ...] = ()  # illegal ids that the server chose for the token that is due
+    num_received: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class StreamedResponse:
+    """Decode one response; its events go to a function."""
+
+    def __init__(
+        self,
+        response: Response,
+        server: Completions,
+        vocabulary: Vocabulary,
+        eos_ids: Collection[int],
+        put: Callable[[StreamEvent], None],
+    ) -> None:
+        self.response = response
+        self._server = server
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(eos_ids)
+        self._piece_ids = tuple(vocabulary.piece_ids.values())
+        self._put = put
+        self._began_s = time.perf_counter()
+        self._streams: dict[int, _Stream] = {}  # by thread
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arrivals: asyncio.Queue[tuple[_Stream, Piece | Exception]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Decode to the end.
+
+        Raises:
+            BrokenAnswerError: the server failed after the first token.
+            RemoteError: it failed before.
+            RequestError: it refuses a thread's request.
+        """
+        response = self.response
+        try:
+            self._open_streams()
+            while not response.is_finished:
+                stream, arrived = await self._arrivals.get()
+                if self._streams.get(stream.live.thread.id) is not stream:
+                    continue  # closed meanwhile
+                if isinstance(arrived, Exception):
+                    raise self._error(arrived)
+                self._take(stream, arrived)
+                self._close_streams()
+                self._open_streams()
+                if response.is_finished:
+                    set_steps(response.trace)
+                for event in response.drain():
+                    self._put(event)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _error(self, error: Exception) -> Exception:
+        if not isinstance(error, RemoteError) or not self.response.trace.tokens:
+            return error
+        text = self.response.interpreter.document().plain_text
+        found = BrokenAnswerError(error.message, text, hint=error.hint)
+        found.__cause__ = error
+        return found
+
+    # What arrives
+
+    def _take(self, stream: _Stream, piece: Piece) -> None:
+        """Let a thread take the tokens of a piece, as far as it decodes them."""
+        response, live = self.response, stream.live
+        t_s = time.perf_counter() - self._began_s
+        response.begin_pass()
+        response.trace.prefill_s = response.trace.prefill_s or t_s
+        stream.num_received += len(piece.token_ids)
+        for token in self._ids_of(piece):
+            if token is not END_OF_TEXT and self._must_ask_again(stream, token):
+                self._ask_again(stream, token)
+                break
+            self._feed(live)
+            response.take(live, token, t_s=t_s)
+            stream.refused = ()
+            if not self._reads(live):
+                break
+        else:
+            if piece.finish_reason is not None:
+                self._end(stream, piece.finish_reason)
+        response.passed(t_s)
+
+    def _end(self, stream: _Stream, reason: str) -> None:
+        """Close a completion that the server ended; the thread's next one goes on behind it."""
+        self._forget(stream)
+        if reason not in ("stop", "length") or not stream.num_received:
+            num = stream.num_received
+            raise self._error(RemoteError(f"the server ended a completion ({reason}) after {num}"))
+
+    @staticmethod
+    def _reads(live: LiveThread) -> bool:
+        """Return whether a thread goes on reading its completion: no sync, no end."""
+        return live.decodes and live.joined is None
+
+    def _ids_of(self, piece: Piece) -> list[int | Literal[Special.END_OF_TEXT]]:
+        """Return the ids of a piece with the end that its finish reason stands for."""
+        ids: list[int | Literal[Special.END_OF_TEXT]] = list(piece.token_ids)
+        if piece.finish_reason == "stop":
+            end = piece.matched if piece.matched is not None else min(self._eos_ids, default=None)
+            if not ids or (ids[-1] != end and ids[-1] not in self._eos_ids):
+                ids.append(END_OF_TEXT if end is None else end)
+        return ids
+
+    def _feed(self, live: LiveThread) -> None:
+        """Place the token that a thread decoded last, behind those that it needs to be fed."""
+        if live.next_token is None:
+            return
+        threads, thread = self.response.live, live.thread
+        needed = [joined.id for joined in live.joined or ()]
+        if thread.row is None and thread.fork_point is None:
+            assert thread.parent is not None
+            needed.append(thread.parent.id)
+        for number in needed:
+            if number in threads:
+                self._feed(threads[number])
+        self.response.feed(live)
+
+    # Illegal tokens
+
+    def _must_ask_again(self, stream: _Stream, token: int) -> bool:
+        response, live = self.response, stream.live
+        if not self._has_mask or len(stream.refused) >= MAX_ASKED_AGAIN:
+            return False
+        return response.interpreter.forced(live.thread) is None and not self._is_legal(live, token)
+
+    @property
+    def _has_mask(self) -> bool:
+        """Return whether tokens can be illegal: what never forks has no tags, also unmasked."""
+        request = self.response.request
+        return request.params.mask or not request.forks
+
+    def _is_legal(self, live: LiveThread, token: int) -> bool:
+        legal, vocabulary = self.response.legal(live), self._vocabulary
+        if token in self._eos_ids:
+            return legal.end_of_text
+        lexeme = vocabulary.id_to_lexeme(token)
+        if lexeme is not None:
+            return legal.allows(lexeme)
+        lacks_text = legal.needs_text and token not in vocabulary.non_space
+        breaks_topic = legal.in_topic and token in vocabulary.topic_forbidden
+        return LexemeKind.TEXT in legal.kinds and not lacks_text and not breaks_topic
+
+    def _ask_again(self, stream: _Stream, token: int) -> None:
+        """Ask for the one token that is due, with what is illegal here barred."""
+        self._forget(stream)
+        live = stream.live
+        self._feed(live)
+        refused = (*stream.refused, token)
+        tags = {*self._piece_ids, *self._eos_ids}
+        legal = {one for one in tags if self._is_legal(live, one)}
+        # A topic that is full must end: no text is legal, which is more than can be barred.
+        favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
+        barred = {*refused, *tags} - legal
+        self._open(live, barred=barred, favoured=favoured, refused=refused, max_tokens=1)
+
+    # Streams
+
+    def _open_streams(self) -> None:
+        """Open a completion for every thread that decodes and has none."""
+        for live in list(self.response.live.values()):
+            if live.decodes and live.thread.id not in self._streams:
+                self._feed(live)
+                self._open(live, barred=self._never_legal(live.thread))
+
+    def _never_legal(self, thread: Thread) -> set[int]:
+        """Return the ids that are illegal in a thread from its first token to its last."""
+        if not self._has_mask:
+            return set()
+        if not self.response.request.forks:
+            return set(self._piece_ids)
+        never = {LexemeKind.ASYNC_OPEN}
+        never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)
+        if len(thread.path) >= self.response.interpreter.limits.max_depth:
+            never |= {LexemeKind.PROMISE_OPEN, LexemeKind.PROMISE_CLOSE}
+        found = self._pieces_of(never)
+        return found if thread.is_main else found | self._eos_ids
+
+    def _pieces_of(self, kinds: Collection[LexemeKind]) -> set[int]:
+        lexemes = {one: self._vocabulary.id_to_lexeme(one) for one in self._piece_ids}
+        return {one for one, lexeme in lexemes.items() if lexeme and lexeme.kind in kinds}
+
+    def _open(
+        self,
+        live: LiveThread,
+        *,
+        barred: set[int],
+        favoured: Collection[int] = (),
+        refused: tuple[int, ...] = (),
+        max_tokens: int | None = None,
+    ) -> None:
+        response, thread, params = self.response, live.thread, self.response.request.params
+        prompt, limits = self._context(thread), response.interpreter.limits
+        room = limits.max_tokens - response.interpreter.num_tokens
+        if limits.max_tokens_per_thread is not None and not thread.is_main:
+            room = min(room, limits.max_tokens_per_thread - thread.num_tokens)
+        if limits.max_position is not None:
+            room = min(room, limits.max_position + 1 - len(prompt))
+        ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
+        request = CompletionRequest(
+            prompt=prompt,
+            max_tokens=max(1, max_tokens or room),
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=seed_of(params.seed or 0, response.sample, thread.path, thread.num_tokens),
+            barred=sorted(barred),
+            favoured=sorted(favoured),
+            stop_ids=sorted(self._pieces_of(ends)) if response.request.forks else (),
+            ignore_eos=params.ignore_eos,
+        )
+        stream = self._streams[thread.id] = _Stream(live, request, refused)
+        stream.task = asyncio.create_task(self._read(stream))
+        self._tasks.add(stream.task)
+        stream.task.add_done_callback(self._tasks.discard)
+
+    def _context(self, thread: Thread) -> list[int]:
+        """Return the tokens that a thread sees, which are a plain causal text."""
+        assert thread.row is not None
+        entries = enumerate(self.response.placer.entries.items)
+        seen = sorted(
+            (entry.position, entry.token)
+            for slot, entry in entries
+            if slot < thread.row.cutoff(entry.owner)
+        )
+        assert [position for position, _ in seen] == list(range(len(seen)))
+        return [token for _, token in seen]
+
+    async def _read(self, stream: _Stream) -> None:
+        try:
+            async for piece in self._server.stream(stream.request):
+                self._arrivals.put_nowait((stream, piece))
+        except Exception as exc:  # raised where the arrivals are read: nothing waits in silence
+            self._arrivals.put_nowait((stream, exc))
+
+    def _close_streams(self) -> None:
+        """Cancel the completions of threads that decode no more, or wait for their blocks."""
+        for stream in list(self._streams.values()):
+            if not self._reads(stream.live):
+                self._forget(stream)
+
+    def _forget(self, stream: _Stream) -> None:
+        self._streams.pop(stream.live.thread.id, None)
+        if stream.task is not None:
+            stream.task.cancel()
+
+
+def seed_of(seed: int, sample: int, path: tuple[int, ...], index: int) -> int:
+    """Return the seed of a thread's completion that begins at one of its tokens, below 2**31."""
+    key = ",".join(map(str, (seed, sample, index, *path))).encode()
+    return int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 1
+
+
+def set_steps(trace: Trace) -> None:
+    """Set the steps of a finished trace by depth: those of a local engine with unlimited threads.
+
+    Threads on clocks of their own have no common passes. A step then ends when the last token that
+    was chosen from it has come, or one from an earlier step.
+    """
+    trace.forward_passes = trace.critical_path
+    trace.step_s = [trace.prefill_s] * trace.critical_path
+    last_fed: dict[int, int] = {}
+    for token in trace.tokens:
+        if token.depth is not None:
+            token.fed_step = token.depth - 1
+        record = trace.threads[token.thread]
+        before = last_fed.get(token.thread)
+        if before is None:  # main's first token, or ``<async>``
+            before = -1 if token.fed_step is None else token.fed_step - 1
+            record.start_step = token.fed_step
+        token.decoded_step = before
+        if token.fed_step is not None:
+            last_fed[token.thread] = record.end_step = token.fed_step
+        if 0 <= before < len(trace.step_s):
+            trace.step_s[before] = max(trace.step_s[before], token.t_s)
+    for step in range(1, len(trace.step_s)):
+        trace.step_s[step] = max(trace.step_s[step], trace.step_s[step - 1])
+    fed = {(token.thread, token.position): token.fed_step for token in trace.tokens}
+    for sync in trace.syncs:
+        sync.step = fed[sync.thread, sync.position]

@@ -1,0 +1,1 @@
+"""Data, annotation, judging and both training stages."""

@@ -1,0 +1,214 @@
+"""Annotate a source: ask the teacher, examine its copies, store them, until every row has an end.
+
+Every reply is on disk before it counts. So the next run continues wherever a run stopped, and pays
+for nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
+from pasta_lm.errors import RemoteError, RequestError
+from pasta_lm.language.document import Document
+from pasta_lm.learn.annotate.dataset import write_set
+from pasta_lm.learn.annotate.filters import Bounds, examine
+from pasta_lm.learn.annotate.log import AnnotationLog, Tally, open_log
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
+from pasta_lm.learn.annotate.sources import SourceRow, read_source
+from pasta_lm.learn.annotate.teacher import Conversation, Outcome
+from pasta_lm.learn.chat.budget import (
+    CHARACTERS_PER_TOKEN,
+    Budget,
+    Estimate,
+    Prices,
+    Tokens,
+    estimate_tokens,
+)
+from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, read_reply
+from pasta_lm.learn.chat.client import ChatClient
+from pasta_lm.learn.chat.pool import Pool
+
+DUPLICATE = "duplicate_id"
+TOO_LONG = "too_long"
+REQUEST_REFUSED = "request_refused"
+
+# Guesses of an estimate.
+COPY_TOKENS_PER_ANSWER_TOKEN = 1.15
+REPLIES_PER_ROW = 1.2
+TEACHER_TOKENS_PER_S = 50.0
+
+Rule = Callable[[str, str], Document]
+"""From a prompt and its answer to the annotated answer."""
+Progress = Callable[[Tally], None]
+
+
+class Run(NamedTuple):
+    """The result of a run."""
+
+    tally: Tally
+    stopped_by: str
+    """``cost limit`` or ``interrupt``; empty if every requested row has an end."""
+    files: list[Path]
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every row that was asked for has an end."""
+        return not self.stopped_by
+
+
+def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[SourceRow]:
+    """Yield the rows of a run: duplicates and answers that are too long are marked as skipped."""
+    seen: set[str] = set()
+    for row in islice(read_source(config.source), limit):
+        skipped = row.skipped
+        if skipped is None and row.id in seen:
+            skipped = DUPLICATE
+        elif skipped is None and len(row.answer) > config.filters.max_answer_characters:
+            skipped = TOO_LONG
+        seen.add(row.id)
+        yield SourceRow(row.id, row.prompt, row.answer, skipped)
+
+
+class RowsEstimate(NamedTuple):
+    """What annotating some rows will take."""
+
+    num_rows: int
+    num_skipped: int
+    asking: Estimate
+    wall_s: float
+    """With the largest number of requests in flight."""
+
+
+def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
+    """Estimate requests, tokens and time from the lengths of texts."""
+    num_rows = num_skipped = prompt = completion = 0
+    for row in rows:
+        num_rows += 1
+        if row.skipped is not None:
+            num_skipped += 1
+            continue
+        talk = Conversation(row.prompt, row.answer, bounds=Bounds())
+        prompt += int(estimate_tokens(talk.messages) * REPLIES_PER_ROW)
+        answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
+        completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
+    num_requests = round((num_rows - num_skipped) * REPLIES_PER_ROW)
+    asking = Estimate(num_requests, Tokens(prompt, completion), teacher.prices)
+    wall_s = completion / TEACHER_TOKENS_PER_S / teacher.max_in_flight
+    return RowsEstimate(num_rows, num_skipped, asking, wall_s)
+
+
+def annotate(
+    config: AnnotateConfig,
+    *,
+    rule: Rule | None = None,
+    limit: int | None = None,
+    cost_limit_usd: float | None = None,
+    progress: Progress = lambda tally: None,
+    policy: RetryPolicy | None = None,
+    pace: Pace | None = None,
+    notice: Callable[[int], None] = lambda num_in_flight: None,
+) -> Run:
+    """Annotate the source of a recipe, continuing where an earlier run stopped.
+
+    A first SIGINT or SIGTERM awaits the requests in flight; a second one raises
+    ``KeyboardInterrupt``.
+
+    Args:
+        config: The recipe.
+        rule: Annotates instead of a teacher.
+        limit: Only the first rows of the source.
+        cost_limit_usd: Hard limit on the cost of the whole output folder.
+        progress: Called after each row and each reply.
+        policy: Of retries.
+        pace: By default bounded as in the recipe.
+        notice: Called at a first signal with the number of requests in flight.
+
+    Raises:
+        UsageError: another process writes there, the settings have changed, a key is missing.
+        EndpointError: the server refuses every request.
+        RemoteError: the server is gone.
+        InputError: the source cannot be read, or has changed.
+        PastaError: the disk is full.
+    """
+    prices = config.teacher.prices if config.teacher else Prices()
+    with open_log(Path(config.output.folder), config.settings(), prices) as log:
+        rows = _Rows(config, log, progress)
+        numbered = enumerate(source_rows(config, limit))
+        stopped_by = ""
+        if rule:
+            rows.by_rule(rule, numbered)
+        else:
+            assert (teacher := config.teacher) is not None
+            pool = Pool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
+            pace = pace or Pace(teacher.max_in_flight)
+            asyncio.run(
+                pool.run(
+                    lambda: ChatClient(teacher.endpoint, pace=pace, policy=policy),
+                    numbered,
+                    lambda job: rows.by_teacher(pool, *job),
+                )
+            )
+            stopped_by = pool.stopped_by
+        return Run(log.tally, stopped_by, write_set(config, log))
+
+
+class _Rows:
+    def __init__(self, config: AnnotateConfig, log: AnnotationLog, progress: Progress) -> None:
+        self._config, self._log, self._progress = config, log, progress
+
+    def by_rule(self, rule: Rule, rows: Iterator[tuple[int, SourceRow]]) -> None:
+        """Annotate all rows; a rejected annotation leaves the answer without tags."""
+        for index, row in rows:
+            if self._is_over(index, row):
+                continue
+            document = rule(row.prompt, row.answer)
+            kept = examine(document.annotator_form(), row.answer, self._config.filters.bounds)
+            if not isinstance(kept, Document):
+                kept = document.without_tags()
+            self._store(index, row, outcome=Outcome(kept))
+
+    async def by_teacher(self, pool: Pool, index: int, row: SourceRow) -> None:
+        """Ask the teacher until the row has an end or the run is stopped."""
+        if self._is_over(index, row):
+            return
+        talk = Conversation(row.prompt, row.answer, bounds=self._config.filters.bounds)
+        known = self._log.known(index, row)
+        for raw in known.replies if known else ():
+            talk.feed(read_reply(raw))
+        if talk.outcome is not None:  # a run was killed between the last reply and its end
+            self._store(index, row, outcome=talk.outcome)
+            return
+        assert self._config.teacher is not None
+        temperature = self._config.teacher.temperature
+
+        def keep(reply: ChatReply) -> None:
+            talk.feed(reply)
+            self._store(index, row, reply=reply.raw, outcome=talk.outcome)
+
+        def fail(error: RemoteError | RequestError) -> None:
+            if isinstance(error, RequestError):
+                self._store(index, row, outcome=Outcome(None, REQUEST_REFUSED, error.message))
+            else:
+                self._store(index, row, unanswered=error.message)
+
+        while talk.outcome is None:
+            request = ChatRequest(talk.messages, talk.max_tokens, temperature)
+            reserved = Tokens(estimate_tokens(talk.messages), talk.max_tokens)
+            if not await pool.ask(request, reserved, keep, fail):
+                return
+
+    def _is_over(self, index: int, row: SourceRow) -> bool:
+        """Return whether a row needs nothing more; a new row that is skipped is stored."""
+        known = self._log.known(index, row)
+        if known is None and row.skipped is not None:
+            self._store(index, row)
+        return row.skipped is not None or (known is not None and known.is_over)
+
+    def _store(self, index: int, row: SourceRow, **new: Any) -> None:
+        self._log.store(index, row, **new)
+        self._progress(self._log.tally)

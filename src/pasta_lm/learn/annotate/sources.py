@@ -1,0 +1,239 @@
+"""Read instruction data as a stream: a file, or a data set of Hugging Face by its id.
+
+Each row becomes a prompt with an answer, or a reason why it cannot: no row is dropped silently. Of
+a conversation the first exchange is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.errors import InputError, MissingExtraError, PastaSyntaxError, RemoteError, UsageError
+from pasta_lm.language.document import parse
+from pasta_lm.models.annotated import read_lines
+from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
+
+NOT_JSON = "not_json"
+NO_COLUMNS = "no_columns"
+NO_PROMPT = "no_prompt"
+NO_ANSWER = "no_answer"
+NOT_UNICODE = "not_unicode"
+
+ROWS_AT_ONCE = 1024
+"""Rows of a Parquet file in memory."""
+
+ROLES = {
+    "system": "system",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard"), "assistant"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """The source of the answers to annotate."""
+
+    file: str | None = None
+    """JSONL, gzipped if it ends in ``.gz``, or Parquet."""
+    hub: str | None = None
+    """Id of a data set of Hugging Face, read as a stream."""
+    split: str = "train"
+    revision: str | None = None
+    """Commit, tag or branch of a data set of the hub; None: its newest state."""
+    columns: str | None = None
+    """One of ``COLUMNS``; None: detected in each row."""
+    name: str | None = None
+    """The ``source`` of each record; None: the file's name or the hub's id."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        check_one_of("source", file=self.file, hub=self.hub)
+        is_ignored = self.revision is not None and self.hub is None
+        check_not_ignored("source.revision", is_ignored, "it belongs to source.hub")
+        if self.columns is not None:
+            check_choice("source.columns", self.columns, list(COLUMNS))
+
+    @property
+    def label(self) -> str:
+        """Return the ``source`` of each record."""
+        return self.name or self.hub or Path(self.file or "").name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One answer to annotate."""
+
+    id: str
+    """The row's own, or a hash of its texts."""
+    prompt: str
+    """The user's turn, preceded by the system's."""
+    answer: str
+    skipped: str | None = None
+    """Why it cannot be annotated; None: it can."""
+
+
+def read_source(config: SourceConfig) -> Iterator[SourceRow]:
+    """Yield every row in the order of the source.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: the hub has no such data set, revision or split.
+        MissingExtraError: Parquet needs pyarrow, the hub needs datasets.
+        RemoteError: the hub does not answer, or gives an invalid answer.
+    """
+    if config.hub is not None:
+        rows: Iterator[Any] = _hub_rows(config.hub, config.split, config.revision)
+    else:
+        path = Path(config.file or "")
+        rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    for row in rows:
+        yield _source_row(row, config.columns)
+
+
+def _source_row(row: Any, columns: str | None) -> SourceRow:
+    if not isinstance(row, Mapping):
+        return SourceRow(_digest(repr(row)), "", "", NOT_JSON)
+    name = columns or next((one for one, keys in MARKS.items() if keys <= set(row)), None)
+    found = COLUMNS[name](row) if name else None
+    prompt, answer = found or ("", "")
+    content = f"{prompt}\0{answer}" if found else repr(sorted(row.items(), key=str))
+    own = row.get("id")
+    id = _digest(content) if own in (None, "") else str(own)
+    if found is None:
+        return SourceRow(id, "", "", NO_COLUMNS)
+    if any("\ud800" <= one <= "\udfff" for one in id + prompt + answer):  # half a surrogate pair
+        return SourceRow(_digest(content), "", "", NOT_UNICODE)
+    missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
+    return SourceRow(id, prompt, answer, missing)
+
+
+Exchange = tuple[str, str]
+
+
+def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange | None:
+    """Return the turns before the first answer, and that answer."""
+    turns = row.get(key)
+    if isinstance(turns, Mapping):  # a sequence of records, stored column by column
+        turns = _transposed(turns, (role, text))
+    said: list[str] = []
+    for turn in turns if isinstance(turns, list | tuple) else [None]:
+        if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
+            return None
+        who = ROLES.get(str(turn.get(role)))
+        if who == "assistant":
+            return "\n\n".join(said), turn[text]
+        if turn[text].strip():
+            said.append(turn[text])
+    return "\n\n".join(said), ""
+
+
+def _transposed(columns: Mapping[str, Any], keys: tuple[str, str]) -> list[dict[str, Any]] | None:
+    found = [one for one in map(columns.get, keys) if isinstance(one, list)]
+    if len(found) < len(keys) or len({len(one) for one in found}) > 1:
+        return None
+    return [dict(zip(keys, values, strict=True)) for values in zip(*found, strict=True)]
+
+
+def _alpaca(row: Mapping[str, Any]) -> Exchange | None:
+    parts = [row.get(key) or "" for key in ("instruction", "input", "output")]
+    if not all(isinstance(part, str) for part in parts):
+        return None
+    return "\n\n".join(part for part in parts[:2] if part.strip()), parts[2]
+
+
+def _pairs(row: Mapping[str, Any]) -> Exchange | None:
+    prompt, answer = row.get("prompt"), row.get("answer")
+    return (prompt, answer) if isinstance(prompt, str) and isinstance(answer, str) else None
+
+
+def _annotated(row: Mapping[str, Any]) -> Exchange | None:
+    """Return the prompt and plain answer of annotated data, to annotate it anew."""
+    answer, turns = row.get("response"), _turns(row, "messages", "role", "content")
+    if not isinstance(answer, str) or turns is None:
+        return None
+    try:
+        return "\n\n".join(filter(None, turns)), parse(answer).plain_text
+    except PastaSyntaxError:
+        return None
+
+
+_conversations = partial(_turns, key="conversations", role="from", text="value")
+COLUMNS: dict[str, Callable[[Mapping[str, Any]], Exchange | None]] = {
+    "slimorca": _conversations,
+    "sharegpt": _conversations,
+    "messages": partial(_turns, key="messages", role="role", text="content"),
+    "alpaca": _alpaca,
+    "pairs": _pairs,
+    "annotated": _annotated,
+}
+"""Readers of the column layouts of data sets."""
+
+MARKS: dict[str, set[str]] = {
+    "annotated": {"messages", "response"},
+    "sharegpt": {"conversations"},
+    "messages": {"messages"},
+    "alpaca": {"instruction", "output"},
+    "pairs": {"prompt", "answer"},
+}
+"""Columns that identify a layout."""
+
+
+def _json_rows(path: Path) -> Iterator[Any]:
+    for line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield line
+
+
+def _parquet_rows(path: Path) -> Iterator[Any]:
+    if not find_spec("pyarrow"):
+        raise MissingExtraError(f"reading {path.name}", "data")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:  # pages as they are needed
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                yield from batch.to_pylist()
+    except FileNotFoundError as exc:
+        raise InputError(f"no such file: {path}") from exc
+    except (OSError, ValueError, pyarrow.ArrowException) as exc:
+        raise InputError(f"{path} cannot be read as Parquet: {_first_line(exc)}") from exc
+
+
+def _hub_rows(name: str, split: str, revision: str | None) -> Iterator[Any]:
+    if not find_spec("datasets"):
+        raise MissingExtraError(f"reading {name} from Hugging Face", "data")
+    import datasets
+
+    what = f"the data set {name} (split {split}, revision {revision or 'newest'})"
+    try:
+        yield from datasets.load_dataset(name, split=split, revision=revision, streaming=True)
+    except (FileNotFoundError, ValueError) as exc:
+        raise UsageError(
+            f"{what} cannot be read: {_first_line(exc)}",
+            hint="check source.hub, source.split and source.revision; a private one needs HF_TOKEN",
+        ) from exc
+    except Exception as exc:  # whatever its libraries for files and networks raise
+        raise RemoteError(
+            f"{what} cannot be read: {_first_line(exc)}",
+            hint="run the same command again when the hub can be reached",
+        ) from exc
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

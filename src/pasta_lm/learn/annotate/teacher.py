@@ -1,0 +1,167 @@
+"""The teacher's prompt, the reading of its replies, and the return of copies that are rejected.
+
+A prompt is a folder of Markdown in ``prompts/``: instructions, seven demonstrations, and the
+message that returns a rejected copy. A version never changes; its digest is one of a run's
+settings. Knows nothing of HTTP and files of data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from pasta_lm.language.document import Document, parse
+from pasta_lm.language.parser import Form
+from pasta_lm.language.tags import escape, unescape
+from pasta_lm.learn.annotate.filters import Bounds, Reason, Rejection, examine
+from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
+from pasta_lm.learn.chat.chat import ChatReply, Message
+
+PROMPT_VERSION = "annotate_v1"
+MAX_RETURNS = 2
+"""How often a rejected copy is returned."""
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_QUESTION = "Question:\n"
+_ANSWER = "\n\nAnswer to copy and mark:\n"
+
+
+class Demonstration(NamedTuple):
+    """One worked example."""
+
+    name: str
+    prompt: str
+    annotated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One version of the prompt."""
+
+    version: str
+    instructions: str
+    correction: str
+    demonstrations: tuple[Demonstration, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the version and a hash of its texts."""
+        return f"{self.version} {hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
+
+    def messages(self, prompt: str, answer: str) -> list[Message]:
+        """Return the messages of the first request for one answer."""
+        return [*_shown(self), {"role": "user", "content": _ask(prompt, answer)}]
+
+
+@cache
+def _shown(prompt: Prompt) -> tuple[Message, ...]:
+    """Return the messages that all requests share: instructions and demonstrations."""
+    shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
+    for one in prompt.demonstrations:
+        plain = parse(one.annotated, Form.ANNOTATOR).plain_text
+        shown.append({"role": "user", "content": _ask(one.prompt, plain)})
+        shown.append({"role": "assistant", "content": _wrap(one.annotated)})
+    return tuple(shown)
+
+
+@cache
+def read_prompt() -> Prompt:
+    """Return the prompt of the newest version."""
+    folder = files("pasta_lm.learn.annotate") / "prompts" / PROMPT_VERSION
+    texts = {
+        item.name.removesuffix(".md"): item.read_text("utf-8").rstrip("\n")
+        for item in folder.iterdir()
+        if item.name.endswith(".md")
+    }
+    instructions, correction = texts.pop("instructions"), texts.pop("correction")
+    demonstrations = [
+        Demonstration(name, *text.split("\n---\n", 1)) for name, text in sorted(texts.items())
+    ]
+    return Prompt(PROMPT_VERSION, instructions, correction, tuple(demonstrations))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the annotation of one answer ended; without a document it failed."""
+
+    document: Document | None
+    reason: str = ""
+    message: str = ""
+    num_replies: int = 0
+
+
+class Conversation:
+    """The exchange about one answer; it takes replies until it has an outcome."""
+
+    def __init__(self, prompt: str, answer: str, *, bounds: Bounds) -> None:
+        """Begin with the first request."""
+        self.outcome: Outcome | None = None
+        self._answer = answer
+        self._bounds = bounds
+        self._prompt = read_prompt()
+        self.messages: Sequence[Message] = self._prompt.messages(prompt, answer)
+        """Of the next request."""
+        self._num_replies = 0
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the bound on a reply: twice the estimated length of a copy, and its tags."""
+        return 256 + 2 * (len(self._answer.encode()) // CHARACTERS_PER_TOKEN)
+
+    def feed(self, reply: ChatReply) -> None:
+        """Accept a copy, return it to the teacher, or give up."""
+        self._num_replies += 1
+        found = self._examine(reply)
+        if isinstance(found, Document):
+            self.outcome = Outcome(found, num_replies=self._num_replies)
+        elif self._num_replies > MAX_RETURNS:
+            self.outcome = Outcome(None, *found, self._num_replies)
+        else:
+            text = self._prompt.correction.replace("{reason}", found.reason, 1)
+            text = text.replace("{message}", found.message, 1)
+            said = reply.text or reply.refusal or "(nothing)"
+            self.messages = [
+                *self.messages,
+                {"role": "assistant", "content": said},
+                {"role": "user", "content": text},
+            ]
+
+    def _examine(self, reply: ChatReply) -> Document | Rejection:
+        if reply.refusal or not reply.text.strip():
+            return Rejection(Reason.REFUSED, "There is no copy in your reply.")
+        if reply.finish_reason == "length":
+            message = "The copy was cut off: it is longer than the answer can be."
+            return Rejection(Reason.CUT_OFF, message)
+        return examine(unwrap(reply.text), self._answer, self._bounds)
+
+
+def unwrap(reply: str) -> str:
+    """Return the copy between the marks of a reply, or the whole reply if it has no marks."""
+    start, end = reply.find(_OPEN), reply.rfind(_CLOSE)
+    if start < 0 or end < start:
+        return reply
+    copy = reply[start + len(_OPEN) : end]
+    return copy.removeprefix("\n").removesuffix("\n")
+
+
+def asked_answer(messages: Sequence[Message]) -> str:
+    """Return the answer that messages ask to annotate, for scripted teachers.
+
+    Raises:
+        ValueError: the messages contain no answer to annotate.
+    """
+    for one in reversed(messages):
+        if one["role"] == "user" and one["content"].startswith(_QUESTION):
+            return unescape(unwrap(one["content"][one["content"].rindex(_ANSWER) :]))
+    raise ValueError("nothing to annotate in these messages")
+
+
+def _ask(prompt: str, answer: str) -> str:
+    return f"{_QUESTION}{prompt}{_ANSWER}{_wrap(escape(answer))}"
+
+
+def _wrap(text: str) -> str:
+    return f"{_OPEN}\n{text}\n{_CLOSE}"

@@ -1,0 +1,329 @@
+"""Encode a prompt and its annotated answer as token ids, labels, positions and visibility rows.
+
+Training uses the definitions of decoding: ``interpreter.placement`` gives visibility and
+positions, the vocabulary gives the ids of the tags. Tokens are stored in the order of the written
+form. ``encode_points`` encodes answers by points, for finetuned Skeleton-of-Thought.
+
+Source: PASTA, section 4.2 (mask, positions, labels); ``docs/architecture.md``, rules of training;
+Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, which finetunes no model.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pasta_lm.engines.request import Start
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.placement import Placer
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.thread import Thread
+from pasta_lm.interpreter.visibility import Row
+from pasta_lm.language.document import NUM_BLOCK_TAGS, Block
+from pasta_lm.language.events import Text
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.parser import Form, Parser
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
+from pasta_lm.learn.data.decisions import decisions_of
+from pasta_lm.models.annotated import Record
+from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.strategies.skeleton_of_thought import FINETUNED, Stages, blocks_of, skeleton_of
+
+NO_LABEL = -100
+"""Label of a token that predicts nothing; PyTorch's losses ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedExample:
+    """One encoded prompt with its answer in written form; N tokens, O owners.
+
+    Attributes:
+        id: The record's.
+        token_ids: [N], prompt first; the end-of-text is predicted, never fed.
+        labels: [N]; the token that each token predicts, or ``NO_LABEL``. Not to be shifted.
+        positions: [N].
+        owners: [N]; the owner of each token's KV entry.
+        row_of: [N]; the index in ``rows`` of each token's visibility.
+        rows: Each [O]; the first slot of each owner that cannot be seen. None: the answer has no
+            tags, and the mask is causal.
+        num_prompt: Number of tokens of the prompt.
+        main_owners: The owners of main's entries: with join ``recompute`` each sync adds one, whose
+            first entries are the written form, fed again.
+        fed_again: Slots of the entries that syncs feed again with join ``recompute``.
+        decisions: Slots of the tokens whose labels are main's decisions, see ``decisions_of``.
+    """
+
+    id: str
+    token_ids: array[int]
+    labels: array[int]
+    positions: array[int]
+    owners: array[int]
+    row_of: array[int]
+    rows: tuple[tuple[int, ...], ...] | None
+    num_prompt: int
+    main_owners: tuple[int, ...] = ()
+    fed_again: array[int] = field(default_factory=lambda: array("i"))
+    decisions: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def encode_example(
+    record: Record,
+    vocabulary: Vocabulary,
+    eos_id: int,
+    strategy: PositionStrategy = PositionStrategy.PREDICT,
+    form: Form = Form.MAIN,
+    join: Join = Join.SHARED,
+) -> EncodedExample:
+    """Encode one record; an answer without tags becomes ordinary next-token training.
+
+    Args:
+        record: A prompt and its answer; missing lengths are counted.
+        vocabulary: The model's; with tag pieces if the answer has tags.
+        eos_id: The end-of-text.
+        strategy: The positions of main after a promise and at a sync.
+        form: How main announces a block: MAIN, by a promise; FORKED, by APAR's single piece.
+        join: What main sees from a sync on; what follows it is learned so.
+
+    Raises:
+        UsageError: ``rotate``, whose keys have several positions each; FORKED with a strategy
+            that needs promised lengths; or a join that does not go with the strategy.
+        InputError: the prompt has no tokens, or a block has tags inside.
+        VocabularyError: the answer has tags and the model has none, or its tokenizer changes text.
+    """
+    if strategy is PositionStrategy.ROTATE:
+        raise UsageError(
+            "positions 'rotate' cannot be trained",
+            hint="train with 'predict': until a sync the two are the same",
+        )
+    if form is Form.FORKED and strategy is not PositionStrategy.CONTINUE:
+        raise UsageError(f"forks promise no length: positions {strategy.value!r} need one")
+    prompt = _checked_prompt(record, vocabulary)
+    encoded = vocabulary.encode_document(record.document, form)
+    if not encoded.blocks and not record.document.num_syncs:
+        plain = _plain_example(record.id, prompt, encoded.main, eos_id)
+        flags = decisions_of(encoded.main, vocabulary)
+        slots = (slot for slot, is_one in enumerate(flags, start=len(prompt) - 1) if is_one)
+        return replace(plain, decisions=array("i", slots))
+    writer = _BlocksWriter(prompt, vocabulary, eos_id, strategy, form, join)
+    return writer.write(record.id, encoded)
+
+
+def encode_points(
+    record: Record,
+    vocabulary: Vocabulary,
+    eos_id: int,
+    strategy: PositionStrategy = PositionStrategy.CONTINUE,
+) -> EncodedExample:
+    """Encode one record whose blocks are points; a record without blocks is encoded as plain text.
+
+    Main writes the skeleton after the prompt; every point sees both and its own request, and
+    writes its part of the answer. For an answer of a single point the skeleton is empty: main ends
+    at once, and the answer starts again after the prompt.
+
+    Args:
+        record: A prompt and its answer: blocks with no text between them, or no block.
+        vocabulary: The model's; it needs no tag pieces.
+        eos_id: The end-of-text, which ends the skeleton, each point and the answer.
+        strategy: Any; without promises all strategies give the same positions.
+
+    Raises:
+        InputError: the prompt has no tokens, or the answer has text outside its points.
+        VocabularyError: the tokenizer changes text.
+    """
+    prompt = _checked_prompt(record, vocabulary)
+    if not record.document.blocks:
+        answer = vocabulary.encode_text(record.document.plain_text)
+        return _plain_example(record.id, prompt, answer, eos_id)
+    try:
+        blocks = blocks_of(record.document)
+    except ValueError as exc:
+        raise InputError(f"record {record.id}: {exc}") from exc
+    user = [{"role": "user", "content": record.prompt}]
+    stages = Stages.of(user, vocabulary, FINETUNED)
+    return _PointsWriter(stages, vocabulary, eos_id, strategy).write(record.id, blocks)
+
+
+def _checked_prompt(record: Record, vocabulary: Vocabulary) -> list[int]:
+    """Return a record's prompt as ids, after checking that the record can be trained on."""
+    vocabulary.check_round_trip(record.document.plain_text)
+    prompt = vocabulary.encode_prompt([{"role": "user", "content": record.prompt}])
+    if not prompt:
+        raise InputError(f"record {record.id}: its prompt has no tokens to answer after")
+    inside = (item for block in record.document.blocks for item in block.items)
+    if not all(isinstance(item, Text) for item in inside):
+        raise InputError(f"record {record.id}: a block with tags inside cannot be trained")
+    return prompt
+
+
+def _plain_example(
+    name: str, prompt: Sequence[int], answer: Sequence[int], eos_id: int
+) -> EncodedExample:
+    token_ids = array("i", [*prompt, *answer])
+    labels = array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, eos_id])
+    positions = array("i", range(len(token_ids)))
+    nothing = array("i")
+    return EncodedExample(name, token_ids, labels, positions, nothing, nothing, None, len(prompt))
+
+
+class _Writer:
+    """Feeds an answer in the order of its written form; an engine feeds it in the order of time."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        vocabulary: Vocabulary,
+        eos_id: int,
+        strategy: PositionStrategy,
+        main_form: Form,
+        join: Join = Join.SHARED,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._eos_id = eos_id
+        self._num_prompt = len(prompt)
+        self._entries = Entries.of_prompt(prompt)
+        self._main = self._thread(None, main_form)
+        self._main_owners = [self._main.owner]
+        self._fed_again = array("i")
+        self._placer = Placer(self._entries, strategy, self._main, join)
+        self._labels = array("i", [NO_LABEL] * len(prompt))
+        self._decisions = array("i")
+
+    def _thread(self, parent: Thread | None, form: Form = Form.BLOCK) -> Thread:
+        owner = self._entries.new_owner()
+        thread = Thread(id=owner - 1, owner=owner, parser=Parser(form), parent=parent)
+        if parent is not None:
+            parent.children.append(thread)  # in reading order: a sync may read them again
+        return thread
+
+    def _example(self, name: str) -> EncodedExample:
+        items, num_owners = self._entries.items, self._entries.num_owners
+        numbers: dict[int, int] = {}
+        rows: list[Row] = []
+        for entry in items:
+            if id(entry.row) not in numbers:
+                numbers[id(entry.row)] = len(rows)
+                rows.append(entry.row)
+        # No slot is beyond the last; the bound keeps unlimited cutoffs within 32 bits.
+        bound = len(items)
+        return EncodedExample(
+            id=name,
+            token_ids=array("i", [entry.token for entry in items]),
+            labels=self._labels,
+            positions=array("i", [entry.position for entry in items]),
+            owners=array("i", [entry.owner for entry in items]),
+            row_of=array("i", [numbers[id(entry.row)] for entry in items]),
+            rows=tuple(
+                tuple(min(row.cutoff(owner), bound) for owner in range(num_owners)) for row in rows
+            ),
+            num_prompt=self._num_prompt,
+            main_owners=tuple(self._main_owners),
+            fed_again=self._fed_again,
+            decisions=self._decisions,
+        )
+
+
+class _BlocksWriter(_Writer):
+    """Feeds main, and each block whole after the promise or fork that announces it."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        vocabulary: Vocabulary,
+        eos_id: int,
+        strategy: PositionStrategy,
+        form: Form,
+        join: Join,
+    ) -> None:
+        super().__init__(prompt, vocabulary, eos_id, strategy, Form.MAIN, join)
+        opens = LexemeKind.PROMISE_OPEN
+        self._forks_with = opens if form is Form.FORKED else LexemeKind.PROMISE_CLOSE
+        self._last_of_main = len(prompt) - 1
+
+    def write(self, name: str, encoded: EncodedDocument) -> EncodedExample:
+        blocks = iter(encoded.blocks)
+        unjoined: list[Thread] = []
+        flags = decisions_of(encoded.main, self._vocabulary)
+        for token, is_decision in zip(encoded.main, flags, strict=False):
+            self._label_main(token, is_decision)
+            lexeme = self._vocabulary.id_to_lexeme(token)
+            if lexeme is not None and lexeme.kind is LexemeKind.SYNC:
+                self._sync(token, unjoined)
+                unjoined = []
+            elif lexeme is not None and lexeme.kind is self._forks_with:
+                unjoined.append(self._fork(token, lexeme.units, next(blocks)))
+            else:
+                self._feed_main(token)
+        self._label_main(self._eos_id, flags[-1])
+        return self._example(name)
+
+    def _label_main(self, label: int, is_decision: bool) -> None:
+        self._labels[self._last_of_main] = label
+        if is_decision:
+            self._decisions.append(self._last_of_main)
+
+    def _feed_main(self, token: int, promised: Thread | None = None) -> None:
+        self._last_of_main = self._placer.feed(self._main, token, promised=promised).slot
+        self._labels.append(NO_LABEL)
+
+    def _sync(self, token: int, joined: Sequence[Thread]) -> None:
+        """Feed a sync; what its join feeds again before it is predicted no second time."""
+        self._last_of_main = self._placer.feed_sync(self._main, token, joined).slot
+        self._fed_again.extend(range(len(self._labels), self._last_of_main))
+        self._labels.extend([NO_LABEL] * (len(self._entries) - len(self._labels)))
+        if self._main.owner != self._main_owners[-1]:
+            self._main_owners.append(self._main.owner)
+
+    def _fork(self, token: int, units: int | None, block: Sequence[int]) -> Thread:
+        """Feed a promise's last token, then the whole block."""
+        child = self._thread(self._main)
+        child.units, child.block_length = units, len(block) + NUM_BLOCK_TAGS
+        self._feed_main(token, promised=child)
+        close = self._vocabulary.piece_id(ASYNC_CLOSE)
+        fed = (self._vocabulary.piece_id(ASYNC_OPEN), *block, close)
+        for block_token, label in zip(fed, (*block, close, NO_LABEL), strict=True):
+            self._placer.feed(child, block_token)
+            self._labels.append(label)
+        return child
+
+
+class _PointsWriter(_Writer):
+    """Feeds the skeleton, then the points."""
+
+    def __init__(
+        self, stages: Stages, vocabulary: Vocabulary, eos_id: int, strategy: PositionStrategy
+    ) -> None:
+        super().__init__(stages.prompt, vocabulary, eos_id, strategy, Form.BLOCK)
+        self._stages = stages
+
+    def write(self, name: str, blocks: Sequence[Block]) -> EncodedExample:
+        skeleton = skeleton_of(blocks)
+        starts = self._stages.starts(skeleton)
+        if len(starts) != len(blocks):
+            raise InputError(f"record {name}: a point without a topic is in no skeleton")
+        self._decode(self._main, skeleton)
+        for block, start in zip(blocks, starts, strict=True):
+            self._begin(start, block.plain_text)
+        return self._example(name)
+
+    def _begin(self, start: Start, text: str) -> None:
+        thread = self._thread(self._main)
+        self._placer.start(thread, start.num_seen)
+        for token in start.prefix:
+            self._placer.feed(thread, token)
+            self._labels.append(NO_LABEL)
+        self._decode(thread, text)
+
+    def _decode(self, thread: Thread, text: str) -> None:
+        """Feed decoded tokens; each predicts the next one, and the last one the end-of-text."""
+        for token in self._vocabulary.encode_text(text):
+            self._labels[-1] = token
+            self._placer.feed(thread, token)
+            self._labels.append(NO_LABEL)
+        self._labels[-1] = self._eos_id

@@ -1,0 +1,315 @@
+"""Judge protocol, the judge's prompt as a versioned template, and the reader of its replies."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import exp, log
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.chat.chat import ChatReply, ChatRequest
+
+
+class Winner(StrEnum):
+    """Which of two answers is better."""
+
+    FIRST = "first"
+    SECOND = "second"
+    TIE = "tie"
+
+
+class Comparison(NamedTuple):
+    """Two answers to one prompt as plain text, in the order in which the judge reads them."""
+
+    prompt_id: str
+    prompt: str
+    first: str
+    second: str
+
+
+class Verdict(NamedTuple):
+    """The better answer and the judge's confidence, from 0 to 1; a tie's is ignored."""
+
+    winner: Winner
+    confidence: float
+
+
+class Judge(Protocol):
+    """A judge takes all comparisons at once, so that it may ask about them in parallel."""
+
+    def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none."""
+        ...
+
+
+def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
+    """Return the two comparisons with one opponent: our answer first, then theirs first."""
+    return [
+        Comparison(prompt_id, prompt, ours, theirs),
+        Comparison(prompt_id, prompt, theirs, ours),
+    ]
+
+
+def swapped(one: Comparison) -> Comparison:
+    """Return a comparison in the other order."""
+    return one._replace(first=one.second, second=one.first)
+
+
+def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
+    """Return ``(wins + smoothing) / (losses + smoothing)``, weighted by confidence.
+
+    1 where all is tied, and bounded where nothing is lost, in which case the paper's ratio is
+    undefined. With four verdicts and a smoothing of 1 it lies between 1/5 and 5.
+
+    Args:
+        verdicts: On comparisons of ``both_orders``, in that order: ours comes first in those with
+            an even index.
+        smoothing: Above 0.
+
+    Source: PASTA, section 4, without the smoothing.
+    """
+    wins = losses = 0.0
+    for index, (winner, confidence) in enumerate(verdicts):
+        if winner is Winner.TIE:
+            continue
+        if winner is (Winner.SECOND if index % 2 else Winner.FIRST):
+            wins += confidence
+        else:
+            losses += confidence
+    return (wins + smoothing) / (losses + smoothing)
+
+
+def mean_advantage(verdicts: Sequence[Verdict], *, is_grade: bool) -> float:
+    """Return by how much our answer is better: its quality less the other's, from -1 to 1.
+
+    The mean over verdicts on comparisons of ``both_orders``, in that order.
+
+    Args:
+        verdicts: At least one.
+        is_grade: A confidence is a difference of grades; else a probability, of which twice the
+            excess over one half counts.
+    """
+    each = []
+    for index, verdict in enumerate(verdicts):
+        if is_grade:
+            is_first = verdict.winner is Winner.FIRST
+            one = 0.0 if verdict.winner is Winner.TIE else verdict.confidence
+            one = one if is_first else -one
+        else:
+            one = 2 * first_wins_of(verdict) - 1
+        each.append(-one if index % 2 else one)
+    return sum(each) / len(each)
+
+
+IN_PROCESS = "local"
+"""The address of a judge in this process; its model is named as ``--model`` names one."""
+FOLDER = Path(__file__).parent / "prompts"
+FIELDS = ("instruction", "answer_a", "answer_b")
+TOP_LOGPROBS = 5
+"""Every endpoint allows so many candidates."""
+MAX_STATED_TOKENS = 400
+EXPECTED_STATED_TOKENS = 100
+"""A guess: three sentences and a verdict."""
+_PAGE = re.compile(
+    r"\AMethod: (?P<method>[^\n]+)\n+# System\n+(?P<system>.*?)\n+# User\n+(?P<user>.*?)\n*\Z",
+    re.DOTALL,
+)
+_FIELD = re.compile(r"\{\{(\w+)\}\}")
+
+
+class Method(StrEnum):
+    """How a verdict is read from a reply."""
+
+    LOGPROBS = "log-probabilities"
+    """The probabilities of A and of B as the only token, as in AlpacaEval 2."""
+    STATED = "stated confidence"
+    """The last line states the winner and a confidence, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTemplate:
+    """One version of a judge's prompt."""
+
+    name: str
+    method: Method
+    system: str
+    user: str
+    """With the three fields."""
+    sha256: str
+    """Of the page, the first 16 digits."""
+
+    def request(self, comparison: Comparison) -> ChatRequest:
+        """Return the request for one comparison; the first answer is A."""
+        values = dict(zip(FIELDS, comparison[1:], strict=True))
+        # One pass over all fields: an answer that spells a field stays as it is.
+        filled = _FIELD.sub(lambda field: values[field[1]], self.user)
+        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": filled}]
+        if self.method is Method.LOGPROBS:
+            return ChatRequest(messages, max_tokens=1, temperature=0.0, top_logprobs=TOP_LOGPROBS)
+        return ChatRequest(messages, max_tokens=MAX_STATED_TOKENS, temperature=0.0)
+
+    @property
+    def expected_reply_tokens(self) -> int:
+        """Return the approximate length of a reply."""
+        return 1 if self.method is Method.LOGPROBS else EXPECTED_STATED_TOKENS
+
+
+def template_names() -> list[str]:
+    """Return the names of the templates in the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.md"))
+
+
+def load_template(name: str) -> JudgeTemplate:
+    """Load a template.
+
+    Args:
+        name: A template of the package, such as ``stated-confidence-v1``, or the path of a page of
+            the same form, ending in ``.md``.
+
+    Raises:
+        UsageError: there is no template of that name.
+        InputError: the page has another form.
+    """
+    path = Path(name) if name.endswith(".md") else FOLDER / f"{name}.md"
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(
+            f"no judge's template {name!r}: {path} cannot be read",
+            hint=f"{', '.join(template_names())}, or a page of your own ending in .md",
+        ) from exc
+    page = _PAGE.match(text.replace("\r\n", "\n"))
+    methods = [method.value for method in Method]
+    if page is None or page["method"].strip() not in methods:
+        raise InputError(
+            f"{path} is not a judge's template",
+            hint=f"a line 'Method: {' or '.join(methods)}', then '# System', then '# User'",
+        )
+    if sorted(_FIELD.findall(page["user"])) != sorted(FIELDS):
+        wanted = ", ".join(f"{{{{{field}}}}}" for field in FIELDS)
+        raise InputError(f"{path}: its user's part must have {wanted}, each once")
+    sha256 = hashlib.sha256(text.encode()).hexdigest()[:16]
+    method = Method(page["method"].strip())
+    return JudgeTemplate(path.stem, method, page["system"], page["user"], sha256)
+
+
+MIN_PROBABILITY = 0.1
+"""Of A and B together; below it, the judge wanted to say something else."""
+TIE_TOLERANCE = 1e-9
+MIN_SHARE = 1e-9
+"""Of a verdict in log-odds, which have no value at 0 and 1."""
+_STATED = re.compile(
+    r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
+    re.IGNORECASE,
+)
+
+
+class Problem(StrEnum):
+    """Why there is no verdict."""
+
+    NO_REPLY = "no-reply"
+    """The endpoint did not answer, or no reply is stored."""
+    REFUSED = "refused"
+    NO_LOGPROBS = "no-logprobs"
+    NOT_A_VERDICT = "not-a-verdict"
+    """The reply names neither answer in the requested form."""
+    CUT = "cut"
+    """The reply ends before its verdict."""
+
+
+class Reading(NamedTuple):
+    """The content of a reply; one of the two is None."""
+
+    first_wins: float | None
+    """Probability that the first answer is better."""
+    problem: Problem | None
+
+
+def read_verdict(method: Method, reply: ChatReply) -> Reading:
+    """Read a reply by the method of its template."""
+    if reply.refusal:
+        return Reading(None, Problem.REFUSED)
+    return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
+
+
+def averaged(reading: Reading, swapped: Reading) -> Reading:
+    """Return the reading of a pair from both orders; a problem of one is that of the pair.
+
+    The mean of the log-odds, so a judge's constant lean towards a place cancels exactly.
+
+    Args:
+        reading: Of one order.
+        swapped: Of the other one, in which our first answer comes second.
+    """
+    if reading.first_wins is None or swapped.first_wins is None:
+        return reading if reading.first_wins is None else swapped
+    odds = (_log_odds(reading.first_wins) - _log_odds(swapped.first_wins)) / 2
+    return Reading(1 / (1 + exp(-odds)), None)
+
+
+def _log_odds(share: float) -> float:
+    share = min(max(share, MIN_SHARE), 1 - MIN_SHARE)
+    return log(share / (1 - share))
+
+
+def verdict_of(first_wins: float) -> Verdict:
+    """Return a preference as a winner and the probability, above 0.5, that it is better."""
+    if abs(first_wins - 0.5) < TIE_TOLERANCE:
+        return Verdict(Winner.TIE, 0.5)
+    winner = Winner.FIRST if first_wins > 0.5 else Winner.SECOND
+    return Verdict(winner, max(first_wins, 1 - first_wins))
+
+
+def first_wins_of(verdict: Verdict) -> float:
+    """Return a verdict as the probability that the first answer is better."""
+    if verdict.winner is Winner.TIE:
+        return 0.5
+    sure = max(verdict.confidence, 0.5)
+    return sure if verdict.winner is Winner.FIRST else 1 - sure
+
+
+def same_winner(reading: float, swapped: float) -> bool:
+    """Return whether both orders of a pair give the same winner; a tie agrees with both.
+
+    Args:
+        reading: Probability that the first answer is better.
+        swapped: The same of the other order, in which our first answer comes second.
+    """
+    return (reading - 0.5) * (swapped - 0.5) <= 0
+
+
+def _one_token(reply: ChatReply) -> Reading:
+    """Compare A with B among the candidates of the first token; spellings of a letter add up."""
+    if not reply.logprobs:
+        return Reading(None, Problem.NO_LOGPROBS)
+    first = reply.logprobs[0]
+    candidates = {one.token: one.logprob for one in first.top} or {first.token: first.logprob}
+    masses = {"A": 0.0, "B": 0.0}
+    for token, logprob in candidates.items():
+        letter = token.strip().strip("*\"'`().:").upper()
+        if letter in masses:
+            masses[letter] += exp(min(logprob, 0.0))
+    total = sum(masses.values())
+    if not total >= MIN_PROBABILITY:  # also if it is NaN
+        return Reading(None, Problem.NOT_A_VERDICT)
+    return Reading(masses["A"] / total, None)
+
+
+def _stated(reply: ChatReply) -> Reading:
+    """Read the last line that is a verdict; a confidence below 0.5 counts as 0.5."""
+    found = [line for line in map(_STATED.match, map(str.strip, reply.text.splitlines())) if line]
+    if not found:
+        is_cut = reply.finish_reason == "length"
+        return Reading(None, Problem.CUT if is_cut else Problem.NOT_A_VERDICT)
+    winner, confidence = found[-1]["winner"].upper(), int(found[-1]["confidence"]) / 100
+    if confidence > 1:
+        return Reading(None, Problem.NOT_A_VERDICT)
+    if winner == "TIE":
+        return Reading(0.5, None)
+    confidence = max(confidence, 0.5)
+    return Reading(confidence if winner == "A" else 1 - confidence, None)

@@ -1,0 +1,256 @@
+"""A language model as judge, which is asked once about each comparison.
+
+Every raw reply is stored before it counts, under a hash of everything that it depends on. So a run
+that was stopped pays for nothing twice, and verdicts can be read again without asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+from pasta_lm.errors import PastaError
+from pasta_lm.journal import Journal, Row, held
+from pasta_lm.learn.chat.budget import (
+    Budget,
+    CostLimitError,
+    Estimate,
+    Prices,
+    Spending,
+    Tokens,
+    billed_tokens,
+    estimate_tokens,
+    max_tokens,
+)
+from pasta_lm.learn.chat.chat import ChatReply, read_reply
+from pasta_lm.learn.chat.client import ChatClient
+from pasta_lm.learn.chat.pool import INTERRUPT, Pool
+from pasta_lm.learn.judge.judge import (
+    Comparison,
+    JudgeTemplate,
+    Problem,
+    Reading,
+    Verdict,
+    averaged,
+    read_verdict,
+    swapped,
+    verdict_of,
+)
+
+SCRIPTED = "scripted"
+"""A model whose name begins with this follows a script, so its verdicts are not judgements."""
+Progress = Callable[[int, int, Spending], None]
+"""Called with the replies of this run, the number requested, and the total spending."""
+
+
+class MissingVerdictsError(PastaError):
+    """Report that a judge left comparisons without a verdict."""
+
+
+class Outcome(NamedTuple):
+    """The reading of one comparison, and the key of its stored reply."""
+
+    key: str
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class LLMJudge:
+    """A ``Judge`` that asks a model.
+
+    Attributes:
+        client: Makes the client; None: only stored replies are read.
+        max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
+        averages_orders: For ``compare``: ask in both orders, and let each verdict be their mean.
+        cost_limit_usd: Hard limit on the cost of all stored replies of this model.
+        failures: Why comparisons got no reply in this run, by key.
+        missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
+    """
+
+    model: str
+    template: JudgeTemplate
+    journal: Journal
+    client: Callable[[], ChatClient] | None = None
+    max_missing: float = 0.0
+    averages_orders: bool = False
+    prices: Prices = Prices()
+    cost_limit_usd: float | None = None
+    progress: Progress = lambda done, total, spent: None
+    failures: dict[str, str] = field(default_factory=dict)
+    missing: dict[Problem, list[str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the model and the template, as reports show them."""
+        return f"{self.model}/{self.template.name}"
+
+    @property
+    def is_scripted(self) -> bool:
+        """Return whether this judge, or the author of any stored reply, follows a script."""
+        names: list[Any] = [self.model]
+        for row in self.journal.rows.values():
+            reply = row["reply"]
+            names += [row.get("judge"), reply.get("model"), reply.get("system_fingerprint")]
+        return any(str(name).startswith(SCRIPTED) for name in names)
+
+    def ask(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
+        """Return the outcome of each comparison, in order; only those without a reply are asked.
+
+        Replies that came before an error are kept.
+
+        Raises:
+            UsageError: another process asks, or there is a cost limit and no prices.
+            EndpointError: the key, the model or the address is wrong.
+            RemoteError: the server is gone.
+            CostLimitError: the cost limit is reached.
+            KeyboardInterrupt: interrupted; requests in flight were awaited and kept.
+        """
+        wanted = self._wanted(comparisons)
+        if wanted and self.client is not None:
+            self._ask(wanted, self.client)
+        return [Outcome(key, self._read(key)) for key in map(self.key, comparisons)]
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
+        """Return a verdict on each comparison, in order; None where the judge gave none.
+
+        Equal answers are a tie, without asking.
+
+        Raises:
+            MissingVerdictsError: more than ``max_missing`` of them lack a verdict.
+            PastaError: see ``ask``.
+        """
+        asked = [one for one in comparisons if one.first != one.second]
+        outcomes = self.ask_both(asked) if self.averages_orders else self.ask(asked)
+        names = [one.prompt_id for one in asked]
+        missing = missing_verdicts(zip(names, outcomes, strict=True))
+        num_missing = sum(map(len, missing.values()))
+        if num_missing > self.max_missing * len(outcomes):
+            raise MissingVerdictsError(
+                f"{self.name} gave no verdict on {num_missing} of {len(outcomes)} comparisons: "
+                f"{describe_missing(missing)}",
+                hint="run again to ask for missing replies; stored ones are final",
+            )
+        for problem, some in missing.items():
+            self.missing.setdefault(problem, []).extend(some)
+        given = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
+        return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
+
+    def ask_both(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
+        """Return the outcome of each comparison over both orders; the errors are ``ask``'s."""
+        found = self.ask([*comparisons, *map(swapped, comparisons)])
+        pairs = zip(found, found[len(comparisons) :], strict=False)
+        return [Outcome(one.key, averaged(one.reading, other.reading)) for one, other in pairs]
+
+    def key(self, comparison: Comparison) -> str:
+        """Return the key of a comparison: a hash of everything that the reply depends on."""
+        parts = [self.model, self.template.sha256, *comparison[1:]]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+    def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
+        """Estimate the requests for comparisons that have no stored reply."""
+        asked = [self.template.request(one) for one in self._wanted(comparisons).values()]
+        prompt = sum(estimate_tokens(request.messages) for request in asked)
+        tokens = Tokens(prompt, len(asked) * self.template.expected_reply_tokens)
+        return Estimate(len(asked), tokens, self.prices)
+
+    def spending(self) -> Spending:
+        """Return the spending on all stored replies of this model, at today's prices."""
+        spent = Spending(self.prices)
+        for row in self.journal.rows.values():
+            if row["judge"] == self.model:
+                spent.count(_tokens_of(row))
+        return spent
+
+    def usage(self) -> dict[str, int]:
+        """Return the tokens of the stored replies, as OpenAI's JSON names them."""
+        tokens = self.spending().tokens
+        return {"prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion}
+
+    def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+        """Return the comparisons without a stored reply, by key; equal answers need none."""
+        keyed = {self.key(one): one for one in comparisons if one.first != one.second}
+        return {key: one for key, one in keyed.items() if key not in self.journal.rows}
+
+    def _read(self, key: str) -> Reading:
+        if key not in self.journal.rows:
+            return Reading(None, Problem.NO_REPLY)
+        return read_verdict(self.template.method, read_reply(self.journal.rows[key]["reply"]))
+
+    def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
+        """Ask about all comparisons that no other process has asked about meanwhile."""
+        with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
+            self.journal.read_again()
+            rows, spent = self.journal.rows, self.spending()
+            missing = {key: one for key, one in wanted.items() if key not in rows}
+            numbers = count(1)
+            pool = Pool(Budget(spent, self.cost_limit_usd), "requests")
+
+            async def work(job: tuple[str, Comparison]) -> None:
+                key, comparison = job
+                request = self.template.request(comparison)
+                most = max_tokens(request)
+
+                def keep(reply: ChatReply) -> None:
+                    tokens = billed_tokens(reply, most)
+                    row = {
+                        "id": key,
+                        "prompt_id": comparison.prompt_id,
+                        "judge": self.model,
+                        "template": self.template.name,
+                        "template_sha256": self.template.sha256,
+                        "tokens": tokens,
+                        "reply": dict(reply.raw),
+                    }
+                    self.journal.append([row])
+                    spent.count(tokens)
+                    self.progress(next(numbers), len(missing), spent)
+
+                def fail(error: PastaError) -> None:
+                    self.failures[key] = error.message
+
+                await pool.ask(request, most, keep, fail)
+
+            asyncio.run(pool.run(client, iter(missing.items()), work))
+            if pool.stopped_by == INTERRUPT:
+                raise KeyboardInterrupt
+            if pool.stopped_by:
+                num_left = sum(key not in rows for key in missing)
+                raise CostLimitError(
+                    f"the cost limit of {self.cost_limit_usd:g} USD leaves {num_left} comparisons "
+                    f"without a reply; spent in all: {spent}",
+                    hint="raise it and run again: paid replies are kept",
+                )
+
+
+def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
+    """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
+    found: dict[Problem, list[str]] = {}
+    for name, outcome in outcomes:
+        if outcome.reading.problem:
+            found.setdefault(outcome.reading.problem, []).append(name)
+    return found
+
+
+def describe_missing(missing: Mapping[Problem, Sequence[str]]) -> str:
+    """Return the number of missing verdicts for each reason, as text."""
+    return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
+
+
+def missing_to_json(missing: Mapping[Problem, Sequence[str]], what: str) -> dict[str, Any]:
+    """Return for each reason a ``count``, and the names, each once, under the key ``what``."""
+    return {
+        problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
+        for problem, names in missing.items()
+    }
+
+
+def _tokens_of(row: Row) -> Tokens:
+    usage = row["reply"].get("usage") or {}
+    names = ("prompt_tokens", "completion_tokens")
+    # Rows of earlier versions have no tokens of their own.
+    return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))

@@ -1,0 +1,232 @@
+"""The recipe of stage one, supervised finetuning, as dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Literal
+
+from pasta_lab.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, RULES, SOT_ANNOTATORS
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.join import Join, check_join
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
+
+WSD = "warmup_stable_decay"
+SplitName = Literal["train", "dev", "test", "hard"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomConfig:
+    """A model that begins with random weights; ``[model.random]`` of a recipe."""
+
+    architecture: str
+    """JSON file of a transformers configuration."""
+    tokenizer: str
+    """Folder of a tokenizer, such as a model folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The model to train: a trained base, or random weights."""
+
+    base: str | None = None
+    """Model folder or hub id."""
+    random: RandomConfig | None = None
+
+    def __post_init__(self) -> None:
+        check_one_of("model", base=self.base, random=self.random)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    """Training data that ``pasta_lab.tasks`` generates while training."""
+
+    annotator: str = "gold"
+    split: SplitName = "train"
+    seed: int = 0
+    clause_packs: int = 0
+    """Every so many packs, one has minimal pairs up to their deciding tokens; 0: none has."""
+
+    def __post_init__(self) -> None:
+        check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
+        if self.clause_packs < 0:
+            raise UsageError("data.tasks.clause_packs must be at least 0")
+        is_ignored = self.clause_packs and self.annotator in SOT_ANNOTATORS
+        check_not_ignored("data.tasks.clause_packs", is_ignored, "a skeleton begins the answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """The training data: files of annotated answers, or generated tasks."""
+
+    file: str | tuple[str, ...] | None = None
+    """One file, or several whose records are shuffled together."""
+    exclude: str | tuple[str, ...] = ()
+    """Files of ids, one per line or JSONL: records that are held out."""
+    tasks: TasksConfig | None = None
+    plain: bool = False
+    """Strip the tags, as Baseline-SFT needs it."""
+    rule: str | None = None
+    """Learn the answers of ``file`` as a baseline does: ``apar``, ``apar_published`` or ``sot``."""
+    max_tokens: int = 4096
+    """Maximum number of tokens in a forward pass; examples are never cut."""
+
+    def __post_init__(self) -> None:
+        check_one_of("data", file=self.file, tasks=self.tasks)
+        check_positive("data", self, "max_tokens")
+        if self.file == ():
+            raise UsageError("data.file names no file")
+        is_ignored = bool(self.exclude) and self.tasks is not None
+        check_not_ignored("data.exclude", is_ignored, "it holds out records of a file")
+        if self.rule is not None:
+            check_choice("data.rule", self.rule, list(RULES))
+            is_ignored = self.plain or self.tasks is not None
+            check_not_ignored("data.rule", is_ignored, "it rewrites the answers of a file")
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the files of annotated answers."""
+        return _paths(self.file or ())
+
+    @property
+    def exclude_paths(self) -> list[Path]:
+        """Return the files of ids that are held out."""
+        return _paths(self.exclude)
+
+    @property
+    def trained_strategy(self) -> str:
+        """Return the strategy that a model learns from these data."""
+        if self.rule is not None:
+            return sot.NAME if self.rule == sot.NAME else apar.NAME
+        if self.tasks is None or self.plain:
+            return pasta.NAME
+        names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+        return next((k for k, some in names.items() if self.tasks.annotator in some), pasta.NAME)
+
+
+def _paths(names: str | tuple[str, ...]) -> list[Path]:
+    return [Path(name) for name in ((names,) if isinstance(names, str) else names)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Optimiser, schedule and output of a training run."""
+
+    out: str
+    """Folder of the checkpoints, the log and, under ``model``, the trained model."""
+    steps: int | None = None
+    epochs: float | None = None
+    learning_rate: float = 1e-5
+    tag_learning_rate: float | None = None
+    """Of the tag pieces' rows in the input and output matrices; None: as ``learning_rate``."""
+    freeze_old_rows: bool = False
+    """Keep the rows of old tokens in the input and output matrices, which no adapter can hold."""
+    decision_weight: float = 1.0
+    """Weight of main's decisions in the mean loss; other labels weigh 1."""
+    weight_decay: float = 0.0
+    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
+    warmup: float = 0.0
+    """Share of the steps in which the learning rate grows."""
+    decay: float = 0.0
+    """Share of the steps in which it falls to zero, under ``warmup_stable_decay``."""
+    accumulate: int = 1
+    workers: int = 0
+    """Data loader processes."""
+    clip: float = 1.0
+    positions: Literal["predict", "continue", "oracle", "rotate"] = "predict"
+    join: Literal["shared", "recompute"] = "shared"
+    """``recompute`` needs positions ``continue``; stock servers then decode the model exactly."""
+    save: Literal["merged", "adapter"] = "merged"
+    """Whether ``[lora]`` ends in a whole model folder or in an adapter folder."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the saved weights and, on a GPU, of the arithmetic; master weights are float32."""
+    mixed_precision: bool = False
+    """On a CPU: matrix products in bfloat16 where the processor is faster so (AMX, AVX-512)."""
+    seed: int = 0
+    log_steps: int = 10
+    save_steps: int = 500
+    tensorboard: bool = False
+    checkpointing: bool = False
+    """Gradient checkpointing: recompute each layer in the backward pass to save memory."""
+
+    def num_steps(self, num_packs: int) -> int:
+        """Return the number of steps on a set of packs."""
+        return self.steps or ceil((self.epochs or 1) * ceil(num_packs / self.accumulate))
+
+    def __post_init__(self) -> None:
+        check_one_of("train", steps=self.steps, epochs=self.epochs)
+        check_join(Join(self.join), PositionStrategy(self.positions))
+        if self.schedule == WSD and not (self.steps and 0 < self.decay < 1):
+            raise UsageError(f"{WSD} needs [train] steps, and decay between 0 and 1")
+        for key in ("warmup", "decay"):
+            if not 0 <= getattr(self, key) < 1:  # from 1 on it would be a number of steps
+                raise UsageError(f"train.{key} must be at least 0 and below 1")
+        check_positive("train", self, "steps", "epochs", "learning_rate", "accumulate")
+        check_positive("train", self, "tag_learning_rate", "decision_weight")
+        check_positive("train", self, "log_steps", "save_steps")
+        has_decay = self.decay and self.schedule != WSD
+        check_not_ignored("train.decay", has_decay, f"it belongs to {WSD}")
+        has_warmup = self.warmup and self.schedule == "constant"
+        check_not_ignored("train.warmup", has_warmup, "a constant rate does not grow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters, trained beside frozen weights."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    """The adapter's output is scaled by alpha / rank."""
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get an adapter; empty: all but the output matrix."""
+    trained_tokens: Literal["tags", "none"] = "tags"
+    """Embedding rows that are trained as well: those of the tag pieces, or none."""
+    start: str | None = None
+    """Adapter folder to go on with, of the same base, rank and targets; None: new adapters."""
+
+    def __post_init__(self) -> None:
+        check_positive("lora", self, "rank", "alpha")
+        if not 0 <= self.dropout < 1:
+            raise UsageError("lora.dropout must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftConfig:
+    """A recipe of supervised finetuning."""
+
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+    lora: LoraConfig | None = None
+    """None: all weights are trained."""
+
+    def __post_init__(self) -> None:
+        if self.data.tasks and self.train.steps is None:
+            raise UsageError("generated tasks never end: give [train] steps, not epochs")
+        has_tag_rate = self.train.tag_learning_rate is not None
+        is_frozen = self.lora is not None and self.lora.trained_tokens == "none"
+        check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
+        weighs, learns_points = (
+            self.train.decision_weight != 1,
+            self.data.trained_strategy == sot.NAME,
+        )
+        reason = "points have no decisions of main"
+        check_not_ignored("train.decision_weight", weighs and learns_points, reason)
+        freezes = self.train.freeze_old_rows and self.lora is not None
+        check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
+        if self.train.save == "adapter" and self.lora is None:
+            hint = "scripts/cut_adapter.py makes an adapter of a model with all weights trained"
+            raise UsageError('train.save = "adapter" needs a table [lora]', hint=hint)
+        if self.lora and self.model.base is None:
+            raise UsageError("[lora] needs model.base: random weights must all be trained")
+        if self.data.trained_strategy != pasta.NAME and self.train.positions != apar.POSITIONS:
+            name = self.data.rule or (self.data.tasks and self.data.tasks.annotator)
+            raise UsageError(
+                f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
+                hint=f'train.positions = "{apar.POSITIONS}"',
+            )

@@ -1,0 +1,228 @@
+"""Training data as packs of whole examples: records of a file, or tasks generated on the fly."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from torch.utils.data import Dataset
+
+from pasta_lab import tasks
+from pasta_lab.tasks.baselines import ANNOTATORS, RULES
+from pasta_lm.errors import InputError
+from pasta_lm.language.document import Document
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.learn.train.config import DataConfig, TasksConfig
+from pasta_lm.models.annotated import Record, read_ids, read_records
+
+Encode = Callable[[Record], EncodedExample]
+Pack = list[EncodedExample]
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPacks(Dataset[Pack]):
+    """Packs of tasks, generated when a pack is requested; the same index gives the same pack."""
+
+    config: TasksConfig
+    encode: Encode
+    _: KW_ONLY
+    max_tokens: int
+    num_packs: int
+    last_position: int | None = None
+
+    def __len__(self) -> int:
+        return self.num_packs
+
+    def __getitem__(self, index: int) -> Pack:
+        """Generate tasks of all families in turn until the next one, or pair, would not fit.
+
+        Raises:
+            InputError: the first task does not fit, or a task exceeds the model's context.
+        """
+        config, found, room = self.config, Pack(), self.max_tokens
+        drawn = tasks.mixture(config.split, config.seed * 1_000_000 + index)
+        has_clauses = config.clause_packs and index % config.clause_packs == 0
+        for group in self._sides(drawn) if has_clauses else ([self._encoded(one)] for one in drawn):
+            room -= sum(map(len, group))
+            if room < 0:
+                break
+            found += group
+        if not found:
+            raise InputError(f"nothing to learn: a task is longer than {self.max_tokens} tokens")
+        check_context(found, self.last_position)
+        return found
+
+    def _sides(self, drawn: Iterable[tasks.Task]) -> Iterator[Pack]:
+        """Yield both sides of minimal pairs, each cut behind the token in which they differ.
+
+        Pairs whose answers have the same preface are left out: they differ behind a block.
+        """
+        for task in drawn:
+            partner = tasks.partner_of(task)
+            if partner is not None and partner.preface != task.preface:
+                both = self._encoded(task), self._encoded(partner)
+                yield [beginning(*both), beginning(*both[::-1])]
+
+    def _encoded(self, task: tasks.Task) -> EncodedExample:
+        document = ANNOTATORS[self.config.annotator](task, 0)
+        return self.encode(Record(task.id, task.prompt, document, "tasks"))
+
+
+def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExample:
+    """Return an example up to its deciding token, the first that differs from the partner's.
+
+    That token alone has a label. No block may come before it.
+    """
+    first = example.num_prompt - 1
+    pairs = zip(example.labels[first:], partner.labels[partner.num_prompt - 1 :], strict=False)
+    slot = next(slot for slot, (ours, other) in enumerate(pairs, start=first) if ours != other)
+    return replace(
+        example,
+        token_ids=example.token_ids[: slot + 1],
+        labels=array("i", [*[NO_LABEL] * slot, example.labels[slot]]),
+        positions=example.positions[: slot + 1],
+        owners=array("i"),
+        row_of=array("i"),
+        rows=None,
+        decisions=array("i"),
+    )
+
+
+PackSet = list[Pack] | TaskPacks
+
+
+def packs_of(
+    config: DataConfig,
+    encode: Encode,
+    num_packs: int | None,
+    seed: int,
+    *,
+    last_position: int | None = None,
+) -> PackSet:
+    """Return the packs of a recipe.
+
+    ``num_packs`` is for generated tasks, and ``seed`` for the order of a file's records.
+
+    Raises:
+        InputError: a file is not annotated data, none of it fits, a record exceeds the model's
+            context, or a file of ids holds out nothing.
+    """
+    as_learned: Encode = lambda record: encode(  # noqa: E731
+        replace(record, document=_as_learned(record.document, config))
+    )
+    if config.tasks is not None:
+        assert num_packs is not None
+        return TaskPacks(
+            config.tasks,
+            as_learned,
+            max_tokens=config.max_tokens,
+            num_packs=num_packs,
+            last_position=last_position,
+        )
+    packs = _pack_records(_read_included(config), as_learned, config.max_tokens, seed)
+    for one in packs:
+        check_context(one, last_position)
+    return packs
+
+
+def _read_included(config: DataConfig) -> list[Record]:
+    """Return the records of a recipe's files, those that are held out left out."""
+    records = [record for path in config.paths for record in read_records(path)]
+    known = {record.id for record in records}
+    held_out: set[str] = set()
+    for path in config.exclude_paths:
+        ids = read_ids(path)
+        unknown = [one for one in ids if one not in known]
+        if len(unknown) == len(ids):
+            shown = ", ".join(ids[:3]) or "it is empty"
+            raise InputError(
+                f"data.exclude {path} holds out nothing: no record has one of its ids ({shown})",
+                hint=f"the records of data.file have ids such as {records[0].id}"
+                if records
+                else "data.file has no records",
+            )
+        if unknown:
+            say_left_out(
+                f"{len(unknown)} of {len(ids)} ids of {path} are in no record and", unknown
+            )
+        held_out.update(ids)
+    return [record for record in records if record.id not in held_out]
+
+
+def _as_learned(document: Document, config: DataConfig) -> Document:
+    if config.rule is not None:
+        return RULES[config.rule](document)
+    return document.without_tags() if config.plain else document
+
+
+def check_context(pack: Pack, last_position: int | None) -> None:
+    """Raise an InputError if an example exceeds the model's context: it could not be decoded."""
+    for example in pack:
+        if last_position is not None and max(example.positions) > last_position:
+            raise InputError(
+                f"record {example.id} reaches position {max(example.positions)}, and the model's "
+                f"last is {last_position}",
+                hint="leave it out, or lower data.max_tokens so that longer records are left out",
+            )
+
+
+def _pack_records(
+    records: Sequence[Record], encode: Encode, max_tokens: int, seed: int
+) -> list[Pack]:
+    """Encode and pack records; those that are too long are named on standard error."""
+    packing = pack(map(encode, records), max_tokens, seed)
+    counted = f"{len(packing.too_long)} of {len(records)} records"
+    say_left_out(f"{counted} are longer than {max_tokens} tokens and", packing.too_long)
+    if not packing.packs:
+        raise InputError(f"nothing to learn: none of {len(records)} records can be trained on")
+    return packing.packs
+
+
+class Packable(Protocol):
+    """Anything with an id and a number of tokens."""
+
+    @property
+    def id(self) -> str:
+        """Return the id."""
+
+    def __len__(self) -> int: ...
+
+
+P = TypeVar("P", bound=Packable)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing(Generic[P]):
+    """Packs of examples, and the ids of examples that are longer than a pack."""
+
+    packs: list[list[P]]
+    too_long: list[str]
+
+
+def pack(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
+    """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn."""
+    order: Sequence[P] = list(examples)
+    order = Random(seed).sample(order, len(order))
+    packs: list[list[P]] = []
+    too_long: list[str] = []
+    room = 0
+    for example in order:
+        if len(example) > max_tokens:
+            too_long.append(example.id)
+            continue
+        if len(example) > room:
+            packs.append([])
+            room = max_tokens
+        packs[-1].append(example)
+        room -= len(example)
+    return Packing(packs, too_long)
+
+
+def say_left_out(reason: str, ids: Sequence[str]) -> None:
+    """Print a line on standard error with the first ids of what is left out, if anything is."""
+    if ids:
+        print(f"pasta: {reason} left out: {', '.join(ids[:5])}", file=sys.stderr)  # noqa: T201

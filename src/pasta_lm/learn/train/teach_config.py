@@ -1,0 +1,169 @@
+"""The recipe of ``pasta teach``: what is asked, how it is annotated, learned and measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pasta_lm.errors import UsageError
+from pasta_lm.learn.annotate.recipe import (
+    FORCED,
+    MARKDOWN_RULE,
+    TEACHER,
+    ForcedConfig,
+    TeacherConfig,
+)
+from pasta_lm.learn.train.judging import JudgeConfig
+from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
+
+MAX_WHOLE = 400_000_000
+"""Weights up to which all are trained by default; larger models get adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersConfig:
+    """The model's own answers; ``[answers]``."""
+
+    file: str | None = None
+    """Instructions, JSON lines with ``id`` and ``instruction``; None: those of the project."""
+    num: int = 2000
+    """Instructions that are answered."""
+    num_held_out: int = 100
+    """Instructions that only measure; of the project's own, those of its held-out file."""
+    temperature: float = 0.3
+    max_tokens: int = 500
+    seed: int = 0
+    in_flight: int | None = None
+    """Answers that are decoded at the same time; None: 64, on a CPU 16."""
+
+    def __post_init__(self) -> None:
+        check_positive("answers", self, "num", "num_held_out", "max_tokens", "in_flight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationConfig:
+    """What marks the blocks; ``[annotation]``."""
+
+    annotator: str = MARKDOWN_RULE
+    """The rule agrees best with reading of all that needs no teacher, see docs/annotation.md."""
+    forced: ForcedConfig | None = None
+    teacher: TeacherConfig | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("annotation.annotator", self.annotator, (MARKDOWN_RULE, FORCED, TEACHER))
+        for name, table in ((FORCED, self.forced), (TEACHER, self.teacher)):
+            if self.annotator == name and table is None:
+                raise UsageError(f"annotation.annotator {name!r} needs [annotation.{name}]")
+            is_ignored = self.annotator != name and table is not None
+            check_not_ignored(f"[annotation.{name}]", is_ignored, f"it is {self.annotator!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixConfig:
+    """What is learned beside the own answers; ``[data]``."""
+
+    file: tuple[str, ...] | None = None
+    """Annotated answers; None: those of the project that were annotated by reading."""
+    exclude: tuple[str, ...] = ()
+    max_tokens: int = 2048
+    """Of one forward pass."""
+
+    def __post_init__(self) -> None:
+        check_positive("data", self, "max_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningConfig:
+    """Stage one, of both models; ``[train]``."""
+
+    weights: Literal["auto", "all", "adapter"] = "auto"
+    """``auto``: all weights of a small model, adapters of a larger one."""
+    passes: int = 110
+    """Forward passes of ``data.max_tokens`` tokens: what taught SmolLM2-135M."""
+    learning_rate: float | None = None
+    """None: 1e-3 of adapters, 2e-4 of all weights."""
+    tag_learning_rate: float | None = None
+    """None: 2e-3 beside adapters, 1e-3 beside all weights."""
+    decision_weight: float = 5.0
+    rank: int = 64
+    positions: Literal["predict", "continue"] = "predict"
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of frozen and of saved weights; None: float32, on a GPU bfloat16."""
+    checkpointing: bool = False
+    save_steps: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
+        check_positive("train", self, *keys, "save_steps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTwoConfig:
+    """Stage two on decisions; ``[preference]``."""
+
+    rounds: int = 2
+    """0: no stage two."""
+    num_prompts: int = 100
+    """Of one round."""
+    num_development: int = 50
+    """Prompts that decide whether a round is kept."""
+    samples: int = 8
+    sampled: Literal["all", "structure"] = "structure"
+    efficiency: Literal["speedup", "parallelism", "harmonic", "log_least"] = "log_least"
+    quality: Literal["ratio", "advantage"] = "advantage"
+    quality_weight: float = 1.0
+    max_length_change: float | None = 0.5
+    loss: Literal["bonbon", "ipo", "dpo"] = "ipo"
+    on: Literal["answer", "decisions"] = "decisions"
+    beta: float | str = 0.1
+    kl_weight: float = 1.0
+    steps: int = 30
+    learning_rate: float | None = None
+    """None: a tenth of that of stage one."""
+    judge: JudgeConfig | None = None
+    """None: the likelihood under the Baseline-SFT, with guards."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise UsageError("preference.rounds must be at least 0")
+        check_positive("preference", self, "num_prompts", "num_development", "steps")
+        if self.judge is not None and self.judge.is_grader:
+            raise UsageError("preference.judge: the grader knows tasks alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuresConfig:
+    """What is measured at the end; ``[measures]``."""
+
+    num_prompts: int = 80
+    """Of each set."""
+    max_tokens: int = 512
+    num_timed: int = 6
+    num_unmasked: int = 15
+    alpaca: str | None = None
+    """AlpacaEval's instructions, a file of yours."""
+    ifeval: str | None = None
+    """IFEval's prompts, a file of yours."""
+    reader: str | None = None
+    """A model that reads the answers."""
+
+    def __post_init__(self) -> None:
+        check_positive("measures", self, "num_prompts", "max_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeachConfig:
+    """A recipe of ``pasta teach``; without any key it is the default one."""
+
+    answers: AnswersConfig = field(default_factory=AnswersConfig)
+    annotation: AnnotationConfig = field(default_factory=AnnotationConfig)
+    data: MixConfig = field(default_factory=MixConfig)
+    train: LearningConfig = field(default_factory=LearningConfig)
+    preference: StageTwoConfig = field(default_factory=StageTwoConfig)
+    measures: MeasuresConfig = field(default_factory=MeasuresConfig)
+
+    def trains_all(self, num_weights: int) -> bool:
+        """Return whether all weights of a model of this size are trained."""
+        by_size = num_weights <= MAX_WHOLE
+        return by_size if self.train.weights == "auto" else self.train.weights == "all"

@@ -1,0 +1,323 @@
+"""The Trainer of both stages: recipe, checkpoints, progress, several processes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from pasta_lm.errors import ModelError, UsageError
+from pasta_lm.learn.train.config import WSD, TrainConfig
+from pasta_lm.learn.train.learner import RowRate, check_finite, scale_updates
+
+LOG = "log.jsonl"
+STATE = "trainer_state.json"
+"""The Trainer writes this file last: a checkpoint that has it is complete."""
+
+TRIM_STEPS = 20
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+class PackTrainer(Trainer):
+    """The Trainer with a recipe's settings; a subclass computes the loss of a pack."""
+
+    def __init__(self, train: TrainConfig, *, rows: Sequence[RowRate] = (), **kwargs: Any) -> None:
+        self._rows = rows
+        super().__init__(args=training_arguments(train), **kwargs)
+        self.add_callback(LogCallback(Path(train.out) / LOG))
+        self.add_callback(TrimCallback())
+        self.remove_callback(PrinterCallback)  # standard output is for the result
+
+    def create_optimizer(self, *args: Any) -> torch.optim.Optimizer:
+        """Create the optimiser; rows with a learning rate of their own move as far as it says."""
+        optimizer = super().create_optimizer(*args)
+        scale_updates(optimizer, self._rows)
+        return optimizer
+
+    def learn(self, checkpoint: Path | None) -> None:
+        """Train, starting from a complete checkpoint of this run if one is given."""
+        # A sharp softmax has many denormal numbers, which are slow and as good as zero.
+        torch.set_flush_denormal(True)
+        keep_freed_memory()
+        try:
+            # From a checkpoint of the last step the Trainer would take one step more.
+            if checkpoint and num_processes() == 1 and self._is_last(checkpoint):
+                self._load_from_checkpoint(str(checkpoint))
+            else:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            torch.set_flush_denormal(False)
+
+    def _is_last(self, checkpoint: Path) -> bool:
+        step = TrainerState.load_from_json(str(checkpoint / STATE)).global_step
+        return bool(0 < self.args.max_steps <= step)
+
+    def check_loss(self, loss: Tensor, ids: Sequence[str]) -> None:
+        """Raise a ModelError that names a pack's records if its loss is NaN or infinite."""
+        if not torch.isfinite(loss):
+            shown = ", ".join(ids[:8])
+            raise ModelError(
+                f"the loss is {loss.item()} after step {self.state.global_step}, in a batch of "
+                f"{len(ids)} records: {shown}",
+                hint="lower learning_rate, or look at these records; --resume goes on from the "
+                "last checkpoint",
+            )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights of a checkpoint; a ModelError if one is NaN or infinite."""
+        assert isinstance(self.model, nn.Module)
+        check_finite(self.model)
+        super().save_model(output_dir, _internal_call)
+
+
+class TrimCallback(TrainerCallback):
+    """Gives memory back that ``keep_freed_memory`` kept in pieces too small for any tensor.
+
+    Packs differ in length, and so do their tensors: without it the heap grows by 15 MB a step.
+    """
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Trim the heap after every ``TRIM_STEPS`` steps, where the C library is glibc."""
+        if state.global_step % TRIM_STEPS == 0 and _has_glibc():
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+class LogCallback(TrainerCallback):
+    """Writes each logged row as JSON, and prints the loss and the time left."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._began: tuple[int, float] | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Keep the first step and its time."""
+        self._began = (state.global_step, time.monotonic())
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the row; print the loss."""
+        if not state.is_world_process_zero:
+            return
+        row = {"step": state.global_step, **(logs or {})}
+        append_row(self._log, row)
+        if "loss" in row:
+            shown = f"loss {row['loss']:.4f}"
+            if "margin" in row:
+                shown += f"  margin {row['margin']:.2f}"
+            line = f"step {state.global_step}/{state.max_steps}  {shown}  {self._left(state)}"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    def _left(self, state: TrainerState) -> str:
+        assert self._began is not None
+        first, start = self._began
+        done = state.global_step - first
+        seconds = (time.monotonic() - start) / max(done, 1) * (state.max_steps - state.global_step)
+        return f"{seconds / 60:.1f} min left"
+
+
+def append_row(log: Path, row: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a log, with the time; its folder is made."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), **row}) + "\n")
+
+
+def newest_checkpoint(out: Path) -> Path | None:
+    """Return the newest complete checkpoint of a run; incomplete ones are named and skipped."""
+    found = {
+        int(name[1]): path for path in out.glob("*") if (name := _CHECKPOINT.fullmatch(path.name))
+    }
+    for folder in (found[step] for step in sorted(found, reverse=True) if found[step].is_dir()):
+        if _is_complete(folder):
+            return folder
+        _say(f"{folder} was not written to its end: it is left out")
+    _say(f"no checkpoint in {out}: starting anew")
+    return None
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict)
+
+
+def _say(line: str) -> None:
+    if is_first():
+        print(f"pasta: {line}", file=sys.stderr)  # noqa: T201
+
+
+def is_mixed(train: TrainConfig) -> bool:
+    """Return whether matrix products are computed in bfloat16 on this machine.
+
+    A CPU that has neither AMX nor the bfloat16 instructions of AVX-512 stays at float32, which is
+    faster there.
+    """
+    if torch.cuda.is_available():
+        return train.dtype == "bfloat16"
+    # Older versions of torch cannot list the capabilities of a CPU.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    has_products = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
+    return train.mixed_precision and bool(has_products)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step, where the C library is glibc.
+
+    Otherwise most tensors of a step are mapped anew each time, and clearing their pages takes up to
+    a third of the step on a CPU. Tensors above 32 MiB, glibc's limit, are still given back: kept as
+    well, they fragment the heap (15 GB after twelve steps of 4,096 tokens).
+    """
+    if not _has_glibc():
+        return
+    mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, 32 << 20)
+    libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def _has_glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"
+
+
+def training_arguments(train: TrainConfig) -> TrainingArguments:
+    """Return the Trainer's arguments for a recipe."""
+    more: dict[str, Any] = {}
+    if train.schedule == WSD:
+        num_decay_steps = round(train.decay * (train.steps or 0))
+        more["lr_scheduler_kwargs"] = {"num_decay_steps": num_decay_steps, "decay_type": "1-sqrt"}
+    if train.checkpointing:
+        # Not reentrant: the frozen weights below an adapter have no gradient.
+        more["gradient_checkpointing"] = True
+        more["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    return TrainingArguments(
+        output_dir=train.out,
+        max_steps=-1 if train.steps is None else train.steps,
+        num_train_epochs=train.epochs or 1,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=packs_each(train.accumulate),
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        adam_beta2=0.98,
+        lr_scheduler_type=train.schedule,
+        warmup_steps=train.warmup,
+        max_grad_norm=train.clip,
+        bf16=is_mixed(train),
+        use_cpu=not torch.cuda.is_available(),
+        logging_steps=train.log_steps,
+        save_steps=train.save_steps,
+        save_total_limit=2,
+        seed=train.seed,
+        report_to="tensorboard" if train.tensorboard else "none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        train_sampling_strategy="sequential",
+        dataloader_pin_memory=False,
+        dataloader_num_workers=train.workers,
+        **more,
+    )
+
+
+def num_processes() -> int:
+    """Return the number of processes that train together."""
+    return int(_state().num_processes)
+
+
+def is_first() -> bool:
+    """Return whether this process is the one that writes files and messages."""
+    return bool(_state().is_main_process)
+
+
+def packs_each(accumulate: int) -> int:
+    """Return the number of packs of a step for each process; a UsageError if it is uneven."""
+    each, rest = divmod(accumulate, num_processes())
+    if rest:
+        raise UsageError(
+            f"train.accumulate is {accumulate}, and {num_processes()} processes share the packs of "
+            "a step",
+            hint="make it a multiple of the number of processes",
+        )
+    return each
+
+
+def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
+    """Refuse what is for one process, and weights that only one loads, if there are several."""
+    if num_processes() == 1:
+        return
+    for key, is_used in {"[lora]": has_adapters, "a rate of rows": has_row_rates}.items():
+        if is_used:
+            raise UsageError(f"{key} is for one process, and there are {num_processes()}")
+    if _is_set("ACCELERATE_USE_FSDP") and _is_set("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+        raise UsageError(
+            "fsdp_cpu_ram_efficient_loading would leave all processes but one without weights, and "
+            "each runs the self-test",
+            hint="set it to false in accelerate's configuration",
+        )
+
+
+def whole_model(trainer: Trainer, like: PreTrainedModel) -> PreTrainedModel | None:
+    """Gather the shards of trained weights into an ordinary model; every process must call this.
+
+    Returns:
+        The model, on the CPU, with the configurations of ``like``; None in all processes but the
+        first.
+
+    Raises:
+        ModelError: weights are missing.
+    """
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    if not is_first():
+        return None
+    config = like.config
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.generation_config = like.generation_config
+    whole = {name: weight.detach().cpu().float() for name, weight in state.items()}
+    missing = model.load_state_dict(whole, strict=False).missing_keys
+    model.tie_weights()
+    # Of tied weights the state has one, and named_parameters() lists one.
+    lacking = {*missing} & {name for name, _ in model.named_parameters()}
+    if lacking:
+        raise ModelError(f"the processes did not hand over {', '.join(sorted(lacking))}")
+    return model
+
+
+def _state() -> PartialState:
+    # Without a GPU accelerate sees several processes only if it is told to use the CPU.
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "false").lower() in ("1", "true", "yes")

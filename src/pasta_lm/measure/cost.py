@@ -1,0 +1,308 @@
+"""The cost of not seeing: nats per token of given answers, under PASTA's visibility and without.
+
+Reference answers that nobody trained on are read by several systems with teacher forcing: the
+taught model under its own visibility ('pasta'), the taught model with the tags stripped
+('taught_sequential'), the sequential baseline ('sequential') and, if it is given, the model before
+any training ('untaught').
+
+An answer's text is the same to all systems, so all nats are divided by the same count: the tokens
+of its plain text, encoded as one. They are split by where a token stands in the annotated answer.
+Tags and topics are no content and are counted apart.
+
+``reading`` gives the nats of generated answers under another model. A low figure alone proves
+nothing: repeated text is read with few nats.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pasta_lm.errors import InputError
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.journal import Row
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.measure.intervals import as_dict, ratio
+from pasta_lm.models.annotated import Record, read_ids, read_records
+from pasta_lm.models.vocabulary import Vocabulary
+
+Figures = dict[str, Any]
+Answers = dict[str, Mapping[str, Any]]
+"""A system's rows by id of the answer."""
+
+FIRST, REST, MAIN, AFTER_SYNC = REGIONS = ("first", "rest", "main", "after_sync")
+"""A token is the first of a block, another one of a block, main's, or main's behind a sync."""
+PASTA, TAUGHT, BASELINE, UNTAUGHT = "pasta", "taught_sequential", "sequential", "untaught"
+MAIN_OWNER = 1  # of the entries: the prompt's owner is 0, and blocks follow
+SPACE = b" \n\t\r"
+COSTS = {
+    "cost": (PASTA, BASELINE, "nats"),
+    "cost_given_text": (PASTA, BASELINE, "nats_given_text"),
+    "cost_of_visibility": (PASTA, TAUGHT, "nats"),
+    "cost_of_training": (TAUGHT, BASELINE, "nats"),
+    "baseline_gain": (BASELINE, UNTAUGHT, "nats"),
+}
+"""Whose nats less whose, and which nats."""
+
+Nats = tuple[Sequence[float], Sequence[float]]
+"""Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
+Reader = Callable[[Sequence[EncodedExample]], Sequence[Nats]]
+"""Returns the nats of some examples; ``train.losses.token_nats`` with a model."""
+Read = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[float, float, int]]]
+"""From prompts and answers to nats with the prompt, nats without it, and the number of tokens."""
+
+
+class ReadingSystem(NamedTuple):
+    """A model that reads given answers."""
+
+    name: str
+    vocabulary: Vocabulary
+    eos_id: int
+    read: Reader
+    positions: PositionStrategy = PositionStrategy.CONTINUE
+    """Of main after a promise; for 'pasta' only."""
+    join: Join = Join.SHARED
+    """What main sees from a sync on; for 'pasta' only."""
+
+
+class Content(NamedTuple):
+    """One token of an answer's text."""
+
+    label: int
+    """The place of the token that predicts it."""
+    text: bytes
+    region: str
+
+
+def read_references(file: Path, ids: Path | None = None) -> list[Record]:
+    """Read reference answers: annotated data, or those of its rows whose ids a file lists.
+
+    Raises:
+        InputError: a file cannot be read, or an id is no row.
+    """
+    records = read_records(file)
+    if ids is None:
+        return records
+    by_id = {record.id: record for record in records}
+    wanted = read_ids(ids)
+    lacking = [name for name in wanted if name not in by_id]
+    if lacking or not wanted:
+        what = f"{file} has no {lacking[0]}, which {ids} lists" if lacking else f"{ids} has no id"
+        raise InputError(what)
+    return [by_id[name] for name in wanted]
+
+
+def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iterator[Row]:
+    """Yield a row for every answer and system; an answer's rows follow each other by system.
+
+    A system is asked for when the one before has read and is forgotten: models may be large.
+
+    Args:
+        records: The reference answers.
+        systems: First 'pasta', whose encoding says which text is in which region; the others read
+            the plain text.
+    """
+    plain = [replace(record, document=record.document.without_tags()) for record in records]
+    regions: list[list[str]] | None = None
+    for system in systems:
+        read = None
+        if regions is None:
+            annotated = [_encode(record, system) for record in records]
+            tokens = [list(_content(example, system.vocabulary)) for example in annotated]
+            regions = [[token.region for token in own for _ in token.text] for own in tokens]
+            read = annotated, tokens
+        examples = [_encode(record, system) for record in plain]
+        counted = [
+            list(_content(example, system.vocabulary, own))
+            for example, own in zip(examples, regions, strict=True)
+        ]
+        examples, contents = read or (examples, counted)
+        columns = (records, counted, examples, contents, system.read(examples))
+        for record, count, example, content, nats in zip(*columns, strict=True):
+            yield {
+                "id": f"{system.name}/{record.id}",
+                "reference_id": record.id,
+                "system": system.name,
+                "num_blocks": len(record.document.blocks),
+                "num_syncs": record.document.num_syncs,
+                "num_tokens": {
+                    region: sum(one.region == region for one in count) for region in REGIONS
+                },
+                **_sums(example, content, nats),
+            }
+        del system
+
+
+def _encode(record: Record, system: ReadingSystem) -> EncodedExample:
+    return encode_example(
+        record, system.vocabulary, system.eos_id, system.positions, join=system.join
+    )
+
+
+def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row:
+    """Return the nats of an answer's text by region, and those of its tags and of its end."""
+    whole, given_text = nats
+
+    def by_region(values: Sequence[float]) -> dict[str, float]:
+        return {
+            region: round(sum(values[one.label] for one in tokens if one.region == region), 4)
+            for region in REGIONS
+        }
+
+    end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
+    labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
+    tags = labelled - {one.label for one in tokens} - {end}
+    return {
+        "nats": by_region(whole),
+        "nats_given_text": by_region(given_text),
+        "tag_nats": round(sum(whole[place] for place in tags), 4),
+        "num_tag_tokens": len(tags),
+        "end_nats": round(whole[end], 4),
+    }
+
+
+def _owner(example: EncodedExample, place: int) -> int:
+    if example.rows is None or example.owners[place] in example.main_owners:
+        return MAIN_OWNER
+    return example.owners[place]
+
+
+def _content(
+    example: EncodedExample, vocabulary: Vocabulary, regions: Sequence[str] | None = None
+) -> Iterator[Content]:
+    """Yield the tokens of an answer's text in reading order, tags and topics left out.
+
+    Args:
+        example: The encoded answer.
+        vocabulary: Of the model.
+        regions: By byte of the plain text, the region; None: the answer's own tags say it.
+    """
+    last = {MAIN_OWNER: example.num_prompt - 1}
+    in_main, is_topic, begun, num_bytes = MAIN, False, set[int](), 0
+    fed_again = set(example.fed_again)
+    for place in range(example.num_prompt, len(example)):
+        if place in fed_again:
+            continue
+        owner = _owner(example, place)
+        label, last[owner] = last.get(owner), place
+        lexeme = vocabulary.id_to_lexeme(example.token_ids[place])
+        if lexeme is not None:
+            is_topic = lexeme.kind is LexemeKind.PROMISE_OPEN
+            in_main = AFTER_SYNC if lexeme.kind is LexemeKind.SYNC else in_main
+        elif not is_topic:
+            assert label is not None  # a block begins with a tag
+            text = vocabulary.token_bytes(example.token_ids[place])
+            region = in_main
+            if regions is not None:
+                region = _region_at(regions, num_bytes, text)
+            elif owner != MAIN_OWNER:
+                region = REST if owner in begun else FIRST
+                begun.add(owner)
+            num_bytes += len(text)
+            yield Content(label, text, region)
+
+
+def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
+    """Return the region of a token: that of its first byte which is no white space."""
+    offset = next((i for i, byte in enumerate(text) if byte not in SPACE), 0)
+    return regions[min(begin + offset, len(regions) - 1)]
+
+
+def cost_report(rows: Sequence[Mapping[str, Any]]) -> Figures:
+    """Return the figures of some rows: over all answers, and over those with blocks."""
+    forked = {row["reference_id"] for row in rows if row["num_blocks"]}
+    return {
+        "kind": "teacher_forced",
+        **_figures(rows),
+        "forked": _figures([row for row in rows if row["reference_id"] in forked]),
+    }
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
+    systems: dict[str, Answers] = {}
+    for row in rows:
+        systems.setdefault(row["system"], {})[row["reference_id"]] = row
+    base = systems.get(BASELINE, {})
+    counts = [row["num_tokens"] for row in base.values()]
+    tags = systems.get(PASTA, {}).values()
+    found: Figures = {
+        "num_answers": len(base),
+        "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
+        "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
+        "tag_nats": as_dict(
+            ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags])
+        ),
+    }
+    for name, (ours, theirs, key) in COSTS.items():
+        if ours in systems and theirs in systems:
+            sides = systems[ours], systems[theirs]
+            found[name] = _cost(base, key, REGIONS, *sides)
+            found[f"{name}_by_region"] = {
+                region: _cost(base, key, [region], *sides) for region in REGIONS
+            }
+    return found
+
+
+def _cost(
+    base: Answers, key: str, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
+) -> dict[str, float] | None:
+    """Return nats per token of some regions, ours less theirs; an interval over answers."""
+
+    def nats(row: Mapping[str, Any]) -> float:
+        return float(sum(row[key][region] for region in regions))
+
+    names = [name for name in base if name in ours]
+    differences = [nats(ours[name]) - (nats(theirs[name]) if theirs else 0.0) for name in names]
+    tokens = [sum(base[name]["num_tokens"][region] for region in regions) for name in names]
+    return as_dict(ratio(differences, tokens))
+
+
+def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
+    """Return the function that reads answers with a model.
+
+    A model with a chat template reads the prompt as the user's turn; another one reads a paragraph.
+    Without a prompt an answer follows the begin-of-text, or the end-of-text where there is none.
+
+    Args:
+        vocabulary: Of the model.
+        eos_id: Its end-of-text.
+        nats: Returns the nats of each label; ``train.losses.token_nats`` with the model.
+    """
+    alone = vocabulary.prompt_prefix or (eos_id,)
+
+    def begun(prompt: str) -> list[int]:
+        if vocabulary.has_chat_template:
+            return vocabulary.encode_prompt([{"role": "user", "content": prompt}])
+        return vocabulary.encode_prompt(f"{prompt}\n\n")
+
+    def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
+        answers = [vocabulary.encode_text(text) for _, text in pairs]
+        prompts = [begun(prompt) for prompt, _ in pairs]
+        given = nats([_example(*both) for both in zip(prompts, answers, strict=True)])
+        without = nats([_example(alone, answer) for answer in answers])
+        return [
+            (sum(with_prompt), sum(other), len(answer))
+            for (with_prompt, _), (other, _), answer in zip(given, without, answers, strict=True)
+        ]
+
+    return read
+
+
+def _example(prompt: Sequence[int], answer: Sequence[int]) -> EncodedExample:
+    """Return an answer behind a prompt; what follows the answer is not predicted."""
+    token_ids = [*prompt, *answer]
+    return EncodedExample(
+        id="",
+        token_ids=array("i", token_ids),
+        labels=array("i", [*[NO_LABEL] * (len(prompt) - 1), *answer, NO_LABEL]),
+        positions=array("i", range(len(token_ids))),
+        owners=array("i"),
+        row_of=array("i"),
+        rows=None,
+        num_prompt=len(prompt),
+    )

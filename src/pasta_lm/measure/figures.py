@@ -1,0 +1,246 @@
+"""Every figure that is drawn, as SVG: points with intervals, and bars by system.
+
+The only file that imports matplotlib. A figure can be read without colour: methods differ by mark,
+points and bars have their name or number beside them. Title and description are in the file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pasta_lab.evaluate.points import Speed
+from pasta_lm.errors import InputError, MissingExtraError
+from pasta_lm.measure.intervals import Span, as_span
+from pasta_lm.measure.pages import LABEL, PUBLISHED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Figures = Mapping[str, Any]
+
+Z95 = 1.959964
+"""Half the width of a 95 % interval, in standard errors."""
+MARKERS = ("o", "s", "^", "D", "X", "P", "v", "*", "<", ">")
+COLOURS = ("#0b6e99", "#b5462a", "#3d7a2e", "#7a4ba0", "#8a6a00", "#555555")
+SERIES = {
+    "theoretical-realised": (
+        "Theoretical beside realised speedup, geometric means",
+        "speedup",
+        {"theoretical_speedup": "theoretical", "realised_speedup": "realised"},
+    ),
+    "arithmetic-means": (
+        "Realised speedup: geometric beside arithmetic mean",
+        "speedup",
+        {"realised_speedup": "geometric", "realised_speedup_arithmetic": "arithmetic"},
+    ),
+    "lengths": (
+        "Length of answers over the baseline's, in characters",
+        "length ratio, geometric mean",
+        {"length_ratio": "length ratio"},
+    ),
+}
+
+
+class Place(NamedTuple):
+    """One point of a plot, with the intervals of both axes."""
+
+    name: str
+    x: Span
+    y: Span
+    method: str = ""
+    """Points of one method share a mark and are joined."""
+    label: str = ""
+    """Is written beside the mark."""
+
+
+def scatter(
+    title: str,
+    axes: tuple[str, str],
+    places: Sequence[Place],
+    *,
+    published: bool = False,
+    bounds: Mapping[str, float] | None = None,
+    frontier: Sequence[Place] = (),
+    baseline: float | None = None,
+) -> str:
+    """Draw points with the intervals of both axes, as SVG.
+
+    Args:
+        title: Of the figure.
+        axes: The labels of both axes.
+        places: What was measured.
+        published: Whether the paper's points are drawn, as hollow squares under their label.
+        bounds: Speeds without a quality, each a vertical line.
+        frontier: The points on the frontier, slowest first.
+        baseline: The baseline's quality, a horizontal line.
+    """
+    figure, ax = _begin(title, *axes)
+    methods = list(dict.fromkeys(one.method for one in places))
+    for index, method in enumerate(methods):
+        some = sorted((one for one in places if one.method == method), key=lambda one: one.x.mean)
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        for one in some:
+            x, y = ([[s.mean - s.low], [s.high - s.mean]] for s in (one.x, one.y))
+            ax.errorbar(one.x.mean, one.y.mean, xerr=x, yerr=y, color=colour, alpha=0.35)
+            ax.annotate(
+                one.label, (one.x.mean, one.y.mean), (5, 5), textcoords="offset points", fontsize=8
+            )
+        xs, ys = [one.x.mean for one in some], [one.y.mean for one in some]
+        (line,) = ax.plot(xs, ys, marker=marker, color=colour, label=method or None)
+        line.set(linestyle="-" if method else "", linewidth=1, gid=f"points-{index}")
+    if frontier:
+        xs, ys = [one.x.mean for one in frontier], [one.y.mean for one in frontier]
+        ax.step(xs, ys, where="pre", color="#999999", alpha=0.35, linewidth=5, gid="frontier")
+    if published:
+        for row in PUBLISHED:
+            at = (row.realised_speedup, row.win_rate)
+            ax.plot(*at, "s", color="#777777", fillstyle="none", gid=f"published-{row.name}")
+            said = f"{row.name} ({at[0]:.2f}, {at[1]:.1f})"
+            ax.annotate(said, at, (5, 5), textcoords="offset points", fontsize=7)
+        ax.set_title(LABEL, fontsize=7, loc="left")
+    for number, (name, speed) in enumerate((bounds or {}).items()):
+        ax.axvline(speed, color="#7a4ba0", linestyle="--", linewidth=1, gid=f"bound-{number}")
+        ax.annotate(name, (speed, 0.98 - 0.05 * number), xycoords=("data", "axes fraction"))
+    if baseline is not None:
+        ax.axhline(baseline, color="#444444", linestyle=":", linewidth=1)
+        ax.axvline(1.0, color="#444444", linestyle=":", linewidth=1)
+    if any(methods):
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return _svg(figure, title, [f"{p.name} ({p.x.mean:.2f}, {p.y.mean:.2f})" for p in places])
+
+
+def bars(
+    title: str, y_label: str, series: Sequence[str], groups: Mapping[str, Sequence[Span | None]]
+) -> str:
+    """Draw the same figures of several systems side by side, from zero up, as SVG."""
+    figure, ax = _begin(title, "", y_label)
+    figure.set_figwidth(max(figure.get_figwidth(), 1.1 * len(groups) + 1))
+    width = 0.8 / len(series)
+    told = []
+    for place, name in enumerate(series):
+        found = [(i, spans[place]) for i, spans in enumerate(groups.values())]
+        shown = [(i + place * width, span) for i, span in found if span is not None]
+        means = [span.mean for _, span in shown]
+        errors = [[s.mean - s.low for _, s in shown], [s.high - s.mean for _, s in shown]]
+        drawn = ax.bar([x for x, _ in shown], means, width, yerr=errors, label=name)
+        ax.bar_label(drawn, fmt="%.2f", fontsize=8)
+        told += [f"{name} {mean:.2f}" for mean in means]
+    ax.set_xticks([i + 0.4 - width / 2 for i in range(len(groups))], list(groups), rotation=20)
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return _svg(figure, title, told)
+
+
+def frontier_plot(found: Figures) -> str:
+    """Draw the report of a comparison: over realised speedup if a point was timed.
+
+    Raises:
+        InputError: no point was run.
+    """
+    for kind in (Speed.REALISED, Speed.THEORETICAL):
+        key = f"{kind.value}_speedup"
+        fast = [point for point in found["points"] if point[key]]
+        shown = [point for point in fast if not point["is_bound"]]
+        if shown:
+            break
+    else:
+        raise InputError("nothing to draw: no point was run")
+    places = {point["name"]: point_place(point, key) for point in shown}
+    first, kinds = shown[0], ", ".join(found["kinds"])
+    on_it = [places[point["name"]] for point in shown if point["on_frontier"][kind.value]]
+    return scatter(
+        f"Quality against {kind.value} speedup ({kinds})",
+        (f"{kind.value} speedup over the baseline, geometric mean", "quality (mean grade)"),
+        list(places.values()),
+        bounds={point["name"]: point[key]["mean"] for point in fast if point["is_bound"]},
+        frontier=sorted(on_it, key=lambda one: one.x.mean),
+        baseline=first["quality"]["mean"] - first["quality_difference"]["mean"],
+    )
+
+
+def point_place(point: Figures, key: str) -> Place:
+    """Return a point's place; quality has the interval of its difference to the baseline."""
+    mean, difference = point["quality"]["mean"], as_span(point["quality_difference"])
+    assert difference is not None
+    quality = Span(*(mean + end - difference.mean for end in difference))
+    is_flagged = point["is_length_unusual"]
+    name = point["name"] + (": its length is unusual" if is_flagged else "")
+    label = point["label"] + (" !" if is_flagged else "")
+    speed = as_span(point[key])
+    assert speed is not None
+    return Place(name, speed, quality, point["method"], label)
+
+
+def speed_figures(
+    table: Mapping[str, Figures], win_rates: Mapping[str, Figures], *, with_published: bool = False
+) -> dict[str, str]:
+    """Return by name the figures of a table of speed, as SVG; those without data are left out.
+
+    Args:
+        table: From ``speed_table``.
+        win_rates: By system, as ``lc-winrate --json`` prints them.
+        with_published: Whether the paper's points are drawn into Figure 4.
+
+    Source: PASTA, Figure 4 and the appendix.
+    """
+    drawn: dict[str, str] = {}
+    places = []
+    for name, figures in table.items():
+        speedup, rate = as_span(figures["realised_speedup"]), _win_rate(win_rates.get(name, {}))
+        if speedup and rate:
+            said = f"{name} ({speedup.mean:.2f}, {rate.mean:.1f})"
+            places.append(Place(name, speedup, rate, label=said))
+    if places:
+        title = "Win rate over realised speedup (the paper's Figure 4)"
+        labels = ("realised speedup, geometric mean", "win rate, %")
+        drawn["figure-4"] = scatter(title, labels, places, published=with_published)
+    for key, (title, label, series) in SERIES.items():
+        groups = {
+            name: [as_span(found.get(one)) for one in series] for name, found in table.items()
+        }
+        if any(span for spans in groups.values() for span in spans):
+            drawn[key] = bars(title, label, [*series.values()], groups)
+    return drawn
+
+
+def _win_rate(figures: Figures) -> Span | None:
+    for rate, error in (
+        ("length_controlled_winrate", "lc_standard_error"),
+        ("win_rate", "standard_error"),
+    ):
+        if figures.get(rate) is not None:
+            half = Z95 * (figures.get(error) or 0.0)
+            return Span(figures[rate], figures[rate] - half, figures[rate] + half)
+    return None
+
+
+def _begin(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as exc:
+        raise MissingExtraError("drawing figures", "evaluate") from exc
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    ax = figure.add_subplot()
+    ax.set_xlabel(x_label)
+    ax.set_ylabel(y_label)
+    ax.grid(color="#e8e8e8")
+    return figure, ax
+
+
+def _svg(figure: Figure, title: str, told: Sequence[str]) -> str:
+    """Return the file, with title and description for readers who do not see it."""
+    from matplotlib import rc_context
+
+    written = io.StringIO()
+    # Text stays text, so that it can be searched and read aloud; a fixed salt for fixed ids.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "pasta"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    head, tag, body = written.getvalue().partition("<svg ")
+    attributes, end, rest = body.partition(">")
+    about = f"\n<title>{escape(title)}</title>\n<desc>{escape('; '.join(told))}</desc>"
+    return f'{tag}role="img" {attributes}{end}{about}{rest}'

@@ -1,0 +1,1 @@
+"""Tokenizers, model folders and adapters on disk; export to stock formats."""

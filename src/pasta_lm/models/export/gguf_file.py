@@ -1,0 +1,321 @@
+"""Write a GGUF file for llama.cpp, with the package ``gguf``.
+
+Supports models that llama.cpp runs exactly as transformers does: Llama, Qwen2 and Qwen3 with
+byte-level BPE and ordinary rotary positions. Anything else is refused, never written wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf import LlamaFileType, TokenType
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pasta_lm.engines.local.loading import eos_ids
+from pasta_lm.errors import UnsupportedModelError, UsageError
+from pasta_lm.models.export.writing import (
+    Export,
+    Exportable,
+    num_token_rows,
+    read_exportable,
+    refuse_existing,
+    written_whole,
+)
+from pasta_lm.models.vocabulary import Vocabulary
+
+SUFFIX = ".gguf"
+DTYPES = {
+    "float32": (Type.F32, LlamaFileType.ALL_F32),
+    "bfloat16": (Type.BF16, LlamaFileType.MOSTLY_BF16),
+    "float16": (Type.F16, LlamaFileType.MOSTLY_F16),
+    "q8_0": (Type.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+}
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
+_PERMUTED = {"llama"}  # llama.cpp rotates neighbouring pairs there, transformers two halves
+_HINT = "`pasta export --merged` and then convert_hf_to_gguf.py of llama.cpp may support it"
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# The steps that split a text before the merges, and llama.cpp's name for them.
+_SPLITS: dict[tuple[tuple[str, object], ...], str] = {
+    (("ByteLevel", True),): "gpt-2",
+    (("Digits", True), ("ByteLevel", True)): "smollm",
+    (("Split", _WORDS + _REST), ("ByteLevel", False)): "qwen2",
+    (("Split", _WORDS + "{1,3}" + _REST), ("ByteLevel", False)): "llama-bpe",
+}
+_LOOKS_WORDS_UP = {"llama-bpe"}  # whole words before any merge: ignore_merges
+
+
+def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
+    """Write a GGUF file, complete or not at all.
+
+    Matrices have the dtype; vectors stay float32, as llama.cpp wants them. A matrix whose rows do
+    not divide into blocks of q8_0 is float16. The tag pieces are tokens of type CONTROL. What
+    ``pasta_config.json`` says is the JSON text ``pasta.config``.
+
+    Args:
+        source: As ``read_pretrained`` takes it.
+        out: A path that ends in ``.gguf``; nothing may be there.
+        dtype: 'float32', 'bfloat16', 'float16' or 'q8_0'.
+
+    Raises:
+        UsageError: an unknown dtype, another suffix, or ``out`` exists.
+        UnsupportedModelError: an architecture, a setting or a tokenizer that is not supported.
+        ModelError: the source cannot be loaded.
+        PastaError: the disk has too little room.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+    if out.suffix != SUFFIX:
+        raise UsageError(f"{out} does not end in {SUFFIX}", hint=f"name it {out.name}{SUFFIX}")
+    refuse_existing(out)
+    found = read_exportable(source, torch.float32)
+    check_supported(found.model)
+    kind, file_type = DTYPES[dtype]
+    tensors = list(_tensors(found.model, kind))
+    num_bytes = sum(_num_bytes(tensor.shape, one) for _, tensor, one in tensors)
+    with written_whole(out, num_bytes) as part:
+        writer = gguf.GGUFWriter(part, _type_of(found.model))
+        try:
+            _add_settings(writer, found.model, file_type, name=out.stem)
+            _add_tokenizer(writer, found)
+            _write(writer, tensors)
+        finally:
+            writer.close()
+    return found.written(out, out.stat().st_size, dtype)
+
+
+def _type_of(model: PreTrainedModel) -> str:
+    return str(model.config.model_type)
+
+
+# --- what is supported
+
+
+def check_supported(model: PreTrainedModel) -> None:
+    """Check that llama.cpp would compute what transformers computes.
+
+    Raises:
+        UnsupportedModelError: it would not, or its name for the model is unknown here.
+    """
+    config: Any = model.config
+    if config.model_type not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"no GGUF file can be written for architecture {config.model_type!r}, only for "
+            f"{', '.join(ARCHITECTURES)}",
+            hint=_HINT,
+        )
+    rope = config.rope_parameters
+    found = {
+        f"activation {config.hidden_act}": config.hidden_act != "silu",
+        f"rotary positions {rope.get('rope_type')}": rope.get("rope_type") != "default",
+        "partial rotary positions": rope.get("partial_rotary_factor", 1.0) != 1.0,
+        "sliding windows": bool(getattr(config, "use_sliding_window", False)),
+        "biases of the attention": bool(getattr(config, "attention_bias", False)),
+        "biases of the MLP": bool(getattr(config, "mlp_bias", False)),
+    }
+    if reasons := [reason for reason, is_there in found.items() if is_there]:
+        raise UnsupportedModelError(
+            f"no GGUF file can be written for a {config.model_type} with {reasons[0]}", hint=_HINT
+        )
+
+
+def pre_tokenizer_name(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Return llama.cpp's name for the way a tokenizer splits text before its merges.
+
+    Raises:
+        UnsupportedModelError: no byte-level BPE, or one that splits in another way.
+    """
+    data = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, first = data["model"], data["pre_tokenizer"] or {}
+    steps = first.get("pretokenizers", [first])
+    name = _SPLITS.get(tuple(map(_step, steps)))
+    is_plain = data["normalizer"] is None or data["normalizer"]["type"] == "NFC"
+    is_bpe = model["type"] == "BPE" and not model.get("byte_fallback")
+    looks_up = bool(model.get("ignore_merges"))
+    if name is None or not is_plain or not is_bpe or looks_up != (name in _LOOKS_WORDS_UP):
+        kinds = ", ".join(_SPLITS.values())
+        raise UnsupportedModelError(
+            f"the tokenizer is none of the byte-level BPE that are supported: {kinds}", hint=_HINT
+        )
+    return name
+
+
+def _step(step: Mapping[str, Any]) -> tuple[str, object]:
+    """Return a pre-tokenizer with the one setting that matters; the others must be plain."""
+    match step:
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}:
+            return "ByteLevel", use_regex
+        case {"type": "Digits", "individual_digits": individual}:
+            return "Digits", individual
+        case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"}:
+            return "Split", regex
+    return str(step.get("type")), None
+
+
+# --- weights
+
+
+def _tensors(model: PreTrainedModel, kind: Type) -> Iterator[tuple[str, Tensor, Type]]:
+    """Yield llama.cpp's name of every weight, its values [..., D] and how they are stored.
+
+    Tied matrices come once: without ``output.weight`` llama.cpp takes the embedding.
+    """
+    config: Any = model.config
+    names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for ours, weight in model.named_parameters():
+        theirs = names.get_name(ours, try_suffixes=(".weight", ".bias"))
+        if theirs is None:
+            raise UnsupportedModelError(f"llama.cpp has no name for the weight {ours}", hint=_HINT)
+        data = weight.detach().cpu()
+        num_heads = heads.get(ours.split(".")[-2])
+        if config.model_type in _PERMUTED and num_heads:
+            data = _interleaved(data, num_heads)
+        stored = kind if data.ndim > 1 else Type.F32
+        if data.shape[-1] % gguf.GGML_QUANT_SIZES[stored][0]:
+            stored = Type.F16
+        yield theirs, data, stored
+
+
+def _interleaved(weight: Tensor, num_heads: int) -> Tensor:
+    """Order the rows [heads * 2 * half, D] of each head as pairs: llama.cpp rotates neighbours."""
+    rows = weight.view(num_heads, 2, -1, weight.shape[-1])
+    return rows.transpose(1, 2).reshape(weight.shape)
+
+
+def _num_bytes(shape: torch.Size, kind: Type) -> int:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    return shape.numel() // block * size
+
+
+def _write(writer: gguf.GGUFWriter, tensors: list[tuple[str, Tensor, Type]]) -> None:
+    """Write the file, quantising one tensor after the other."""
+    for name, tensor, kind in tensors:
+        # From any dtype but uint8, the writer takes the shape as it is.
+        size, dtype = _num_bytes(tensor.shape, kind), np.dtype("float32")
+        writer.add_tensor_info(name, tuple(tensor.shape), dtype, size, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for _, tensor, kind in tensors:
+        writer.write_tensor_data(gguf.quantize(tensor.contiguous().numpy(), kind))
+
+
+# --- settings and tokenizer
+
+
+def _add_settings(
+    writer: gguf.GGUFWriter, model: PreTrainedModel, file_type: LlamaFileType, *, name: str
+) -> None:
+    config: Any = model.config
+    head_size = getattr(config, "head_dim", None)
+    head_size = head_size or config.hidden_size // config.num_attention_heads
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(name)
+    writer.add_file_type(file_type)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_vocab_size(num_token_rows(model))
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, found: Exportable) -> None:
+    tokenizer = found.tokenizer
+    data = json.loads(tokenizer.backend_tokenizer.to_str())
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre_tokenizer_name(tokenizer))
+    tokens, types = _tokens(found)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(pair) for pair in data["model"]["merges"]])
+    _add_special_ids(writer, found)
+    if tokenizer.chat_template:
+        template: Any = tokenizer.chat_template
+        if isinstance(template, dict):
+            template = [{"name": key, "template": text} for key, text in template.items()]
+        writer.add_chat_template(template)
+    if found.config is not None:
+        writer.add_string("pasta.config", json.dumps(_settings_of(found)))
+
+
+def _settings_of(found: Exportable) -> dict[str, object]:
+    assert found.config is not None
+    return {
+        "positions": str(found.config.positions),
+        "join": str(found.config.join),
+        "limits": asdict(found.config.limits),
+        "trained_strategy": found.config.trained_strategy,
+    }
+
+
+def _tokens(found: Exportable) -> tuple[list[str], list[TokenType]]:
+    """Return the spelling and the type of every row; rows beyond the tokenizer are unused."""
+    spelled = {one: token for token, one in found.tokenizer.get_vocab().items()}
+    added = found.tokenizer.added_tokens_decoder
+    tokens, types = [], []
+    for token_id in range(num_token_rows(found.model)):
+        tokens.append(spelled.get(token_id, f"[PAD{token_id}]"))
+        if token_id not in spelled:
+            types.append(TokenType.UNUSED)
+        elif token_id not in added:
+            types.append(TokenType.NORMAL)
+        else:
+            special = added[token_id].special
+            types.append(TokenType.CONTROL if special else TokenType.USER_DEFINED)
+    return tokens, types
+
+
+def _add_special_ids(writer: gguf.GGUFWriter, found: Exportable) -> None:
+    """Say which tokens begin and end a text; llama.cpp has places for three that end one."""
+    tokenizer = found.tokenizer
+    ends = sorted(
+        eos_ids(found.model, tokenizer), key=lambda one: (one != tokenizer.eos_token_id, one)
+    )
+    adders: list[Callable[[int], None]] = [
+        writer.add_eos_token_id,
+        writer.add_eot_token_id,
+        writer.add_eom_token_id,
+    ]
+    if len(ends) > len(adders):
+        raise UnsupportedModelError(f"{len(ends)} tokens end a text; GGUF has places for three")
+    for add, token_id in zip(adders, ends, strict=False):
+        add(token_id)
+    others: list[tuple[Callable[[int], None], int | None]] = [
+        (writer.add_bos_token_id, tokenizer.bos_token_id),
+        (writer.add_unk_token_id, tokenizer.unk_token_id),
+        (writer.add_pad_token_id, tokenizer.pad_token_id),
+    ]
+    for add, one in others:
+        if one is not None:
+            add(one)
+    prefix = Vocabulary(tokenizer, found.piece_ids).prompt_prefix
+    if prefix not in ((), (tokenizer.bos_token_id,)):
+        raise UnsupportedModelError(
+            "the tokenizer begins a text with other tokens than its begin-of-text", hint=_HINT
+        )
+    writer.add_add_bos_token(bool(prefix))
+    writer.add_add_eos_token(False)
+    writer.add_add_space_prefix(False)

@@ -1,0 +1,253 @@
+"""Add the tag pieces to a model, save it as a folder, and read a saved folder.
+
+A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
+token id of each tag piece, the position strategy, the join and the limits of training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pasta_lm.errors import ModelError, UsageError, VocabularyError, cause
+from pasta_lm.interpreter.join import Join, check_join
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.encoded import check_piece_ids
+from pasta_lm.models.vocabulary import Vocabulary
+
+FILE_NAME = "pasta_config.json"
+LANGUAGE_VERSION = 1
+_KEYS = {"language_version", "piece_ids", "positions", "limits"}
+PASTA = "pasta"
+TAUGHT = (PASTA, "apar", "sot")  # the trained strategies; the first is the default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastaConfig:
+    """The training of a model in the language."""
+
+    piece_ids: Mapping[str, int]  # each tag piece's token id
+    positions: PositionStrategy  # the strategy that it was trained with
+    limits: Limits  # the limits that its training data keep
+    trained_strategy: str = PASTA  # the strategy that it was taught
+    join: Join = Join.SHARED  # the join that it was trained with
+
+
+def save_model_folder(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    path: Path | str,
+    *,
+    positions: PositionStrategy,
+    limits: Limits,
+    trained_strategy: str = PASTA,
+    join: Join = Join.SHARED,
+) -> None:
+    """Write everything that decoding needs: weights, tokenizer and ``pasta_config.json``.
+
+    Raises:
+        VocabularyError: a tag piece has no token.
+    """
+    ids = tokenizer.get_vocab()
+    piece_ids = {piece: ids[piece] for piece in PIECES if piece in ids}
+    check_piece_ids(piece_ids)
+    path = Path(path)
+    model.save_pretrained(path, state_dict=contiguous(model))
+    tokenizer.save_pretrained(path)
+    config = PastaConfig(
+        piece_ids=piece_ids,
+        positions=positions,
+        limits=limits,
+        trained_strategy=trained_strategy,
+        join=join,
+    )
+    write_pasta_config(path, config)
+
+
+def contiguous(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights as transformers can save them: an engine may have transposed some.
+
+    Names that share a weight go on sharing it.
+    """
+    weights: dict[tuple[int, torch.Size], Tensor] = {}
+    return {
+        name: weights.setdefault((weight.data_ptr(), weight.shape), weight.contiguous())
+        for name, weight in model.state_dict().items()
+    }
+
+
+def write_pasta_config(
+    path: Path, config: PastaConfig | None, more: Mapping[str, object] | None = None
+) -> None:
+    """Write the record of a model's training and whatever else its folder has to say."""
+    data: dict[str, object] = dict(more or {})
+    if config is not None:
+        data |= {
+            "language_version": LANGUAGE_VERSION,
+            "positions": str(config.positions),
+            "join": str(config.join),
+            "limits": asdict(config.limits),
+            "piece_ids": dict(config.piece_ids),
+        }
+        if config.trained_strategy != PASTA:
+            data["taught"] = config.trained_strategy
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    (path / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def read_pasta_config(path: Path) -> PastaConfig | None:
+    """Return the record of the training of a model or adapter folder, or None if it has none.
+
+    Raises:
+        ModelError: the file is broken, incomplete, or of a later version of the language.
+        VocabularyError: tag pieces are missing, or have other ids in the tokenizer.
+    """
+    file = path / FILE_NAME
+    if not file.is_file():
+        return None
+    data = read_object(file)
+    if data.keys() == {"base"}:  # an adapter without tags
+        return None
+    if missing := _KEYS - data.keys():
+        raise ModelError(f"{file} does not say: {', '.join(sorted(missing))}")
+    if data["language_version"] != LANGUAGE_VERSION:
+        raise ModelError(
+            f"{file} is for version {data['language_version']} of the language; "
+            f"this is version {LANGUAGE_VERSION}",
+            hint="install the release of pasta-lm that the model was trained with",
+        )
+    piece_ids = data["piece_ids"]
+    if not isinstance(piece_ids, dict) or {type(one) for one in piece_ids.values()} - {int}:
+        raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
+    check_piece_ids(piece_ids)
+    if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
+        check_same_ids(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
+    names = list(PositionStrategy)
+    positions = _read_name(file, "no position strategy", data["positions"], names)
+    join = Join(_read_name(file, "no join", data.get("join", Join.SHARED), list(Join)))
+    try:
+        check_join(join, PositionStrategy(positions))
+    except UsageError as exc:
+        raise ModelError(f"{file}: {exc.message}") from exc
+    return PastaConfig(
+        piece_ids=piece_ids,
+        positions=PositionStrategy(positions),
+        limits=_read_limits(file, data["limits"]),
+        trained_strategy=_read_name(file, "taught", data.get("taught", PASTA), TAUGHT),
+        join=join,
+    )
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder; a ``ModelError`` if it holds none."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ModelError(f"{file} cannot be read: {cause(exc)}") from exc
+    if not isinstance(data, dict):
+        raise ModelError(f"{file} holds no JSON object")
+    return data
+
+
+def _read_name(file: Path, label: str, data: object, names: Sequence[str]) -> str:
+    if data not in names:
+        raise ModelError(f"{file}: {label} {data!r}", hint=f"one of {', '.join(names)}")
+    return str(data)
+
+
+def _read_limits(file: Path, data: object) -> Limits:
+    names = {field.name for field in fields(Limits)}
+    if not isinstance(data, dict) or not data.keys() <= names:
+        raise ModelError(f"{file}: limits must be some of {', '.join(sorted(names))}")
+    if wrong := [name for name, bound in data.items() if type(bound) not in {int, type(None)}]:
+        raise ModelError(f"{file}: limit {wrong[0]} is no whole number: {data[wrong[0]]!r}")
+    try:
+        return Limits(**data)
+    except UsageError as exc:
+        raise ModelError(f"{file}: {exc.message}") from exc
+
+
+def _ids_in_tokenizer_file(file: Path) -> dict[str, int]:
+    """Return the added tokens of a saved tokenizer, without building it."""
+    try:
+        return {token["content"]: token["id"] for token in read_object(file)["added_tokens"]}
+    except (KeyError, TypeError) as exc:
+        raise ModelError(f"{file} is no tokenizer: it lacks added_tokens") from exc
+
+
+def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None:
+    """Check that a tokenizer gives the tag pieces the ids that ``pasta_config.json`` says."""
+    for piece, token_id in piece_ids.items():
+        if ids.get(piece) != token_id:
+            raise VocabularyError(
+                f"{FILE_NAME} says that {piece!r} is token {token_id}, "
+                f"but the tokenizer has {ids.get(piece, 'no such token')}",
+                hint="keep the files of a model folder together as they were saved",
+            )
+
+
+def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
+    """Give every tag piece a token and a row of its own, and return the token ids.
+
+    A new row is the mean of the rows that spelled the piece's text before, in the input and in the
+    output matrix. Pieces that the tokenizer has keep their ids, and their rows if the model has
+    them. Rows that a model keeps beyond its tokenizer (padded matrices) are used, never cut off.
+
+    Raises:
+        VocabularyError: the tokenizer cannot spell a piece, or gave it an id that was taken.
+    """
+    before = Vocabulary(tokenizer)
+    taken = tokenizer.get_vocab()
+    # Also for those already there: it makes them special, which a tag must be.
+    tokens = [AddedToken(piece, special=True, normalized=False) for piece in PIECES]
+    tokenizer.add_tokens(tokens, special_tokens=True)
+    after = tokenizer.get_vocab()
+    piece_ids = {piece: after[piece] for piece in PIECES}
+    check_piece_ids(piece_ids)
+    _check_not_taken(piece_ids, taken)
+
+    num_rows = min(len(matrix) for matrix in _token_matrices(model))
+    if max(piece_ids.values()) >= num_rows:
+        model.resize_token_embeddings(max(piece_ids.values()) + 1, mean_resizing=False)
+    for piece, token_id in piece_ids.items():
+        if piece not in taken or token_id >= num_rows:
+            spelling = before.encode_text(piece)
+            if not spelling:
+                raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
+            _set_row_to_mean(model, token_id, spelling)
+    return piece_ids
+
+
+def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
+    """Check that no new piece has the id of another token: ids with gaps lead to that."""
+    owners = {token_id: token for token, token_id in taken.items()}
+    for piece, token_id in piece_ids.items():
+        if piece not in taken and token_id in owners:
+            raise VocabularyError(
+                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
+                hint="the tokenizer's ids have gaps; number them from 0 without any",
+            )
+
+
+def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
+    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    found = [list(module.parameters(recurse=False)) for module in modules if module is not None]
+    return list({id(one): one for one in chain(*found)}.values())  # tied matrices once
+
+
+@torch.no_grad()
+def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
+    for matrix in _token_matrices(model):
+        matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

@@ -1,0 +1,31 @@
+"""The models that come with the package: their names and their adapter folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pasta_lm.errors import ModelNotFoundError
+
+BUILTIN, SEQUENTIAL_BASELINE = "builtin", "builtin-sequential"
+BUILTIN_CONTINUE = "builtin-continue"  # positions 'continue', join 'recompute': for stock servers
+BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
+
+
+def builtin_folder(name: str | Path) -> Path:
+    """Return the adapter folder of a model that comes with the package.
+
+    Raises:
+        ModelNotFoundError: the installation lacks it.
+    """
+    folder = Path(__file__).parent / name
+    if not (folder / "adapter_config.json").is_file():
+        raise ModelNotFoundError(
+            f"the model {name} is missing in this installation: {folder}",
+            hint="install pasta-lm again, or name another model with --model",
+        )
+    return folder
+
+
+def resolve(source: str | Path) -> str | Path:
+    """Return the folder of a model that comes with the package by its name, else the source."""
+    return builtin_folder(source) if source in BUILTINS else source

@@ -1,0 +1,1 @@
+"""Draw an answer: the page, a notebook cell, a trace viewer."""

@@ -1,0 +1,260 @@
+"""Paged passes in buckets meet the logits of the oracle, and choose the tokens of the sampler.
+
+On a CPU with plain calls and plain torch; on a GPU with Triton kernels and CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import flex_attention
+
+from pasta_lm.engines.gpu import decoder
+from pasta_lm.engines.gpu.batch import RequestSize
+from pasta_lm.engines.gpu.buckets import bucket_of, num_splits
+from pasta_lm.engines.gpu.flex import flex
+from pasta_lm.engines.gpu.graphs import CudaGraphs, Outputs
+from pasta_lm.engines.gpu.sampling import (
+    NUM_LINES,
+    MaskTable,
+    choose_rows,
+    is_simple,
+    settings_of,
+)
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter import PositionStrategy
+from tests.architectures import ARCHITECTURES, CONTEXT, loaded
+from tests.programs import random_program, words_of
+from tests.triton_kernels import needs_flex
+from tests.witness import TOLERANCE, Witness
+
+STRATEGIES = list(PositionStrategy)
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+
+
+def requests_of(name: str, device: str, count: int, seed: str) -> list[Request]:
+    """Return random programs as requests of every position strategy, some of few threads."""
+    vocabulary, rng, found = loaded(name, device).vocabulary, random.Random(seed), []
+    for index in range(count):
+        program = random_program(rng, vocabulary)
+        room = SamplingParams(
+            max_tokens=program.answer.num_tokens + 1, max_threads=2 if index % 2 else None
+        )
+        found.append(
+            Request(
+                prompt=program.prompt,
+                forced=program.answer,
+                positions=STRATEGIES[index % len(STRATEGIES)],
+                params=room,
+            )
+        )
+    return found
+
+
+@devices
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(name: str, device: str) -> None:
+    model = loaded(name, device)
+    requests = requests_of(name, device, 5, f"paged {name}")
+    witness = Witness(model, paged=True, max_batch_tokens=24)
+    seen = witness.run(requests)
+    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
+    buckets = witness.engine.paged.buckets  # type: ignore[union-attr]
+    assert any(bucket.num_rows > 1 for bucket in buckets)
+
+
+@needs_flex
+@devices
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_programs_meet_the_same_logits_by_flex_attention(name: str, device: str) -> None:
+    model = loaded(name, device)
+    requests = requests_of(name, device, 2, f"flex {name}")
+    witness = Witness(model, paged="flex", pool_tokens=1024, max_batch_tokens=24)
+    seen = witness.run(requests)
+    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
+
+
+def test_an_old_torch_is_told_what_flex_attention_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(flex_attention, "AuxRequest", raising=False)
+    flex.cache_clear()
+    with pytest.raises(UsageError, match=r"needs torch 2\.9"):
+        TorchEngine(loaded("llama"), pool_tokens=64, paged="flex")
+
+
+@devices
+def test_preempted_samples_with_moved_keys_meet_the_same_logits(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "MAX_COPIED", 1)  # what the device knows is often forgotten
+    model = loaded("llama", device)
+    params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
+    requests = [
+        Request(prompt=one.prompt, params=params, positions=PositionStrategy.ROTATE)
+        for one in requests_of("llama", device, 3, "moved")
+    ]
+    seen = Witness(model, paged=True).run(requests, preempt_every=7)
+    everything = [one for samples in seen for one in samples]
+    assert all(one.num_preemptions > 3 for one in everything)
+    assert max(one.worst_difference(model) for one in everything) <= TOLERANCE
+
+
+@devices
+def test_a_long_prompt_is_computed_in_one_pass_without_a_bucket(device: str) -> None:
+    model = loaded("gemma2", device)
+    words = words_of(model.vocabulary).text
+    prompt = random.Random(1).choices(words, k=decoder.MAX_BUCKET_ROWS + 45)
+    request = Request(prompt=prompt, params=SamplingParams(max_tokens=5), forks=False)
+    witness = Witness(model, paged=True)
+    ((seen,),) = witness.run([request])
+    assert seen.worst_difference(model) <= TOLERANCE
+    assert {bucket.num_rows for bucket in witness.engine.paged.buckets} == {1}  # type: ignore[union-attr]
+
+
+@devices
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=30),
+        SamplingParams(max_tokens=30, temperature=0.8, top_k=7, top_p=0.9, seed=1, n=2),
+        SamplingParams(max_tokens=30, temperature=1.0, sampled="structure", seed=2),
+        SamplingParams(max_tokens=30, temperature=0.7, repetition_penalty=1.3, seed=3),
+        SamplingParams(max_tokens=20, logprobs=2, temperature=1.0, seed=4),
+    ],
+    ids=["greedy", "drawn", "structure", "penalty", "logprobs"],
+)
+def test_tokens_are_those_of_a_pass_over_views(params: SamplingParams, device: str) -> None:
+    model = loaded("qwen2", device)
+    prompts = [one.prompt for one in requests_of("qwen2", device, 3, "tokens")]
+    requests = [Request(prompt=prompt, params=params) for prompt in prompts]
+    found, expected = (
+        TorchEngine(model, pool_tokens=4096, paged=paged).generate(requests)
+        for paged in (True, False)
+    )
+    texts = [[[one.document for one in samples] for samples in run] for run in (found, expected)]
+    assert texts[0] == texts[1]
+    if params.logprobs is not None:
+        assert found[0][0].logprobs
+
+
+@devices
+@pytest.mark.parametrize("forks", [False, True])
+def test_guesses_leave_the_tokens_of_every_thread_as_they_are(forks: bool, device: str) -> None:
+    model = loaded("llama", device)
+    prompts = [one.prompt for one in requests_of("llama", device, 3, "guess")]
+    params = SamplingParams(max_tokens=60, temperature=1.0 if forks else 0.0, seed=11)
+    requests = [Request(prompt=prompt, params=params, forks=forks) for prompt in prompts]
+    plain = TorchEngine(model, pool_tokens=2048, paged=True).generate(requests)
+    if forks:
+        assert any(one.document.blocks for (one,) in plain)
+    rng = random.Random(2)
+    text = [model.vocabulary.encode_text(one.document.plain_text) for (one,) in plain]
+
+    def guess(written: Sequence[int]) -> Sequence[int]:
+        ids = rng.choice(text)  # now and then right
+        first = next((i for i, token in enumerate(ids) if token == written[-1]), 0)
+        return ids[first + 1 : first + 4]
+
+    guessed = TorchEngine(model, pool_tokens=2048, paged=True).generate(
+        [replace(request, guess=guess) for request in requests]
+    )
+    assert [one.document for (one,) in guessed] == [one.document for (one,) in plain]
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    temperatures=st.lists(st.sampled_from([0.0, 0.3, 1.0, 2.0]), min_size=1, max_size=5),
+    top_k=st.sampled_from([None, 1, 3, 1000]),
+    top_p=st.sampled_from([1.0, 0.9, 0.2]),
+)
+@settings(max_examples=60)
+def test_rows_are_chosen_as_the_sampler_chooses(
+    seed: int, temperatures: list[float], top_k: int | None, top_p: float
+) -> None:
+    model, rng = loaded("llama"), random.Random(seed)
+    masks = TokenMasks(model.vocabulary, model.eos_ids, model.vocab_size, model.device)
+    table = MaskTable(masks, model.vocab_size, model.device)
+    generator = torch.Generator().manual_seed(seed)
+    # Few different numbers: ties are common.
+    logits = torch.randint(-6, 7, (8, model.vocab_size), generator=generator).float() / 2
+    rows = sorted(rng.sample(range(8), len(temperatures)))
+    choices = [
+        Choice(
+            SamplingParams(temperature=one, top_k=top_k, top_p=top_p, seed=0),
+            rng.choice([PLAIN_TEXT, EVERYTHING]),
+            rng.random(),
+        )
+        for one in temperatures
+    ]
+    assert all(is_simple(choice) for choice in choices)
+    lines = torch.zeros(NUM_LINES, 8, dtype=torch.float64)
+    assert settings_of(choices, rows, table, lines)
+    found = choose_rows(logits, lines, table.table_MV, draws=any(temperatures))
+    assert found[rows].tolist() == choose(logits[rows], choices, masks)
+
+
+@given(
+    sizes=st.lists(
+        st.builds(RequestSize, st.integers(1, 40), st.integers(1, 300), st.integers(1, 90)),
+        min_size=1,
+        max_size=9,
+    ),
+    group=st.sampled_from([1, 3, 4, 8, 71]),
+)
+def test_a_bucket_holds_its_requests(sizes: list[RequestSize], group: int) -> None:
+    bucket = bucket_of(sizes, group)
+    assert bucket.num_rows >= sum(one.num_rows for one in sizes) > bucket.num_rows // 2
+    assert bucket.num_requests >= len(sizes)
+    assert bucket.num_pages >= max(one.num_pages for one in sizes)
+    assert bucket.num_owners >= max(one.num_owners for one in sizes)
+    assert bucket.num_blocks >= sum(-(-one.num_rows // bucket.block_rows) for one in sizes)
+    assert bucket.block_rows == 1 or bucket.block_rows * group <= 64
+    splits = num_splits(bucket, 8, 16)
+    assert splits & (splits - 1) == 0
+
+
+def test_one_growing_response_needs_few_buckets() -> None:
+    sizes = [
+        RequestSize(rows, pages, owners)
+        for rows in range(1, 17)
+        for pages in range(1, 129)
+        for owners in range(2, 17)
+    ]
+    assert len({bucket_of([size], 4) for size in sizes}) <= 10
+
+
+def test_all_shapes_of_a_response_can_be_made_before_it_begins() -> None:
+    model = loaded("llama")
+    engine = TorchEngine(model, pool_tokens=CONTEXT, paged=True)
+    engine.warm_up(16)
+    before = set(engine.paged.buckets)  # type: ignore[union-attr]
+    engine.generate(requests_of("llama", "cpu", 1, "warm"))
+    after = set(engine.paged.buckets)  # type: ignore[union-attr]
+    assert {bucket for bucket in after if bucket.num_rows <= 16} == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_graph_gives_what_the_function_gives_and_an_uncapturable_one_still_runs() -> None:
+    x = torch.zeros(4, device="cuda")
+    graphs = CudaGraphs()
+    captured = graphs(lambda: Outputs(x[None] * 2, (x + 1).long()))
+    x.copy_(torch.arange(4.0))
+    assert captured().tokens_N.tolist() == [1, 2, 3, 4]
+    assert graphs.failure is None
+    waits = graphs(lambda: Outputs(x[None] * float(x.sum()), x.long()))
+    assert graphs.failure is not None
+    assert waits().logits_NV.tolist() == [[0.0, 6.0, 12.0, 18.0]]

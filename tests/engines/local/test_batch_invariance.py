@@ -1,0 +1,147 @@
+"""Company does not change tokens; without tags the engine decodes as transformers does.
+
+Tokens are compared by the policy of the language's rules for floating point: equal up to a choice
+that the run alone made with a margin under 1e-3, and logits within 1e-4 up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter import PositionStrategy
+from tests.architectures import ARCHITECTURES, loaded
+from tests.witness import MARGIN, TOLERANCE, Seen, Witness, is_tied
+
+PROMPTS = ["the dog", "Name three tips and write a short list", "a", "go on, in parallel"]
+WAYS = [
+    SamplingParams(max_tokens=40),
+    SamplingParams(max_tokens=40, temperature=1.0, seed=5),
+    SamplingParams(max_tokens=40, temperature=1.0, seed=6, max_threads=2),
+    SamplingParams(max_tokens=40, temperature=0.7, top_p=0.9, top_k=50, seed=7),
+    SamplingParams(max_tokens=40, repetition_penalty=1.3),
+    SamplingParams(max_tokens=40, temperature=1.0, seed=8, mask=False),
+]
+STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE, PositionStrategy.ROTATE]
+architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+def requests_for(model: LoadedModel, offset: int) -> list[Request]:
+    """Return nine requests, no two alike, another choice of ways for every offset."""
+    found = []
+    for index in range(9):
+        prompt = model.vocabulary.encode_prompt(PROMPTS[(index + offset) % len(PROMPTS)])
+        params, positions = WAYS[(index + offset) % len(WAYS)], STRATEGIES[index % 3]
+        found.append(Request(prompt=prompt, params=params, positions=positions))
+    return found
+
+
+def ties(model: LoadedModel, alone: list[Seen], others: list[Seen]) -> int:
+    masks = Witness(model).engine._masks
+    return sum(is_tied(one, other, masks) for one, other in zip(alone, others, strict=True))
+
+
+@architectures
+def test_a_response_among_eight_others_has_the_tokens_that_it_has_alone(name: str) -> None:
+    model = loaded(name)
+    requests = requests_for(model, list(ARCHITECTURES).index(name))
+    alone = [Witness(model).run([request])[0][0] for request in requests[:4]]
+    together = [seen for (seen,) in Witness(model).run(requests)]
+    assert any(seen.response.interpreter.threads[1:] for seen in alone)
+    assert ties(model, alone, together[:4]) <= 1
+
+
+def test_ties_are_rare_over_many_responses() -> None:
+    model = loaded("llama")
+    params = [
+        SamplingParams(max_tokens=24, temperature=t, seed=s) for s in range(18) for t in (0, 1)
+    ]
+    prompts = [model.vocabulary.encode_prompt(f"{n} tips") for n in range(len(params))]
+    requests = [Request(prompt=p, params=q) for p, q in zip(prompts, params, strict=True)]
+    alone = [Witness(model).run([request])[0][0] for request in requests]
+    together = [seen for (seen,) in Witness(model).run(requests)]
+    assert ties(model, alone, together) <= 0.01 * len(requests)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_samples_are_the_same_whichever_others_are_asked_for(name: str) -> None:
+    model = loaded(name)
+    params = SamplingParams(max_tokens=30, temperature=1.0, seed=11)
+    prompt = model.vocabulary.encode_prompt("three")
+    (many,) = Witness(model).run([Request(prompt=prompt, params=replace(params, n=4))])
+    (few,) = Witness(model).run([Request(prompt=prompt, params=replace(params, n=2))])
+    assert ties(model, few, many[:2]) == 0
+    texts = [seen.answer.text for seen in many if seen.answer]
+    assert len(set(texts)) == 4, "samples differ from one another"
+
+
+@pytest.mark.parametrize("settings", [{"max_batch_tokens": 5}, {"captures": False}])
+def test_chunks_of_a_prompt_and_the_way_of_running_change_nothing(settings: dict[str, int]) -> None:
+    model = loaded("qwen2")
+    requests = requests_for(model, 1)[:4]
+    alone = [Witness(model).run([request])[0][0] for request in requests]
+    others = [seen for (seen,) in Witness(model, **settings).run(requests)]
+    assert ties(model, alone, others) == 0
+
+
+def test_a_bound_on_threads_defers_blocks_and_changes_no_token() -> None:
+    model = loaded("smollm3")
+    (free,) = requests_for(model, 0)[1:2]
+    bounded = replace(free, params=replace(free.params, max_threads=1))
+    seen = [Witness(model).run([request])[0][0] for request in (free, bounded)]
+    paths = [{t.path for t in one.response.interpreter.threads} for one in seen]
+    assert len(paths[0]) > 2
+    tokens = [{(s.path, s.index): s.token for s in one.steps() if s.token} for one in seen]
+    common = tokens[0].keys() & tokens[1].keys()
+    assert len(common) > 15
+    assert all(tokens[0][key] == tokens[1][key] for key in common), "max_tokens cuts elsewhere"
+
+
+# Sequential
+
+
+@contextmanager
+def own_attention(model: LoadedModel) -> Iterator[None]:
+    model.model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation("pasta")
+
+
+@architectures
+def test_without_tags_tokens_are_those_of_generate(name: str) -> None:
+    model = loaded(name)
+    ids = range(model.vocab_size)
+    ordinary = set(range(model.vocabulary.num_tokens)) - set(model.vocabulary.piece_ids.values())
+    prompt = model.vocabulary.encode_prompt(PROMPTS[1])
+    params = SamplingParams(max_tokens=24)
+    ((seen,),) = Witness(model).run([Request(prompt=prompt, params=params, forks=False)])
+    with own_attention(model):
+        generated = model.model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=24,
+            do_sample=False,
+            suppress_tokens=sorted(set(ids) - ordinary),
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    tokens = generated.sequences[0, len(prompt) :].tolist()
+    for step, token, logits in zip(seen.steps(), tokens, generated.logits, strict=True):
+        assert (step.logits_V - logits[0]).abs().max() <= TOLERANCE
+        chosen = model.model.generation_config.eos_token_id if step.token is None else step.token
+        if token != chosen:
+            best = logits[0, sorted(ordinary)].topk(2).values
+            assert best[0] - best[1] < MARGIN
+            break
+    assert seen.answer is not None
+    assert len(seen.answer.trace.threads) == 1
+    assert seen.answer.trace.critical_path == seen.answer.trace.forward_passes

@@ -1,0 +1,259 @@
+"""A captured pass is the model's own pass, with fewer and larger operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from pasta_lm.engines.cpu import capture, kernels, library
+from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
+from pasta_lm.engines.cpu.tracing import CapturedModel
+from pasta_lm.engines.local.attention import NAME, register
+from pasta_lm.engines.local.rotation import KeyRecorder
+from pasta_lm.engines.local.runner import plain_logits
+from pasta_lm.models.folder import contiguous
+from tests.architectures import ARCHITECTURES, build, loaded
+
+
+def random_pass(num_tokens: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = torch.randint(vocab_size, (num_tokens,), generator=torch.Generator().manual_seed(3))
+    return tokens, 2 * torch.arange(num_tokens) + 3, torch.arange(num_tokens)
+
+
+UNCAPTURED = {"gpt_oss"}  # its experts are chosen by what the tokens are: no list of operations
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in UNCAPTURED])
+def test_every_architecture_is_captured_and_gives_its_own_logits(name: str) -> None:
+    model = loaded(name)
+    captured = model.fast_logits
+    assert captured is not None, "it fell back to its modules"
+    for num_tokens in (1, 3, 17, 60, 61, 70):  # 61 stood for "as many as there are" in the trace
+        inputs = random_pass(num_tokens, 200)
+        with torch.inference_mode():
+            found = captured(*inputs, KeyRecorder())
+            expected = plain_logits(model.model, *inputs, KeyRecorder())
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3"])
+def test_a_bfloat16_model_keeps_its_rounding(name: str) -> None:
+    register()
+    model = build(name).to(torch.bfloat16)
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    inputs = random_pass(9, 200)
+    with torch.inference_mode():
+        found = captured(*inputs, KeyRecorder())
+        expected = plain_logits(model, *inputs, KeyRecorder())
+    assert found.dtype == torch.bfloat16
+    scale = expected.float().abs().max()
+    assert (found.float() - expected.float()).abs().max() < 0.06 * scale
+
+
+def test_a_norm_of_a_bfloat16_model_is_computed_without_casts() -> None:
+    register()
+    model = build("llama").to(torch.bfloat16)
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    nodes = list(captured._graph.graph.nodes)
+    norms = [node for node in nodes if isinstance(node.target, RmsNorm)]
+    assert len(norms) == 3 * 2 + 1
+    cast = torch.ops.aten._to_copy.default
+    assert all(node.args[0].target is not cast for node in norms)
+    assert all(user.target is not cast for node in norms for user in node.users)
+
+
+def test_a_norm_rounds_as_casts_around_it_do() -> None:
+    torch.manual_seed(0)
+    x = (3 * torch.randn(50, 96)).bfloat16()
+    norm = RmsNorm(1e-5, None)
+    assert torch.equal(norm(x), norm(x.float()).bfloat16())
+
+
+def test_the_captured_pass_is_short() -> None:
+    captured = loaded("llama").fast_logits
+    assert isinstance(captured, CapturedModel)
+    targets = [node.target for node in captured._graph.graph.nodes]
+    kinds = [type(target) for target in targets]
+    # Queries, keys and values are one product, gate and up another: four a layer, and the head.
+    assert kinds.count(Linear) == 3 * 4 + 1
+    assert kinds.count(RmsNorm) == 3 * 2 + 1
+    assert torch.ops.aten.mm.default not in targets
+    assert torch.ops.aten.rsqrt.default not in targets
+
+
+def test_a_large_model_runs_captured_on_its_weights_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register()
+    monkeypatch.setattr("pasta_lm.engines.cpu.rewrite.MAX_COPIED_ELEMENTS", 10)
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    captured = capture(model)
+    assert captured is not None
+    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    assert len(kernels_) == 3 * 7 + 1
+    shared = {parameter.data_ptr() for parameter in model.parameters()}
+    assert all(kernel._weight.data_ptr() in shared for kernel in kernels_)
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_parameters_become_views_of_the_kernels_layout_and_keep_their_values(
+    has_compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_compiler:
+        monkeypatch.setattr(library, "functions", lambda: None)
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    inputs = random_pass(9, 200)
+    with torch.inference_mode():
+        expected = plain_logits(model, *inputs, KeyRecorder())
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    captured = capture(model)
+    assert captured is not None
+    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    layouts = {
+        layout.untyped_storage().data_ptr()
+        for kernel in kernels_
+        for layout in (kernel._transposed, kernel._weight)
+        if layout is not None
+    }
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        if name.endswith("proj.weight"):
+            assert parameter.untyped_storage().data_ptr() in layouts
+    with torch.inference_mode():
+        found = plain_logits(model, *inputs, KeyRecorder())
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])  # the second ties its head
+def test_a_captured_model_can_be_saved_and_read_back(architecture: str, tmp_path: Path) -> None:
+    register()
+    model = build(architecture)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.set_attn_implementation(NAME)
+    assert capture(model) is not None
+    model.save_pretrained(tmp_path, state_dict=contiguous(model))
+    found = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
+    assert found.keys() == before.keys()
+    for name, weight in found.items():
+        assert torch.equal(weight, before[name])
+
+
+def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+
+    def explode(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("pasta_lm.engines.cpu.tracing._trace", explode)
+    assert capture(model) is None
+
+
+def test_a_capture_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    model = build("llama")
+    model.set_attn_implementation(NAME)
+    monkeypatch.setattr("pasta_lm.engines.cpu.rotary.sign_sin", lambda sin: sin)
+    assert capture(model) is None
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+@pytest.mark.parametrize("min_packed", [1, 10**9])
+@pytest.mark.parametrize("fills_up", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17, 40])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_every_kernel_multiplies(
+    num_rows: int,
+    has_bias: bool,
+    has_residual: bool,
+    min_packed: int,
+    fills_up: bool,
+    has_compiler: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_compiler:
+        monkeypatch.setattr(library, "functions", lambda: None)
+    monkeypatch.setattr(kernels, "fills_up", lambda: fills_up)
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", min_packed)
+    torch.manual_seed(num_rows)
+    weights = [torch.randn(24, 32), torch.randn(8, 32)]
+    biases = [torch.randn(24), None] if has_bias else [None, None]
+    x, residual = torch.randn(1, num_rows, 32), torch.randn(1, num_rows, 32)
+    expected = x @ torch.cat(weights).t()
+    if has_bias:
+        expected[..., :24] += biases[0]
+    if has_residual:
+        expected += residual
+    found = Linear(weights, biases)(x, residual if has_residual else None)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_emulated_bfloat16_rounds_its_result_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(library, "functions", lambda: None)
+    torch.manual_seed(0)
+    weight, x = torch.randn(24, 32).bfloat16(), torch.randn(1, 3, 32).bfloat16()
+    expected = (x.double() @ weight.double().t()).bfloat16()
+    found = Linear([weight], [None])(x)
+    assert found.dtype == torch.bfloat16
+    assert (found == expected).float().mean() > 0.98  # a sum in float32 may fall on a tie
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_a_few_has_the_product_that_it_has_alone_where_rows_are_filled_up(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
+    monkeypatch.setattr(kernels, "fills_up", lambda: True)
+    torch.manual_seed(0)
+    linear = Linear([torch.randn(40, 64).to(dtype)], [None])
+    x, residual = torch.randn(1, 4, 64).to(dtype), torch.randn(1, 4, 40).to(dtype)
+    together = linear(x, residual)
+    for num_rows in (1, 2, 3):
+        alone = linear(x[:, :num_rows], residual[:, :num_rows])
+        assert torch.equal(alone, together[:, :num_rows])
+
+
+@pytest.mark.skipif(not kernels.has_bfloat16(), reason="this CPU has no bfloat16 instructions")
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 40])
+def test_packed_bfloat16_weights_multiply_any_number_of_rows(
+    num_rows: int, has_bias: bool, has_residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MIN_PACKED_ELEMENTS", 1)
+    torch.manual_seed(num_rows)
+    weight, x = torch.randn(40, 64).bfloat16(), torch.randn(1, num_rows, 64).bfloat16()
+    bias = torch.randn(40).bfloat16() if has_bias else None
+    residual = torch.randn(1, num_rows, 40).bfloat16() if has_residual else None
+    expected = x.double() @ weight.double().t()
+    for added in (bias, residual):
+        expected = expected if added is None else expected + added.double()
+    linear = Linear([weight], [bias])
+    found = linear(x, residual)
+    assert linear._packed is not None
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, atol=0.13, rtol=2**-7)
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_the_norm_is_the_root_mean_square_norm(has_weight: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = 3 * torch.randn(1, 5, 48) + 1, torch.randn(48)
+    expected = x * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + 1e-6)
+    found = RmsNorm(1e-6, weight if has_weight else None)(x)
+    expected = expected * weight if has_weight else expected
+    torch.testing.assert_close(found, expected.float(), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,151 @@
+"""What holds for every decoded answer: its layout, its critical path, its trace, its document."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from pasta_lm.cli.view import to_perfetto
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter import PositionStrategy, Trace
+from pasta_lm.language.document import parse
+from tests.architectures import loaded
+from tests.decoding import decode_document
+from tests.programs import Program, random_program
+from tests.reference import PROMPT, Name, Place, critical_path, reference
+from tests.seen import is_visible
+from tests.witness import Seen, Witness
+
+MODEL = "qwen2"
+NUM_PROGRAMS = 12
+strategies = pytest.mark.parametrize("strategy", PositionStrategy)
+
+
+@cache
+def replayed(strategy: PositionStrategy, max_threads: int | None) -> list[tuple[Program, Seen]]:
+    """Return programs decoded together, each with what was seen."""
+    model, rng = loaded(MODEL), random.Random(f"{strategy}")
+    programs = [random_program(rng, model.vocabulary) for _ in range(NUM_PROGRAMS)]
+    params = SamplingParams(max_tokens=400, max_threads=max_threads)
+    requests = [
+        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
+        for p in programs
+    ]
+    return [(p, one) for p, (one,) in zip(programs, Witness(model).run(requests), strict=True)]
+
+
+def trace_of(seen: Seen) -> Trace:
+    assert seen.answer is not None
+    return seen.answer.trace
+
+
+def places(seen: Seen) -> dict[Name, Place]:
+    """Return where each token was fed and what it saw."""
+    number = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
+    count: Counter[int] = Counter()
+    names: list[Name] = []
+    for entry in seen.entries.items:
+        thread = number.get(entry.owner, PROMPT)
+        names.append((thread, count[thread]))
+        count[thread] += 1
+    entries, found = seen.entries, {}
+    for query, name in enumerate(names):
+        visible = [key for key in range(len(names)) if is_visible(entries, query, key)]
+        found[name] = Place(entries[query].position, frozenset(names[key] for key in visible))
+    return found
+
+
+@strategies
+@pytest.mark.parametrize("max_threads", [None, 1, 2])
+def test_every_token_stands_and_sees_as_the_written_form_says(
+    strategy: PositionStrategy, max_threads: int | None
+) -> None:
+    for program, seen in replayed(strategy, max_threads):
+        expected = reference(program.shape(loaded(MODEL).vocabulary), strategy)
+        found = places(seen)
+        assert found == {name: expected[name] for name in found}
+        assert len(found) >= len(program.prompt) + len(program.answer.main)
+
+
+@strategies
+def test_the_critical_path_is_the_number_of_forward_passes(strategy: PositionStrategy) -> None:
+    for program, seen in replayed(strategy, None):
+        trace = trace_of(seen)
+        expected = critical_path(program.shape(loaded(MODEL).vocabulary))
+        assert trace.critical_path == trace.forward_passes == expected
+        assert len(trace.step_s) == expected
+        assert trace.step_s == sorted(trace.step_s)
+
+
+def test_with_a_bound_on_threads_there_are_more_passes_on_the_same_path() -> None:
+    free = replayed(PositionStrategy.PREDICT, None)
+    bound = replayed(PositionStrategy.PREDICT, 1)
+    num_more = 0
+    for (_, one), (_, other) in zip(free, bound, strict=True):
+        few, many = trace_of(one), trace_of(other)
+        assert many.forward_passes >= few.forward_passes == few.critical_path
+        # The </async> of the longest block may be fed now, since others decode behind it.
+        assert many.critical_path - few.critical_path in (0, 1)
+        num_more += many.forward_passes - few.forward_passes
+    assert num_more > 0
+
+
+@pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.ROTATE])
+def test_generated_answers_have_a_real_critical_path(positions: PositionStrategy) -> None:
+    model = loaded(MODEL)
+    params = SamplingParams(max_tokens=80, temperature=1.0, n=6)
+    prompt = model.vocabulary.encode_prompt("three tips")
+    (samples,) = Witness(model).run([Request(prompt=prompt, params=params, positions=positions)])
+    assert sum(len(seen.response.interpreter.threads) - 1 for seen in samples) > 5
+    for seen in samples:
+        trace = trace_of(seen)
+        assert trace.critical_path == trace.forward_passes
+        assert trace.num_illegal == 0
+        assert trace.finish_reason in ("stop", "length")
+
+
+@strategies
+def test_the_answer_is_the_program(strategy: PositionStrategy) -> None:
+    vocabulary = loaded(MODEL).vocabulary
+    for program, seen in replayed(strategy, 2):
+        assert seen.answer is not None
+        assert seen.answer.document == decode_document(vocabulary, program.answer)
+        assert parse(seen.answer.document.written()) == seen.answer.document
+        assert seen.answer.finish_reason == "stop"
+        assert seen.answer.usage["completion_tokens"] == program.answer.num_tokens
+
+
+@strategies
+def test_the_trace_tells_of_every_token_once(strategy: PositionStrategy) -> None:
+    for program, seen in replayed(strategy, None):
+        trace = trace_of(seen)
+        lanes: dict[int, list[int | None]] = {thread.id: [] for thread in trace.threads}
+        for token in trace.tokens:
+            lanes[token.thread].append(token.token)
+        assert tuple(lanes[0]) == program.answer.main
+        assert [tuple(lane[1:-1]) for number, lane in lanes.items() if number] == list(
+            program.answer.blocks
+        )
+        fed = [token for token in trace.tokens if token.slot is not None]
+        slots = sorted(token.slot or 0 for token in fed)
+        assert slots == list(range(len(program.prompt), len(seen.entries)))
+        for token in fed:
+            assert token.fed_step is not None
+            assert token.fed_step > token.decoded_step
+            assert token.depth is not None
+            assert 1 <= token.depth <= token.fed_step + 1
+            assert seen.entries[token.slot or 0].token == token.token
+            assert seen.entries[token.slot or 0].position == token.position
+
+
+@strategies
+def test_the_trace_can_be_written_read_and_shown(strategy: PositionStrategy) -> None:
+    for _, seen in replayed(strategy, 1):
+        trace = trace_of(seen)
+        assert Trace.from_json(trace.to_json()) == trace
+        assert to_perfetto(trace)
+        assert [thread.id for thread in trace.threads] == list(range(len(trace.threads)))
+        assert sum(thread.num_tokens for thread in trace.threads) == trace.num_tokens

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.engines.local.attention import (
+    additive,
+    cutoff_table,
+    entries_mask,
+    in_window,
+    visible,
+)
+from pasta_lm.engines.local.batch import EntryTensors
+from pasta_lm.engines.local.pool import Run
+from pasta_lm.interpreter import Entries, PositionStrategy, Row
+from pasta_lm.interpreter.visibility import UNBOUNDED
+from tests.lockstep import Lockstep
+from tests.seen import is_visible, position_seen
+
+CPU = torch.device("cpu")
+NUM_OWNERS = 5
+
+
+def tensor(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def drawn(mask: torch.Tensor) -> list[str]:
+    return ["".join(".x"[seen] for seen in row) for row in mask.tolist()]
+
+
+def test_a_table_of_rows_is_evaluated_as_it_is_drawn() -> None:
+    rows = [
+        Row({0: UNBOUNDED, 1: UNBOUNDED}),  # main
+        Row({0: UNBOUNDED, 1: 3, 2: UNBOUNDED}),  # its block, forked at slot 2
+        Row({0: UNBOUNDED, 1: UNBOUNDED, 2: UNBOUNDED}),  # main after the sync
+    ]
+    table = cutoff_table(rows, 3, CPU)
+    owners = tensor([0, 1, 1, 2, 1, 2, 1])
+    assert drawn(visible(tensor([4, 5, 6]), table, owners)) == [
+        # 0112121
+        "xxx.x..",
+        "xxxx.x.",
+        "xxxxxxx",
+    ]
+
+
+cutoffs = st.one_of(st.integers(0, 12), st.just(UNBOUNDED))
+rows = st.dictionaries(st.integers(0, NUM_OWNERS - 1), cutoffs).map(Row)
+
+
+@given(st.lists(st.tuples(rows, st.integers(0, 11)), min_size=1, max_size=6), st.data())
+def test_the_table_over_tensors_says_what_the_rule_says(
+    queries: list[tuple[Row, int]], data: st.DataObject
+) -> None:
+    owner = st.integers(0, NUM_OWNERS - 1)
+    owners = data.draw(st.lists(owner, min_size=12, max_size=12))
+    table = cutoff_table([row for row, _ in queries], NUM_OWNERS, CPU)
+    found = visible(tensor([slot for _, slot in queries]), table, tensor(owners))
+    assert found.tolist() == [
+        [row.sees(query_slot=slot, entry_slot=k, entry_owner=o) for k, o in enumerate(owners)]
+        for row, slot in queries
+    ]
+
+
+def test_a_window_is_by_position_and_reaches_forward() -> None:
+    near = in_window(tensor([10, 20]), tensor([2, 3, 10, 18, 40]), 8)
+    assert drawn(near) == [".xxxx", "...xx"]
+
+
+def test_a_window_may_see_keys_at_other_positions_in_each_query() -> None:
+    near = in_window(tensor([10, 10]), torch.stack((tensor([2, 3]), tensor([3, 2]))), 8)
+    assert drawn(near) == [".x", "x."]
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    st.integers(1, 20),
+)
+def test_in_window_is_the_rule_of_the_language(
+    queries: list[int], keys: list[int], window: int
+) -> None:
+    found = in_window(tensor(queries), tensor(keys), window).tolist()
+    assert found == [[q - k < window for k in keys] for q in queries]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_hidden_gets_no_weight_and_no_nan(dtype: torch.dtype) -> None:
+    mask = additive(torch.tensor([[True, False], [False, False]]), dtype)
+    assert mask.dtype == dtype
+    assert torch.isfinite(mask).all()
+    weights = torch.softmax(torch.tensor([[-50.0, 50.0], [1.0, 1.0]], dtype=dtype) + mask, -1)
+    assert weights.tolist() == [[1.0, 0.0], [0.5, 0.5]]
+
+
+ANSWERS = [
+    ("A <p t >1 B <p u >2 C | D <p v >1 E", ["a b c", "d", "e f"]),
+    ("<p t >1 <p u >1 | |", ["", "a b c d e f g h"]),
+    ("A B C", []),
+]
+
+
+@pytest.mark.parametrize("strategy", PositionStrategy)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_mask_of_all_entries_is_the_visibility_of_each_pair(
+    answer: tuple[str, list[str]], strategy: PositionStrategy
+) -> None:
+    entries = Lockstep(*answer, strategy=strategy).run().entries
+    slots = range(len(entries))
+    expected = [[is_visible(entries, query, key) for key in slots] for query in slots]
+    assert entries_mask(entries, CPU).tolist() == expected
+
+
+def passes_of(run: Lockstep) -> list[tuple[int, int]]:
+    """Return the slots of each pass, the prefill first."""
+    stops = [run.num_prompt]
+    for step in range(1, run.num_passes + 1):
+        stops.append(stops[-1] + sum(fed.step == step for fed in run.fed))
+    return list(zip([0, *stops], stops, strict=False))
+
+
+def positions_seen(entries: Entries, query: int, num_keys: int) -> list[int]:
+    return [position_seen(entries, query, key) for key in range(num_keys)]
+
+
+@pytest.mark.parametrize("strategy", PositionStrategy)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
+    answer: tuple[str, list[str]], strategy: PositionStrategy
+) -> None:
+    run = Lockstep(*answer, strategy=strategy).run()
+    entries, tensors = run.entries, EntryTensors(run.entries, CPU)
+    for first, stop in passes_of(run):
+        part = tensors.slice(0, first, stop, Run(0, 1))
+        queries = range(first, stop)
+        seen = part.visible_QK
+        if seen is None:
+            seen = torch.ones(stop - first, stop, dtype=torch.bool)
+        assert seen.tolist() == [[is_visible(entries, q, k) for k in range(stop)] for q in queries]
+        keys = part.key_positions.expand(stop - first, stop).tolist()
+        for query, row in zip(queries, keys, strict=True):
+            visible_keys = [k for k in range(stop) if is_visible(entries, query, k)]
+            expected = positions_seen(entries, query, stop)
+            assert [row[k] for k in visible_keys] == [expected[k] for k in visible_keys]
+            distance = max(entries[query].position - expected[k] for k in visible_keys)
+            assert part.largest_distance >= distance
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_recomputing_ends_a_pass_behind_every_sync_that_moves_keys(
+    answer: tuple[str, list[str]],
+) -> None:
+    run = Lockstep(*answer, strategy=PositionStrategy.ROTATE).run()
+    tensors, first, stops = EntryTensors(run.entries, CPU), 0, []
+    while first < len(run.entries):
+        stop = tensors.chunk_stop(first, len(run.entries))
+        tensors.slice(0, first, stop, Run(0, 1))
+        stops.append(stop)
+        first = stop
+    syncs = [fed.placed.slot for fed in run.fed if fed.word == "|"]
+    assert sorted({*stops, len(run.entries)}) == sorted({*(s + 1 for s in syncs), len(run.entries)})

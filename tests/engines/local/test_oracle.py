@@ -1,0 +1,214 @@
+"""Logits met while decoding equal one masked forward pass over everything that was fed.
+
+Every architecture, every position strategy, alone and in company, with limits, chunks, samples of
+one prompt and preemption. That the oracle can fail is a test as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pasta_lm.engines.local import scheduler
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.naive import naive_logits
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter import Entries, PositionStrategy, Row
+from pasta_lm.interpreter.visibility import UNBOUNDED
+from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
+from pasta_lm.models.encoded import EncodedDocument
+from tests.architectures import ARCHITECTURES, loaded
+from tests.programs import Program, random_program
+from tests.seen import is_visible
+from tests.witness import TOLERANCE, Seen, Witness
+
+STRATEGIES = list(PositionStrategy)
+FREE = [s for s in STRATEGIES if s is not PositionStrategy.ORACLE]  # what a model can decode with
+VISIBLE_MISTAKE = 100 * TOLERANCE
+
+devices = pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+@pytest.fixture
+def eager_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admit requests with next to no room to grow, so that they get in each other's way."""
+    monkeypatch.setattr(scheduler, "FIRST_STRETCH", 4)
+
+
+def programs(
+    model: LoadedModel, count: int, seed: str, num_parts: int | None = None
+) -> list[Program]:
+    rng = random.Random(seed)
+    return [random_program(rng, model.vocabulary, num_parts=num_parts) for _ in range(count)]
+
+
+def replay(program: Program, positions: PositionStrategy, **params: int | None) -> Request:
+    """Ask for a program, token by token, with no more room than it needs."""
+    room = program.answer.num_tokens + 1
+    return Request(
+        prompt=program.prompt,
+        forced=program.answer,
+        positions=positions,
+        params=SamplingParams(**{"max_tokens": room, **params}),  # type: ignore[arg-type]
+    )
+
+
+def check(model: LoadedModel, seen: Sequence[Seen]) -> float:
+    """Hold everything seen against the oracle; return the worst difference."""
+    worst = max(one.worst_difference(model) for one in seen)
+    assert worst <= TOLERANCE
+    return worst
+
+
+@devices
+@architectures
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_program_decoded_alone_meets_the_logits_of_one_masked_pass(
+    name: str, strategy: PositionStrategy, device: str
+) -> None:
+    model = loaded(name, device)
+    for program in programs(model, 2, f"alone {name} {strategy}"):
+        ((seen,),) = Witness(model).run([replay(program, strategy)])
+        assert len(seen.slots) >= len(program.answer.main)
+        check(model, [seen])
+
+
+@devices
+@architectures
+def test_programs_decoded_at_once_meet_the_logits_of_their_own_masked_pass(
+    name: str, device: str
+) -> None:
+    model = loaded(name, device)
+    many = programs(model, 8, f"crowd {name}")
+    requests = [replay(p, STRATEGIES[i % 4]) for i, p in enumerate(many)]
+    requests[::2] = [replace(r, params=replace(r.params, max_threads=2)) for r in requests[::2]]
+    seen = Witness(model, max_batch_tokens=16).run(requests)
+    check(model, [one for (one,) in seen])
+
+
+@devices
+@architectures
+def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
+    name: str, device: str, eager_admission: None
+) -> None:
+    model = loaded(name, device)
+    many = programs(model, 5, f"preempted {name}", num_parts=14)
+    requests = [replay(p, STRATEGIES[(i + 3) % 4]) for i, p in enumerate(many)]
+    largest = max(len(r.prompt) + r.params.max_tokens for r in requests)
+    seen = Witness(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
+    assert sum(one.num_preemptions for (one,) in seen) > 0
+    assert seen[0][0].num_preemptions == 0
+    check(model, [one for (one,) in seen])
+
+
+@devices
+@architectures
+def test_samples_of_one_prompt_meet_the_logits_of_one_masked_pass(name: str, device: str) -> None:
+    model = loaded(name, device)
+    prompt = programs(model, 1, f"samples {name}")[0].prompt
+    params = SamplingParams(max_tokens=40, temperature=1.0, n=3, seed=7)
+    requests = [Request(prompt=prompt, params=params, positions=s) for s in FREE]
+    seen = Witness(model).run(requests)
+    assert any(one.response.interpreter.threads[1:] for samples in seen for one in samples)
+    check(model, [one for samples in seen for one in samples])
+
+
+@devices
+@pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3", "cohere2"])
+def test_moved_keys_of_several_samples_survive_any_preemption(name: str, device: str) -> None:
+    model = loaded(name, device)
+    params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=3)
+    requests = [
+        Request(prompt=p.prompt, params=params, positions=PositionStrategy.ROTATE)
+        for p in programs(model, 3, f"moved {name}")
+    ]
+    seen = Witness(model).run(requests, preempt_every=7)
+    everything = [one for samples in seen for one in samples]
+    assert all(one.num_preemptions > 3 for one in everything)
+    assert sum(len(one.answer.trace.syncs) for one in everything if one.answer) > 1
+    check(model, everything)
+
+
+@architectures
+def test_a_model_that_runs_as_it_is_meets_the_same_logits(name: str) -> None:
+    model = loaded(name)
+    many = programs(model, 3, f"uncaptured {name}")
+    requests = [replay(p, STRATEGIES[i]) for i, p in enumerate(many)]
+    seen = Witness(model, captures=False).run(requests)
+    check(model, [one for (one,) in seen])
+
+
+def test_the_oracle_equals_a_masked_pass_of_the_models_own_attention() -> None:
+    model = loaded("llama")
+    (program,) = programs(model, 1, "eager")
+    ((seen,),) = Witness(model).run([replay(program, PositionStrategy.PREDICT)])
+    entries = seen.entries
+    slots = range(len(entries))
+    hidden = [[not is_visible(entries, query, key) for key in slots] for query in slots]
+    mask = torch.zeros(len(entries), len(entries)).masked_fill(torch.tensor(hidden), float("-inf"))
+    model.model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            expected = model.model(
+                input_ids=torch.tensor([[entry.token for entry in entries.items]]),
+                position_ids=torch.tensor([[entry.position for entry in entries.items]]),
+                attention_mask=mask[None, None],
+            ).logits[0]
+    finally:
+        model.model.set_attn_implementation("pasta")
+    assert torch.allclose(naive_logits(model.model, entries), expected, atol=TOLERANCE, rtol=0)
+
+
+def shifted(entries: Entries, owner: int) -> Entries:
+    """Return entries whose block stands one position too late from its first word on."""
+    first = next(s for s, e in enumerate(entries.items) if e.owner == owner)
+    items = [
+        replace(e, position=e.position + 1) if e.owner == owner and slot > first else e
+        for slot, e in enumerate(entries.items)
+    ]
+    return Entries(items, entries.num_owners)
+
+
+def leaking(entries: Entries, owner: int, reader: int) -> Entries:
+    """Return entries whose reader sees a block that no sync has joined."""
+    items = [
+        replace(e, row=Row({**e.row.cutoffs, owner: UNBOUNDED})) if e.owner == reader else e
+        for e in entries.items
+    ]
+    return Entries(items, entries.num_owners)
+
+
+@architectures
+@pytest.mark.parametrize("mistake", ["shifted", "leaking"])
+def test_a_mistake_of_one_position_or_one_row_would_show(name: str, mistake: str) -> None:
+    model = loaded(name)
+    text = model.vocabulary.encode_text("Read the same prompt")[:6]
+    promise = [PROMISE_OPEN, closing_piece(1)]
+    opening, closing = map(model.vocabulary.piece_id, promise)
+    main = (*text, opening, text[0], closing, *text)
+    program = Program(tuple(text), EncodedDocument(main, (tuple(text),)))
+    ((seen,),) = Witness(model).run([replay(program, PositionStrategy.CONTINUE)])
+    main_thread, block = seen.response.interpreter.threads
+    wrong = shifted(seen.entries, block.owner)
+    if mistake == "leaking":
+        wrong = leaking(seen.entries, block.owner, main_thread.owner)
+    right = naive_logits(model.model, seen.entries)
+    difference = (naive_logits(model.model, wrong) - right).abs().max()
+    assert difference > VISIBLE_MISTAKE

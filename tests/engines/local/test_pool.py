@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from pasta_lm.engines.local.pool import LayerShape, Pool, Run
+
+SHAPES = [LayerShape(2, 3, 4), LayerShape(1, 5, 2)]
+PAGE = 4
+NUM_SLOTS = 10 * PAGE
+
+
+def pool_of(num_slots: int = NUM_SLOTS) -> Pool:
+    cpu = torch.device("cpu")
+    return Pool(SHAPES, num_slots, dtype=torch.float32, device=cpu, page_size=PAGE)
+
+
+def write(pool: Pool, run: Run, slot: int, mark: float) -> None:
+    """Mark one slot of a run in all layers."""
+    place = pool.slots([(run, slot, slot + 1)])
+    for layer, shape in enumerate(SHAPES):
+        keys = torch.full((shape.num_heads, 1, shape.key_size), mark)
+        values = torch.full((shape.num_heads, 1, shape.value_size), -mark)
+        pool.write(layer, place, keys, values)
+
+
+def read(pool: Pool, run: Run, num_slots: int) -> list[float]:
+    """Return the marks of a run's first slots; all layers and heads must agree."""
+    marks: set[tuple[float, ...]] = set()
+    views = pool.layer_views(run, 0, num_slots)
+    for keys, values in zip(views.keys, views.values, strict=True):
+        marks |= {tuple(column) for head in keys[0] for column in head.T.tolist()}
+        marks |= {tuple(column) for head in -values[0] for column in head.T.tolist()}
+    (only,) = marks or {()}
+    return list(only)
+
+
+@dataclass
+class Owned:
+    """What a plain list knows of a run."""
+
+    run: Run
+    room: int
+    marks: list[float] = field(default_factory=list)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Compare the pool with plain lists, whatever is asked in whatever order."""
+
+    owned = Bundle("owned")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = pool_of()
+        self.all: list[Owned] = []
+        self.kept: dict[int, Owned] = {}
+        self.pool.on_evict = self.forget
+        self.next_mark = 0.0
+
+    def forget(self, run: Run) -> None:
+        del self.kept[id(run)]
+
+    def pages(self, num_slots: int) -> int:
+        return max(1, -(-num_slots // PAGE))
+
+    @property
+    def num_free(self) -> int:
+        return NUM_SLOTS // PAGE - sum(self.pages(one.room) for one in self.all)
+
+    @rule(target=owned, num_slots=st.integers(1, NUM_SLOTS))
+    def allocate(self, num_slots: int) -> Owned | None:
+        fits = self.pages(num_slots) <= self.num_free
+        assert self.pool.can_allocate(num_slots) == fits
+        if not fits:
+            return None
+        one = Owned(self.pool.allocate(num_slots), num_slots)
+        self.all.append(one)
+        return one
+
+    @rule(one=owned, num_slots=st.integers(1, NUM_SLOTS))
+    def grow(self, one: Owned | None, num_slots: int) -> None:
+        if one is None:
+            return
+        fits = self.pages(num_slots) - self.pages(one.room) <= self.num_free
+        assert self.pool.can_grow(one.run, num_slots) == fits
+        if fits:
+            self.pool.grow(one.run, num_slots)
+            one.room = max(one.room, num_slots)
+
+    @rule(one=owned, count=st.integers(1, 5))
+    def fill(self, one: Owned | None, count: int) -> None:
+        for _ in range(count):
+            if one is not None and len(one.marks) < one.room:
+                self.next_mark += 1
+                write(self.pool, one.run, len(one.marks), self.next_mark)
+                one.marks.append(self.next_mark)
+
+    @rule(one=consumes(owned))
+    def free(self, one: Owned | None) -> None:
+        if one is not None:
+            self.pool.free(one.run)
+            self.all.remove(one)
+
+    @rule(one=consumes(owned))
+    def keep(self, one: Owned | None) -> None:
+        if one is not None:
+            self.pool.keep(one.run, self.pages(len(one.marks)))
+            self.all.remove(one)
+            self.kept[id(one.run)] = one
+
+    @rule()
+    def compact(self) -> None:
+        self.pool.compact()
+
+    @invariant()
+    def it_is_whole_and_holds_what_was_written(self) -> None:
+        self.pool.check_integrity()
+        assert self.pool.num_free_pages == self.num_free
+        assert len(self.pool._runs) == len(self.all)
+        for one in self.all:
+            assert one.run.num_pages == self.pages(one.room)
+            assert read(self.pool, one.run, len(one.marks)) == one.marks
+        assert self.kept.keys() == {id(run) for run in self.pool._kept}
+        for one in self.kept.values():
+            assert read(self.pool, one.run, len(one.marks)) == one.marks
+
+
+PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestThePoolAgainstPlainLists = PoolMachine.TestCase
+
+
+def test_capacity_is_rounded_up_to_whole_pages() -> None:
+    assert pool_of(1).num_slots == PAGE
+    assert pool_of(PAGE + 1).num_slots == 2 * PAGE
+    assert (pool_of().pages_for(0), pool_of().pages_for(PAGE), pool_of().pages_for(5)) == (1, 1, 2)
+
+
+def test_space_that_is_free_in_total_can_be_used_whatever_lies_between() -> None:
+    pool = pool_of()
+    runs = [pool.allocate(PAGE) for _ in range(10)]
+    for number, run in enumerate(runs):
+        write(pool, run, 0, number + 1.0)
+    for run in runs[::2]:
+        pool.free(run)
+    large = pool.allocate(5 * PAGE)
+    assert large.num_pages == 5
+    assert [read(pool, run, 1) for run in runs[1::2]] == [[2.0], [4.0], [6.0], [8.0], [10.0]]
+
+
+def test_a_run_that_cannot_grow_in_place_moves_with_what_it_holds() -> None:
+    pool = pool_of()
+    first, second = pool.allocate(PAGE), pool.allocate(PAGE)
+    write(pool, first, 0, 7.0)
+    pool.grow(first, 3 * PAGE)
+    assert first.first_page > second.first_page
+    assert read(pool, first, 1) == [7.0]
+
+
+def test_a_run_grows_in_place_when_the_next_pages_are_free() -> None:
+    pool = pool_of()
+    run = pool.allocate(PAGE)
+    pool.grow(run, 10 * PAGE)
+    assert (run.first_page, run.num_pages) == (0, 10)
+    pool.grow(run, PAGE)
+    assert run.num_pages == 10, "it never shrinks"
+
+
+def test_a_broken_pool_is_noticed() -> None:
+    pool = pool_of()
+    first, second = pool.allocate(2 * PAGE), pool.allocate(PAGE)
+    second.first_page = first.first_page + 1
+    with pytest.raises(AssertionError, match="two runs overlap"):
+        pool.check_integrity()
+    second.first_page = 10
+    with pytest.raises(AssertionError, match="outside the pool"):
+        pool.check_integrity()
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, [LayerShape(2, 3, 4)] * 3, [LayerShape(1, 2, 2)]])
+def test_views_share_memory_with_the_pool_whether_layers_have_one_shape_or_several(
+    shapes: list[LayerShape],
+) -> None:
+    pool = Pool(shapes, NUM_SLOTS, dtype=torch.bfloat16, device=torch.device("cpu"), page_size=PAGE)
+    pool.allocate(PAGE)
+    run = pool.allocate(2 * PAGE)
+    views = pool.layer_views(run, 1, 4)
+    for layer, shape in enumerate(shapes):
+        keys, values = views.keys[layer], views.values[layer]
+        assert keys.shape == (1, shape.num_heads, 3, shape.key_size)
+        assert values.shape == (1, shape.num_heads, 3, shape.value_size)
+        keys += 1
+        values += layer
+        assert pool.keys[layer][:, PAGE + 1 : PAGE + 4].float().sum() == keys.numel()
+        assert pool.values[layer].float().sum() == layer * values.numel()
+        assert pool.keys[layer].float().sum() == keys.numel(), "other runs stay as they were"

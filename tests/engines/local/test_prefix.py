@@ -1,0 +1,170 @@
+"""Prompts that begin alike share pages: nothing but the work changes, and no page is lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pasta_lm.engines.local.batch import Batch
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.pool import LayerShape, Pool
+from pasta_lm.engines.local.prefix import Found, Prefixes
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
+from pasta_lm.interpreter import PositionStrategy
+from tests.architectures import loaded
+from tests.programs import random_program
+from tests.witness import Witness, is_tied
+
+MODEL = loaded("qwen2")
+PAGE = 4
+
+
+def pool_of(num_pages: int) -> Pool:
+    shape, cpu = LayerShape(1, 1, 1), torch.device("cpu")
+    return Pool([shape], num_pages * PAGE, dtype=torch.float32, device=cpu, page_size=PAGE)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(20, 200) for _ in range(length)]
+
+
+def test_hashes_are_of_whole_pages_and_leave_the_last_token_to_compute() -> None:
+    prefixes = Prefixes(pool_of(4))
+    lengths = [len(prefixes.page_hashes(prompt(length))) for length in (1, 4, 5, 8, 9)]
+    assert lengths == [0, 0, 1, 1, 2]
+    one, other = prompt(9), prompt(9)
+    other[0] += 1
+    assert not set(prefixes.page_hashes(one)) & set(prefixes.page_hashes(other)), (
+        "a page is known with all that stands before it"
+    )
+
+
+def test_the_longest_common_beginning_is_found() -> None:
+    pool = pool_of(8)
+    prefixes, long, short = Prefixes(pool), pool.allocate(3 * PAGE), pool.allocate(PAGE)
+    hashes = prefixes.page_hashes(prompt(13))
+    prefixes.computed(long, hashes)
+    prefixes.computed(short, hashes[:1])
+    assert prefixes.find(hashes) == Found(long, 3)
+    assert prefixes.find([*hashes[:2], b"other"]) == Found(long, 2)
+    assert prefixes.find([b"other"]) is None
+
+
+def test_the_run_used_longest_ago_is_given_up_first() -> None:
+    pool = pool_of(4)
+    prefixes = Prefixes(pool)
+    hashes = [prefixes.page_hashes(prompt(PAGE + 1, seed)) for seed in range(3)]
+    for one in hashes:
+        run = pool.allocate(PAGE)
+        prefixes.computed(run, one)
+        prefixes.release(run)
+    assert pool.num_free_pages == 4, "what is kept is free"
+    assert prefixes.find(hashes[0]) is not None, "now it is the newest"
+    for _ in range(2):
+        pool.allocate(PAGE)
+    assert [prefixes.find(one) is not None for one in hashes] == [True, False, True]
+    for _ in range(2):
+        pool.allocate(PAGE)
+    assert [prefixes.find(one) for one in hashes] == [None] * 3
+    assert not prefixes._holders
+    assert not prefixes._known
+
+
+def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
+    pool = pool_of(4)
+    prefixes, first, second = Prefixes(pool), pool.allocate(PAGE), pool.allocate(PAGE)
+    hashes = prefixes.page_hashes(prompt(PAGE + 1))
+    for run in (first, second):
+        prefixes.computed(run, hashes)
+    prefixes.release(first)
+    assert (len(pool._kept), prefixes.find(hashes)) == (0, Found(second, 1))
+    prefixes.release(second)
+    assert (pool._kept, pool.num_free_pages) == ([second], 4)
+
+
+# --- in the engine
+
+
+def count_computed(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of tokens of each pass."""
+    run, sizes = engine._runner.run, list[int]()
+
+    def counted(batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.tokens))
+        return run(batch)
+
+    monkeypatch.setattr(engine._runner, "run", counted)
+    return sizes
+
+
+def test_a_common_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TorchEngine(MODEL, pool_tokens=1024, shares_prefixes=True)
+    sizes = count_computed(engine, monkeypatch)
+    params = SamplingParams(max_tokens=3)
+    common = prompt(100)
+    asked = [Request(prompt=[*common, *prompt(5, seed)], params=params) for seed in (1, 2, 3)]
+    answers = [engine.generate([one])[0][0] for one in asked]
+    assert [answer.trace.num_cached_tokens for answer in answers] == [0, 96, 96]
+    assert sorted(sizes)[-3:] == [9, 9, 105]
+    off = TorchEngine(MODEL, pool_tokens=1024)
+    assert [off.generate([asked[0]])[0][0].trace.num_cached_tokens for _ in "ab"] == [0, 0]
+
+
+def test_a_running_request_lends_its_prompt() -> None:
+    engine = TorchEngine(MODEL, pool_tokens=1024, shares_prefixes=True)
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    one = Request(prompt=prompt(50), params=params, forks=False)
+    engine.submit(one)
+    engine.step()
+    second = engine.submit(one)
+    answers = dict[int, Answer]()
+    while engine.has_work:
+        answers |= {n: e.answer for n, e in engine.step() if isinstance(e, Finished)}
+    assert answers[second].trace.num_cached_tokens == 48
+    assert answers[second].document == answers[0].document
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma3"])
+@pytest.mark.parametrize("overcommit", [False, True])
+def test_logits_are_those_of_one_masked_pass_where_pages_are_shared(
+    name: str, overcommit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 4)
+    model, rng = loaded(name), random.Random(name)
+    common = random_program(rng, model.vocabulary).prompt * 40
+    asked = []
+    for index in range(6):
+        program = random_program(rng, model.vocabulary)
+        positions = list(PositionStrategy)[index % 4]
+        params = SamplingParams(max_tokens=program.answer.num_tokens + 1)
+        asked.append(
+            Request(
+                prompt=[*common[:40], *program.prompt], forced=program.answer, params=params,
+                positions=positions,
+            )
+        )  # fmt: skip
+    settings = {"pool_tokens": 360, "overcommit": overcommit, "shares_prefixes": True}
+    seen = [one for (one,) in Witness(model, **settings).run(asked)]
+    num_cached = [one.answer.trace.num_cached_tokens for one in seen if one.answer]
+    assert max(num_cached) >= 32
+    assert max(one.worst_difference(model) for one in seen) <= 1e-4
+
+
+def test_tokens_are_those_of_a_request_alone_while_pages_come_and_go() -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.0, seed=3)
+    starts = [prompt(20, seed) for seed in range(3)]
+    asked = [
+        Request(prompt=[*starts[index % 3], *prompt(9, index)], params=replace(params, seed=index))
+        for index in range(12)
+    ]
+    witness = Witness(MODEL, pool_tokens=128, shares_prefixes=True)
+    seen = [one for (one,) in witness.run(asked)]
+    for index in (0, 5, 11):
+        ((alone,),) = Witness(MODEL).run([asked[index]])
+        is_tied(alone, seen[index], witness.engine._masks)
+    witness.engine.pool.check_integrity()
+    assert sum(one.answer.trace.num_cached_tokens > 0 for one in seen if one.answer) >= 3

@@ -1,0 +1,107 @@
+"""bfloat16: the fast path against the oracle, and its error against that of the model itself."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import torch
+
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.naive import naive_logits
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter import PositionStrategy
+from tests.architectures import build, load, loaded
+from tests.programs import random_program
+from tests.witness import Seen, Witness
+
+NAMES = ["llama", "mistral", "gemma2", "gemma3", "smollm3", "cohere2"]
+STRATEGIES = list(PositionStrategy)
+architectures = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def halved(name: str) -> LoadedModel:
+    """Return the same model in bfloat16."""
+    return load(name, copy.deepcopy(build(name)).bfloat16())
+
+
+@cache
+def seen_by(name: str) -> list[Seen]:
+    model, rng = halved(name), random.Random(name)
+    programs = [random_program(rng, model.vocabulary) for _ in range(4)]
+    requests = [
+        Request(
+            prompt=program.prompt,
+            forced=program.answer,
+            positions=STRATEGIES[index],
+            params=SamplingParams(max_tokens=400),
+        )
+        for index, program in enumerate(programs)
+    ]
+    return [seen for (seen,) in Witness(model).run(requests)]
+
+
+def errors(name: str, seen: Seen) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the logits met, those of the oracle in bfloat16, and those in float32."""
+    half, whole = halved(name), loaded(name)
+    expected = naive_logits(half.model, seen.entries, half.rotations)[seen.slots]
+    exact = naive_logits(whole.model, seen.entries, whole.rotations)[seen.slots]
+    return torch.stack(seen.logits), expected, exact
+
+
+@architectures
+def test_the_fast_path_is_as_near_to_the_oracle_as_bfloat16_allows(name: str) -> None:
+    for seen in seen_by(name):
+        found, expected, exact = errors(name, seen)
+        assert torch.isfinite(found).all()
+        noise = (expected - exact).square().mean().sqrt()
+        assert (found - expected).square().mean().sqrt() <= 1.5 * noise
+
+
+@architectures
+def test_its_error_is_at_most_half_more_than_that_of_the_models_own_attention(name: str) -> None:
+    half, whole = halved(name), loaded(name)
+    prompt = random_program(random.Random(f"plain {name}"), half.vocabulary).prompt
+    params = SamplingParams(max_tokens=64, temperature=1.0, ignore_eos=True)
+    requests = [Request(prompt=prompt, params=params, forks=False)]
+    ((seen,),) = Witness(half).run(requests)
+    tokens = torch.tensor([[entry.token for entry in seen.entries.items]])
+    with eager(half), eager(whole), torch.inference_mode():
+        own = half.model(tokens, use_cache=False).logits[0, seen.slots].float()
+        exact = whole.model(tokens, use_cache=False).logits[0, seen.slots]
+    ours = (torch.stack(seen.logits) - exact).square().mean().sqrt()
+    assert ours <= 1.5 * (own - exact).square().mean().sqrt()
+
+
+@contextmanager
+def eager(model: LoadedModel) -> Iterator[None]:
+    model.model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation("pasta")
+
+
+def test_a_bfloat16_model_keeps_bfloat16_keys_and_gives_float32_logits() -> None:
+    witness = Witness(halved("llama"))
+    assert {memory.dtype for memory in witness.engine.pool.keys} == {torch.bfloat16}
+    request = Request(prompt=[5, 6], params=SamplingParams(max_tokens=3))
+    ((seen,),) = witness.run([request])
+    assert {row.dtype for row in seen.logits} == {torch.float32}
+
+
+@architectures
+def test_keys_of_bfloat16_can_be_moved(name: str) -> None:
+    rotations = {
+        layer: None if turn is None else (len(turn.frequencies_F), turn.is_interleaved)
+        for layer, turn in halved(name).rotations.items()
+    }
+    assert rotations == {
+        layer: None if turn is None else (len(turn.frequencies_F), turn.is_interleaved)
+        for layer, turn in loaded(name).rotations.items()
+    }

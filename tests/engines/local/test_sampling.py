@@ -1,0 +1,344 @@
+"""How one token is chosen: what is legal, what is random, what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from pasta_lm.engines.local.sampling import (
+    Choice,
+    TokenMasks,
+    choose,
+    penalised,
+    uniform_number,
+)
+from pasta_lm.engines.request import SamplingParams
+from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.commands import EVERYTHING, PLAIN_TEXT, Legal
+from pasta_lm.language.lexer import LexemeKind
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    MAX_UNITS,
+    PIECES,
+    PROMISE_OPEN,
+    SYNC,
+    closing_piece,
+)
+from pasta_lm.models.vocabulary import Vocabulary
+from tests.small_tokenizers import FAMILIES
+from tests.taught import taught
+
+TEXT, CLOSING = LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE
+VOCABULARY = taught("byte_level")
+EOS = VOCABULARY.num_tokens - 70  # any ordinary id can be an end-of-text
+NUM_ROWS = VOCABULARY.num_tokens + 5
+CPU = torch.device("cpu")
+MASKS = TokenMasks(VOCABULARY, [EOS, 3], NUM_ROWS, CPU)
+
+
+def legal(*kinds: LexemeKind, end: bool = False, units: int = 0, **topic: bool) -> Legal:
+    return Legal(frozenset(kinds), end, units, **topic)
+
+
+def allowed(masks: TokenMasks, given: Legal, *, ignore_eos: bool = False) -> set[int]:
+    row = masks.row(given, ignore_eos=ignore_eos)
+    assert set(row.tolist()) <= {0.0, -math.inf}
+    return set((row == 0).nonzero().flatten().tolist())
+
+
+def tags(*pieces: str) -> set[int]:
+    return {VOCABULARY.piece_id(piece) for piece in pieces}
+
+
+CLOSINGS = [closing_piece(units) for units in range(1, MAX_UNITS + 1)]
+WORDS = set(range(VOCABULARY.num_tokens)) - set(VOCABULARY.piece_ids.values()) - {EOS, 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (legal(TEXT), WORDS),
+        (legal(TEXT, end=True), WORDS | {EOS, 3}),
+        (legal(TEXT, LexemeKind.PROMISE_OPEN), WORDS | tags(PROMISE_OPEN)),
+        (legal(TEXT, LexemeKind.SYNC, end=True), WORDS | {EOS, 3} | tags(SYNC)),
+        (legal(TEXT, LexemeKind.ASYNC_CLOSE), WORDS | tags(ASYNC_CLOSE)),
+        (legal(CLOSING, units=1, in_topic=True), tags(closing_piece(1))),
+        (legal(CLOSING, units=64, in_topic=True), tags(*CLOSINGS)),
+        (legal(CLOSING, units=7, in_topic=True), tags(*CLOSINGS[:7])),
+        (PLAIN_TEXT, WORDS | {EOS, 3}),
+        (EVERYTHING, WORDS | {EOS, 3} | tags(*PIECES)),
+    ],
+)  # fmt: skip
+def test_only_legal_tokens_can_be_sampled(given: Legal, expected: set[int]) -> None:
+    assert allowed(MASKS, given) == expected
+    assert allowed(MASKS, given, ignore_eos=True) == expected - {EOS, 3}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_a_topic_no_token_can_end_it_break_it_or_be_half_a_character(family: str) -> None:
+    vocabulary = taught(family)
+    masks = TokenMasks(vocabulary, [1], vocabulary.num_tokens + 3, CPU)
+    in_topic = allowed(masks, legal(TEXT, in_topic=True))
+    assert in_topic
+    for token in in_topic:
+        text = vocabulary.token_text(token)
+        assert len(text.splitlines()) == 1
+        assert not set(text) & set('"<>&\ufffd')
+    last = allowed(masks, legal(TEXT, in_topic=True, needs_text=True))
+    assert last == {token for token in in_topic if vocabulary.token_text(token).strip()}
+
+
+def test_rows_that_the_tokenizer_does_not_have_are_never_sampled() -> None:
+    assert max(allowed(MASKS, EVERYTHING)) < VOCABULARY.num_tokens
+
+
+def test_ids_that_the_model_has_no_row_for_are_left_out() -> None:
+    num_rows = VOCABULARY.num_tokens - 3
+    row = TokenMasks(VOCABULARY, [10**6, -1, 5], num_rows, CPU).row(EVERYTHING)
+    assert len(row) == num_rows
+    assert row[5] == 0
+    in_topic = TokenMasks(VOCABULARY, [], num_rows, CPU).row(legal(TEXT, in_topic=True))
+    assert len(in_topic) == num_rows
+
+
+# Randomness
+
+GOLDEN = {  # (seed, sample, path, index): blake2b of "seed,sample,index,*path", 53 bits
+    (0, 0, (), 0): 0.24704149699358346,
+    (0, 0, (), 1): 0.9159938735529927,
+    (0, 1, (), 0): 0.8158741287462972,
+    (1, 0, (), 0): 0.2674682071942174,
+    (0, 0, (1,), 0): 0.87951090315359,
+    (-5, 3, (2, 1), 7): 0.2082032838137826,
+}
+
+
+@pytest.mark.parametrize(("key", "number"), GOLDEN.items())
+def test_random_numbers_are_the_same_for_ever(
+    key: tuple[int, int, tuple[int, ...], int], number: float
+) -> None:
+    assert uniform_number(*key) == number
+
+
+def test_random_numbers_are_uniform_and_never_one() -> None:
+    numbers = [
+        uniform_number(9, s, (p,), i) for s in range(4) for p in range(5) for i in range(100)
+    ]
+    assert len(set(numbers)) == len(numbers)
+    assert 0 <= min(numbers) < 0.01 < 0.99 < max(numbers) < 1
+    counts = [sum(k / 10 <= number < (k + 1) / 10 for number in numbers) for k in range(10)]
+    assert sum((count - 200) ** 2 / 200 for count in counts) < 27.9  # chi-square, 9 d.f., p 0.001
+
+
+def test_neighbouring_keys_are_independent() -> None:
+    numbers = torch.tensor([uniform_number(1, 0, (), index) for index in range(2000)])
+    others = torch.tensor([uniform_number(1, 0, (1,), index) for index in range(2000)])
+    for left, right in [(numbers[1:], numbers[:-1]), (numbers, others)]:
+        assert torch.corrcoef(torch.stack((left, right)))[0, 1].abs() < 0.08
+
+
+# Choosing
+
+NUM = 40
+
+
+@pytest.fixture
+def masks() -> TokenMasks:
+    """Return masks that forbid nothing among the first forty tokens."""
+    found = TokenMasks(VOCABULARY, [], NUM, CPU)
+    found._rows = {(EVERYTHING, False): torch.zeros(NUM)}
+    return found
+
+
+def choice(uniform: float = 0.0, seen: Tensor | None = None, **params: float) -> Choice:
+    return Choice(SamplingParams(**params), EVERYTHING, uniform, seen)  # type: ignore[arg-type]
+
+
+def logits(seed: int, *, ties: bool = False) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = 3 * torch.randn(NUM, generator=generator)
+    return drawn.round() if ties else drawn
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_greedy_choice_is_the_largest_legal_logit_and_of_equals_the_first(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    given = [legal(TEXT), legal(CLOSING, units=7, in_topic=True), PLAIN_TEXT, EVERYTHING]
+    rows = torch.randint(-2, 3, (len(given), NUM_ROWS), generator=generator).float()
+    rows[0, 3] = 9.0  # not legal there
+    expected = [
+        max(allowed(MASKS, each), key=lambda token, row=row: (float(row[token]), -token))
+        for each, row in zip(given, rows, strict=True)
+    ]
+    choices = [Choice(SamplingParams(), each, 0.0, None) for each in given]
+    assert choose(rows, choices, MASKS) == expected
+
+
+def test_of_equal_logits_the_lowest_id_wins(masks: TokenMasks) -> None:
+    row = torch.zeros(NUM)
+    assert choose(row[None], [choice()], masks) == [0]
+    row[[7, 9]] = 1.0
+    assert choose(row[None], [choice()], masks) == [7]
+    assert choose(row[None], [choice(0.0, temperature=1.0, top_k=2)], masks) == [7]
+    assert choose(row[None], [choice(0.5, temperature=1.0, top_k=2)], masks) == [9]
+
+
+def test_a_row_is_chosen_whatever_the_other_rows_are(masks: TokenMasks) -> None:
+    rows = torch.stack([logits(seed) for seed in range(6)])
+    choices = [choice(0.1 * i, temperature=float(i % 2), top_p=0.9) for i in range(6)]
+    together = choose(rows, choices, masks)
+    assert together == [choose(rows[i : i + 1], [choices[i]], masks)[0] for i in range(6)]
+
+
+Warper = Callable[[Tensor, Tensor], Tensor]
+
+SETTINGS: list[tuple[dict[str, float], list[Warper]]] = [
+    ({"temperature": 1.0}, []),
+    ({"temperature": 0.5}, [TemperatureLogitsWarper(0.5)]),
+    ({"temperature": 3.0}, [TemperatureLogitsWarper(3.0)]),
+    ({"temperature": 1.0, "top_k": 1}, [TopKLogitsWarper(1)]),
+    ({"temperature": 1.0, "top_k": 7}, [TopKLogitsWarper(7)]),
+    ({"temperature": 1.0, "top_p": 0.6}, [TopPLogitsWarper(0.6)]),
+    ({"temperature": 1.0, "top_p": 0.001}, [TopPLogitsWarper(0.001)]),
+    (
+        {"temperature": 1.7, "top_k": 12, "top_p": 0.8},
+        [TemperatureLogitsWarper(1.7), TopKLogitsWarper(12), TopPLogitsWarper(0.8)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("params", "warpers"), SETTINGS)
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_have_the_probabilities_that_transformers_gives_them(
+    params: dict[str, float], warpers: list[Warper], seed: int, masks: TokenMasks
+) -> None:
+    row = logits(seed)
+    scores = row[None].clone()
+    for warper in warpers:
+        scores = warper(torch.zeros(1, 1, dtype=torch.int64), scores)
+    ordered, ids = torch.softmax(scores[0].double(), 0).sort(descending=True, stable=True)
+    bounds = [0.0, *ordered.cumsum(0).tolist()]
+    for token, (low, high) in zip(ids.tolist(), pairwise(bounds), strict=True):
+        if high - low > 1e-9:
+            inside = [low + part * (high - low) for part in (0.001, 0.5, 0.999)]
+            found = choose(row.expand(3, -1), [choice(u, **params) for u in inside], masks)
+            assert found == [token] * 3
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e-3])
+def test_a_temperature_near_zero_is_greedy(temperature: float, masks: TokenMasks) -> None:
+    row = logits(1)
+    for uniform in (0.0, 0.5, 1 - 2**-53):
+        found = choose(row[None], [choice(uniform, temperature=temperature)], masks)
+        assert found == [int(row.argmax())]
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("temperature", [1.0, 1e30])
+def test_what_is_masked_is_never_drawn(
+    uniform: float, temperature: float, masks: TokenMasks
+) -> None:
+    masks._rows[EVERYTHING, False] = torch.full((NUM,), -math.inf)
+    masks._rows[EVERYTHING, False][[3, 8]] = 0.0
+    given = [choice(uniform, temperature=temperature), choice(uniform)]
+    assert set(choose(logits(2).expand(2, -1), given, masks)) <= {3, 8}
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 10.0])
+def test_the_repetition_penalty_is_the_one_of_transformers(penalty: float) -> None:
+    rows = torch.stack([logits(0), logits(1)])
+    seen = [torch.tensor([3, 5, 5, 11]), None]
+    given = [choice(seen=s, repetition_penalty=penalty) for s in seen]
+    expected = rows.clone()
+    ids = torch.tensor([[3, 5, 11]])
+    expected[:1] = RepetitionPenaltyLogitsProcessor(penalty)(ids, rows[:1].clone())
+    before = rows.clone()
+    assert torch.equal(penalised(rows, given), expected)
+    assert torch.equal(rows, before), "the raw logits are left as they are"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.inf),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", 0),
+        ("n", 0),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", math.inf),
+        ("stop", ("",)),
+        ("stop", "a string"),
+        ("max_tokens", 0),
+        ("max_threads", 0),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{name} is .* must be"):
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_vocabulary_has_what_masks_need() -> None:
+    vocabulary: Vocabulary = VOCABULARY
+    assert vocabulary.topic_forbidden.isdisjoint(allowed(MASKS, legal(TEXT, in_topic=True)))
+
+
+# --- structure sampled, text greedy
+
+MAIN = legal(TEXT, LexemeKind.PROMISE_OPEN, LexemeKind.SYNC, end=True)
+LIKELY, OTHER = sorted(WORDS)[5], sorted(WORDS)[9]
+
+
+def chosen(given: Legal, uniform: float, **logits: float) -> int:
+    row = torch.full((1, NUM_ROWS), -20.0)
+    places = {"likely": LIKELY, "other": OTHER, "end": EOS}
+    places |= {"promise": VOCABULARY.piece_id(PROMISE_OPEN), "sync": VOCABULARY.piece_id(SYNC)}
+    for name, value in logits.items():
+        row[0, places[name]] = value
+    params = SamplingParams(temperature=1.0, sampled="structure")
+    return choose(row, [Choice(params, given, uniform)], MASKS)[0]
+
+
+def test_main_draws_a_tag_against_all_text_together_and_text_is_the_likeliest() -> None:
+    logits = {"likely": 1.0, "other": 0.9, "promise": 1.5}
+    share = math.exp(1.5) / (math.exp(1.0) + math.exp(0.9) + math.exp(1.5))
+    drawn = [chosen(MAIN, uniform, **logits) for uniform in torch.arange(1e-4, 1, 1e-3).tolist()]
+    assert {*drawn} == {LIKELY, VOCABULARY.piece_id(PROMISE_OPEN)}
+    assert drawn.count(LIKELY) / len(drawn) == pytest.approx(1 - share, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", ["promise", "sync", "end"])
+def test_each_decision_of_main_can_be_drawn(name: str) -> None:
+    expected = {"promise": VOCABULARY.piece_id(PROMISE_OPEN), "sync": VOCABULARY.piece_id(SYNC)}
+    tokens = {chosen(MAIN, (one + 0.5) / 50, likely=1.0, **{name: 1.0}) for one in range(50)}
+    assert tokens == {LIKELY, expected.get(name, EOS)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        legal(TEXT, LexemeKind.ASYNC_CLOSE),
+        legal(TEXT, CLOSING, units=4, in_topic=True),
+    ],
+)
+def test_blocks_and_topics_are_greedy(given: Legal) -> None:
+    tokens = {chosen(given, one / 50, likely=1.0, other=0.9, promise=5.0) for one in range(50)}
+    assert len(tokens) == 1
+
+
+def test_where_no_text_is_legal_a_decision_is_drawn() -> None:
+    given = legal(LexemeKind.SYNC, end=True)
+    assert chosen(given, 1 - 2**-53, sync=1.0, end=1.0) in {EOS, VOCABULARY.piece_id(SYNC)}

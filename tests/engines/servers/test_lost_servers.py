@@ -1,0 +1,180 @@
+"""Several servers, some of which are busy, slow, killed or back: nothing is lost, nothing mixed."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence, Set
+
+import pytest
+
+from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
+from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel
+from pasta_lm.engines.servers.streaming import StockServer
+from pasta_lm.errors import BrokenAnswerError, RemoteError
+from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.language.document import Document, parse
+from pasta_lm.models.encoded import EncodedDocument
+from tests.fakes.stock_server import Draw, NextToken, StockFaults, StockTestServer
+from tests.learn.data.examples import BARE, EOS
+from tests.stock import QUICK, engine_at, playing
+
+NUM = 12
+
+
+def document(number: int) -> Document:
+    return parse(
+        f'{number}<promise topic="one" tokens="1"/><async> {number} 1</async> and '
+        f'<promise topic="two" tokens="1"/><async> {number} 2 2</async><sync/> so {number}.'
+    )
+
+
+def prompt(number: int) -> tuple[int, ...]:
+    return (5, 6, number)
+
+
+PAIRS: list[tuple[Sequence[int], EncodedDocument]] = [
+    (prompt(number), BARE.encode_document(document(number))) for number in range(NUM)
+]
+PLAY = playing(BARE, EOS, *PAIRS)
+
+
+def serving(
+    faults: StockFaults | None = None, *, next_token: NextToken = PLAY, port: int = 0
+) -> StockTestServer:
+    return StockTestServer(next_token, EOS, faults=faults, port=port)
+
+
+def engine(*servers: StockTestServer, num_again: int = 0) -> CompletionsEngine:
+    return engine_at(*servers, vocabulary=BARE, eos_id=EOS, num_again=num_again)
+
+
+def asked(number: int, n: int = 1) -> Request:
+    plain = PositionStrategy.CONTINUE
+    params = SamplingParams(n=n)
+    return Request(prompt=prompt(number), params=params, positions=plain, join=Join.RECOMPUTE)
+
+
+ALL = [asked(number) for number in range(NUM)]
+
+
+def documents(asking: CompletionsEngine, requests: Sequence[Request]) -> list[Document]:
+    return [answer.document for samples in asking.generate(requests) for answer in samples]
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 0.05])
+@pytest.mark.parametrize("most_at_once", [1, 3])
+def test_a_storm_of_429_delays_answers_and_loses_none(
+    most_at_once: int, retry_after_s: float | None
+) -> None:
+    storm = StockFaults(
+        num_refused=6, most_at_once=most_at_once, retry_after_s=retry_after_s, pause_s=0.003
+    )
+    with serving(storm) as server:
+        assert documents(engine(server), ALL) == [document(number) for number in range(NUM)]
+        assert server.num_refused >= 6
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 0.05, 3600.0])
+def test_a_server_that_only_answers_429_is_given_up(retry_after_s: float | None) -> None:
+    always = StockFaults(num_refused=10**9, retry_after_s=retry_after_s)
+    with serving(always) as server:
+        busy = StockServer(server.url, policy=QUICK, busy_s=0.3)
+        asking = CompletionsEngine([busy], ServedModel(BARE, frozenset({EOS})), checks=False)
+        with pytest.raises(RemoteError, match="the last: HTTP 429"):
+            asking.generate(ALL[:3])
+
+
+def test_a_response_and_its_samples_are_spread_and_each_stays_on_one_server() -> None:
+    with serving() as one, serving() as other:
+        found = documents(engine(one, other), [*ALL, asked(0, n=4)])
+        assert found == [*(document(number) for number in range(NUM)), *[document(0)] * 4]
+        seen = defaultdict(set)
+        for server in (one, other):
+            for ids in server.prompts:
+                seen[ids[2]].add(server)
+    assert all(len(seen[number]) == 1 for number in range(1, NUM))
+    assert {server for number in range(1, NUM) for server in seen[number]} == {one, other}
+
+
+def test_a_server_that_is_gone_leaves_its_responses_to_the_other_one() -> None:
+    with serving() as gone, serving() as good:
+        asking = engine(gone, good)
+        asking.check()
+        gone.__exit__()
+        assert documents(asking, ALL) == [document(number) for number in range(NUM)]
+        assert [server.is_up for server in asking.servers] == [False, True]
+        assert all(server.num_responses == 0 for server in asking.servers)
+
+
+def test_what_a_killed_server_had_begun_is_decoded_anew_where_nobody_saw_it() -> None:
+    with serving(StockFaults(dies_after=15)) as dying, serving() as good:
+        found = documents(engine(dying, good, num_again=2), ALL)
+    assert found == [document(number) for number in range(NUM)]
+
+
+def test_a_killed_server_ends_its_own_responses_alone() -> None:
+    with serving(StockFaults(dies_after=20)) as dying, serving() as good:
+        asking = engine(dying, good)
+        broken, answered = 0, {}
+        with asking.in_flight() as flight:
+            numbers = {flight.submit(asking.check_request(one)): one.prompt[2] for one in ALL}
+            while flight.has_work:
+                for number, event in flight.step():
+                    if isinstance(event, Finished):
+                        answered[numbers[number]] = event.answer.document
+                    elif isinstance(event, Failed):
+                        assert isinstance(event.error, BrokenAnswerError)
+                        text = document(numbers[number]).plain_text
+                        assert len(event.error.text) < len(text)
+                        broken += 1
+    assert broken > 0
+    assert broken + len(answered) == NUM
+    assert answered == {number: document(number) for number in answered}
+
+
+def test_a_server_that_is_back_takes_responses_again() -> None:
+    back, held = threading.Event(), threading.Event()
+
+    def wait(ids: Sequence[int], barred: Set[int], draw: Draw) -> int:
+        if ids[2] == 1:  # this response keeps the good server busy
+            held.set()
+            back.wait(30)
+        return PLAY(ids, barred, draw)
+
+    with serving() as gone, serving(next_token=wait) as good:
+        asking = engine(gone, good)
+        asking.check()
+        gone.__exit__()
+        with asking.in_flight() as flight:
+            flight.submit(asking.check_request(asked(1)))
+            assert held.wait(30)
+            with serving(port=gone.server_port) as again:
+                while not asking.servers[0].is_up:
+                    flight.step(0.02)
+                flight.submit(asking.check_request(asked(2)))
+                left = 1
+                while left:
+                    left -= sum(isinstance(event, Finished) for _, event in flight.step(0.02))
+                assert again.prompts, "the one that is back had fewer responses"
+                back.set()
+                while flight.has_work:
+                    flight.step(0.02)
+
+
+def test_an_aborted_request_leaves_the_others() -> None:
+    with serving(StockFaults(pause_s=0.01)) as server:
+        asking = engine(server)
+        found = {}
+        with asking.in_flight() as flight:
+            numbers = [flight.submit(asking.check_request(one)) for one in ALL[:4]]
+            flight.step()
+            flight.abort(numbers[1])
+            flight.abort(12345)
+            while flight.has_work:
+                for number, event in flight.step():
+                    assert number != numbers[1]
+                    if isinstance(event, Finished):
+                        found[number] = event.answer.document
+        assert found == {numbers[place]: document(place) for place in (0, 2, 3)}
+        assert asking.servers[0].num_responses == 0

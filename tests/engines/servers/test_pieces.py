@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from pasta_lm.errors import ModelError, VocabularyError
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.models.folder import (
+    FILE_NAME,
+    add_pieces,
+    read_pasta_config,
+    save_model_folder,
+)
+from pasta_lm.models.vocabulary import Vocabulary
+from tests.small_tokenizers import FAMILIES, add_markers, byte_level, gemma_like
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+PIECES_ALREADY_THERE = (SYNC, closing_piece(7))
+
+
+def llama(num_rows: int, *, tied: bool = False) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=num_rows, tie_word_embeddings=tied, **SIZES, **HEADS)
+    return LlamaForCausalLM(config)
+
+
+def rows(model: LlamaForCausalLM) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 [V, hidden] of the input and of the output, copied."""
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    return tuple(module.weight.detach().clone() for module in modules)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("padding", [0, 20, 68, 100])
+def test_a_new_row_is_the_mean_of_the_old_rows_of_its_text(padding: int, tied: bool) -> None:
+    tokenizer = byte_level()
+    num_old = len(tokenizer)
+    model = llama(num_old + padding, tied=tied)
+    spelling = {piece: Vocabulary(tokenizer).encode_text(piece) for piece in PIECES}
+    old = rows(model)
+    ids = add_pieces(model, tokenizer)
+    for before, after in zip(old, rows(model), strict=True):
+        assert len(after) == max(num_old + padding, num_old + len(PIECES))
+        assert torch.equal(after[:num_old], before[:num_old])
+        assert torch.equal(after[num_old + len(PIECES) :], before[num_old + len(PIECES) :])
+        for piece, token_id in ids.items():
+            torch.testing.assert_close(after[token_id], before[spelling[piece]].mean(dim=0))
+    assert sorted(ids.values()) == list(range(num_old, num_old + len(PIECES)))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_tied_stays_tied_and_sizes_agree(tied: bool) -> None:
+    tokenizer = byte_level()
+    model = llama(len(tokenizer), tied=tied)
+    add_pieces(model, tokenizer)
+    into, out = model.get_input_embeddings(), model.get_output_embeddings()
+    assert (into.weight is out.weight) == tied
+    assert model.config.vocab_size == into.num_embeddings == out.out_features == len(tokenizer)
+    assert model(torch.tensor([[len(tokenizer) - 1]])).logits.shape[-1] == len(tokenizer)
+
+
+def test_a_row_of_the_output_bias_is_a_mean_too() -> None:
+    tokenizer = byte_level()
+    model = PhiForCausalLM(PhiConfig(vocab_size=len(tokenizer), **SIZES, num_attention_heads=2))
+    torch.nn.init.normal_(model.lm_head.bias)
+    old, spelling = model.lm_head.bias.detach().clone(), Vocabulary(tokenizer).encode_text(SYNC)
+    ids = add_pieces(model, tokenizer)
+    torch.testing.assert_close(model.lm_head.bias[ids[SYNC]], old[spelling].mean())
+    assert len(model.lm_head.bias) == len(tokenizer)
+
+
+def test_bfloat16_stays_bfloat16() -> None:
+    tokenizer = byte_level()
+    model = llama(len(tokenizer)).to(torch.bfloat16)
+    ids = add_pieces(model, tokenizer)
+    row = model.get_input_embeddings().weight[ids[SYNC]]
+    assert row.dtype == torch.bfloat16
+    assert row.abs().sum() > 0
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_pieces_already_there_keep_their_ids_and_rows(special: bool) -> None:
+    tokenizer = byte_level()
+    there = add_markers(tokenizer, PIECES_ALREADY_THERE, special=special)
+    model = llama(len(tokenizer))
+    old = rows(model)
+    ids = add_pieces(model, tokenizer)
+    assert {piece: ids[piece] for piece in there} == there
+    for before, after in zip(old, rows(model), strict=True):
+        assert torch.equal(after[: len(before)], before)
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    assert all(added[token_id].special for token_id in ids.values())
+
+
+def test_a_piece_that_the_model_has_no_row_for_gets_one() -> None:
+    tokenizer = byte_level()
+    model = llama(len(tokenizer))
+    spelling = Vocabulary(tokenizer).encode_text(SYNC)
+    before = rows(model)[0]
+    there = add_markers(tokenizer, PIECES_ALREADY_THERE)
+    ids = add_pieces(model, tokenizer)
+    assert ids[SYNC] == there[SYNC]
+    torch.testing.assert_close(rows(model)[0][ids[SYNC]], before[spelling].mean(dim=0))
+
+
+def test_adding_twice_changes_nothing() -> None:
+    tokenizer = gemma_like()
+    model = llama(len(tokenizer))
+    ids = add_pieces(model, tokenizer)
+    torch.nn.init.normal_(model.get_input_embeddings().weight)
+    old = rows(model)
+    assert add_pieces(model, tokenizer) == ids
+    assert all(map(torch.equal, old, rows(model)))
+
+
+def test_ids_with_gaps_are_refused_before_a_row_is_hurt() -> None:
+    data = json.loads(byte_level().backend_tokenizer.to_str())
+    last = max(data["model"]["vocab"].values())
+    data["model"]["vocab"]["zzz"] = last + 40
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(data)))
+    with pytest.raises(VocabularyError, match="'zzz' has"):
+        add_pieces(llama(last + 200), tokenizer)
+
+
+# --- model folders
+
+
+def saved(tmp_path: Path, name: str) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    tokenizer = FAMILIES[name]()
+    model = llama(len(tokenizer))
+    add_pieces(model, tokenizer)
+    limits = Limits(max_tokens=512, max_topic_tokens=9)
+    save_model_folder(model, tokenizer, tmp_path, positions=PositionStrategy.ROTATE, limits=limits)
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_saved_model_comes_back_with_its_tags(name: str, tmp_path: Path) -> None:
+    model, tokenizer = saved(tmp_path, name)
+    config = read_pasta_config(tmp_path)
+    assert config is not None
+    assert config.positions is PositionStrategy.ROTATE
+    assert config.limits == Limits(max_tokens=512, max_topic_tokens=9)
+
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    added = again.backend_tokenizer.get_added_tokens_decoder()
+    for piece, token_id in config.piece_ids.items():
+        flags = added[token_id]
+        assert (flags.content, flags.special, flags.normalized) == (piece, True, False)
+        assert not flags.lstrip
+        assert not flags.rstrip
+    vocabulary = Vocabulary(again, config.piece_ids)
+    text = f"A tip: {PROMISE_OPEN} is no tag\n"
+    assert vocabulary.encode_prompt(text) == Vocabulary(tokenizer).encode_prompt(text)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert all(map(torch.equal, rows(loaded), rows(model)))
+
+
+def test_a_folder_says_its_join_and_an_older_one_has_the_shared_one(tmp_path: Path) -> None:
+    saved(tmp_path, "byte_level")
+    data = json.loads((tmp_path / FILE_NAME).read_text())
+    found = []
+    for join in ({"join": "recompute"}, {"join": "shared"}, {}):
+        other = {key: value for key, value in data.items() if key != "join"}
+        text = json.dumps({**other, "positions": "continue", **join})
+        (tmp_path / FILE_NAME).write_text(text)
+        config = read_pasta_config(tmp_path)
+        assert config is not None
+        found.append(config.join)
+    assert found == [Join.RECOMPUTE, Join.SHARED, Join.SHARED]
+    assert data["join"] == "shared"
+
+
+def test_a_model_without_tags_is_not_saved_as_one_that_has_them(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    model = llama(len(tokenizer))
+    with pytest.raises(VocabularyError, match="68 of 68"):
+        save_model_folder(
+            model, tokenizer, tmp_path, positions=PositionStrategy.PREDICT, limits=Limits()
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_was_not_taught_says_nothing(tmp_path: Path) -> None:
+    assert read_pasta_config(tmp_path) is None
+
+
+Change = Callable[[dict[str, object]], object]
+FAULTS: dict[str, tuple[Change, type[ModelError], str]] = {
+    "keys missing": (lambda c: c.pop("positions"), ModelError, "does not say: positions"),
+    "a later version": (lambda c: c.update(language_version=2), ModelError, "version 2"),
+    "an unknown strategy": (lambda c: c.update(positions="guess"), ModelError, "'guess'"),
+    "an unknown join": (lambda c: c.update(join="split"), ModelError, "no join 'split'"),
+    "a join with gaps": (lambda c: c.update(join="recompute"), ModelError, "'rotate' does"),
+    "an unknown limit": (lambda c: c.update(limits={"max_token": 3}), ModelError, "some of"),
+    "a limit that is none": (lambda c: c.update(limits={"max_tokens": 0}), ModelError, "at least"),
+    "a limit of words": (lambda c: c.update(limits={"max_tokens": "9"}), ModelError, "'9'"),
+    "ids that are none": (lambda c: c.update(piece_ids={SYNC: "x"}), ModelError, "piece_ids"),
+    "a piece missing": (lambda c: c["piece_ids"].pop(SYNC), VocabularyError, "'<sync/>'"),
+    "a piece elsewhere": (
+        lambda c: c["piece_ids"].update({SYNC: 3}),
+        VocabularyError,
+        "is token 3, but the tokenizer has",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "message"), FAULTS.values(), ids=FAULTS)
+def test_what_is_wrong_with_a_folder_is_said(
+    tmp_path: Path, change: Change, error: type[ModelError], message: str
+) -> None:
+    saved(tmp_path, "byte_level")
+    config = json.loads((tmp_path / FILE_NAME).read_text())
+    change(config)
+    (tmp_path / FILE_NAME).write_text(json.dumps(config))
+    with pytest.raises(error, match=message):
+        read_pasta_config(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_broken_file_is_no_config(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(ModelError, match=FILE_NAME):
+        read_pasta_config(tmp_path)
+
+
+def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, "byte_level")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        read_pasta_config(tmp_path)

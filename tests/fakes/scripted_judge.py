@@ -1,0 +1,69 @@
+"""A scripted judge for tests and rehearsals: it prefers the answer with more words.
+
+No win rate is computed from its verdicts. ``python -m tests.fakes.scripted_judge --port 8002``
+serves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import Any
+
+from pasta_lm.learn.chat.chat import Candidate, TokenLogprob
+from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
+
+_ANSWERS = re.compile(r'<answer name="[AB]">\n(.*?)\n</answer>', re.DOTALL)
+
+
+def prefer_more_words(asked: Mapping[str, Any]) -> ScriptedReply:
+    """Return a verdict on two answers, with a confidence that grows with the length difference.
+
+    Raises:
+        ValueError: the request does not contain two answers.
+    """
+    first, second = (len(text.split()) for text in asked_answers(asked["messages"]))
+    share = (first + 1) / (first + second + 2)
+    confidence = round(100 * max(share, 1 - share))
+    winner = "tie" if first == second else "A" if first > second else "B"
+    top = (Candidate("A", log(share)), Candidate("B", log(1 - share)))
+    token = TokenLogprob(*max(top, key=lambda one: one.logprob), top)
+    text = f"It has more words.\n\nVerdict: {winner}, confidence: {confidence}"
+    return ScriptedReply(token.token if asked.get("logprobs") else text, (token,))
+
+
+def mute_at_times(play: Play, share: float) -> Play:
+    """Return a judge that names neither answer in a fixed share of the requests."""
+
+    def muted(asked: Mapping[str, Any]) -> ScriptedReply:
+        said = str(asked["messages"][-1]["content"])
+        place = int(hashlib.sha256(said.encode()).hexdigest()[:8], 16) / 2**32
+        return ScriptedReply("I cannot tell.") if place < share else play(asked)
+
+    return muted
+
+
+def asked_answers(messages: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    """Return the two answers that a judge is asked to compare, A first.
+
+    Raises:
+        ValueError: the messages do not contain two answers.
+    """
+    found = _ANSWERS.findall(messages[-1]["content"])
+    if len(found) < 2:
+        raise ValueError("no two answers in these messages")
+    return found[0], found[-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve a scripted judge until interrupted."""
+    parser = server_arguments("An OpenAI-compatible server with a scripted judge", 8002)
+    parser.add_argument("--mute", type=float, default=0.0, help="share without a verdict")
+    flags = parser.parse_args(arguments)
+    serve(mute_at_times(prefer_more_words, flags.mute), flags)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""An OpenAI-compatible server whose replies and failures follow a script: for tests and rehearsals.
+
+It fails as real servers do: latency, 429, 5xx, no answer, replies that are cut off, refusals, wrong
+keys and models. The same request always gets the same text, so that an interrupted run can be
+compared with an uninterrupted one. No model writes its replies.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+from typing import Any, Self
+
+from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
+from pasta_lm.learn.chat.chat import TokenLogprob
+
+PATH = "/v1/chat/completions"
+FINGERPRINT = "scripted"
+"""In every reply, whatever the model's name: figures made from such replies are no results."""
+SHARES = ("too_many", "server_error", "hang", "truncated", "broken_off")
+FLAGS = ("latency_s", "too_many", "server_error", "hang", "truncated", "refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """One reply of the scripted model."""
+
+    text: str
+    logprobs: Sequence[TokenLogprob] = ()
+    refusal: str | None = None
+    finish_reason: str = "stop"
+
+
+Play = Callable[[Mapping[str, Any]], ScriptedReply]
+"""From the body of a request to the reply; the same body must give the same reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Failures of the server: shares of all requests, drawn reproducibly from a seed."""
+
+    latency_s: float = 0.0
+    refusal_latency_s: float | None = None
+    """Of 429 and 500, which real servers often send sooner; None: as for a reply."""
+    too_many: float = 0.0
+    """429."""
+    server_error: float = 0.0
+    """500."""
+    hang: float = 0.0
+    """Never answered."""
+    truncated: float = 0.0
+    """The JSON is incomplete."""
+    broken_off: float = 0.0
+    """The connection ends before the announced length."""
+    refusal: float = 0.0
+    """The model declines; depends on the request alone, like the texts."""
+    storm_every: int = 0
+    """Every so many requests, ``storm_length`` of them get 429; 0: never."""
+    storm_length: int = 0
+    max_in_flight: int | None = None
+    """More concurrent requests get 429."""
+    retry_after_s: float | None = None
+    """Sent with every 429."""
+    seed: int = 0
+
+    def draw(self, number: int) -> str:
+        """Return what happens to the request of this number: one of ``SHARES``, or ``ok``."""
+        if self.storm_every and number % self.storm_every < self.storm_length:
+            return "too_many"
+        place = Random(f"{self.seed}/{number}").random()
+        for name in SHARES:
+            place -= getattr(self, name)
+            if place < 0:
+                return name
+        return "ok"
+
+    def latency_of(self, outcome: str) -> float:
+        """Return the seconds before the server answers."""
+        if self.refusal_latency_s is not None and outcome in ("too_many", "server_error"):
+            return self.refusal_latency_s
+        return self.latency_s
+
+
+class ThreadedServer(ThreadingHTTPServer):
+    """A server on this machine, in threads of its own while its ``with`` block lasts."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        """Bind an address; port 0: any free one."""
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        super().__init__(address, handler)
+
+    @property
+    def url(self) -> str:
+        """Return the address without ``/v1``."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def __enter__(self) -> Self:
+        """Begin to answer."""
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop answering; open connections are cut."""
+        self._closing.set()
+        self.shutdown()
+        self.server_close()
+
+
+class ScriptedServer(ThreadedServer):
+    """An OpenAI-compatible server that follows a script.
+
+    Attributes:
+        num_requests: All requests, with the failed ones.
+        outcomes: Requests by their end: ``ok``, ``refusal``, a fault's name, or a status.
+        paid: Complete answers of each request, by its messages as JSON.
+    """
+
+    def __init__(
+        self,
+        play: Play,
+        faults: Faults | None = None,
+        *,
+        model: str = "scripted",
+        api_key: str | None = None,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
+        """Bind an address; port 0: any free one."""
+        self.num_requests = 0
+        self.outcomes: Counter[str] = Counter()
+        self.paid: Counter[str] = Counter()
+        self._play = play
+        self._faults = faults or Faults()
+        self._model, self._api_key = model, api_key
+        self._num_in_flight = 0
+        super().__init__(address, _Handler)
+
+    @property
+    def base_url(self) -> str:
+        """Return the URL for a client, ending in ``/v1``."""
+        return f"{self.url}/v1"
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        """Answer one request."""
+        with self._lock:
+            number = self.num_requests
+            self.num_requests += 1
+            self._num_in_flight += 1
+            is_full = self._num_in_flight > (self._faults.max_in_flight or self._num_in_flight)
+        try:
+            outcome = "too_many" if is_full else self._faults.draw(number)
+            self._closing.wait(self._faults.latency_of(outcome))
+            refused = self._refuse(handler, body)
+            if refused is None:
+                self._reply(handler, json.loads(body), outcome)
+            else:
+                self._count(str(refused[0]))
+                _send(handler, refused[0], _error(refused[1]))
+        finally:
+            with self._lock:
+                self._num_in_flight -= 1
+
+    def _reply(
+        self, handler: BaseHTTPRequestHandler, asked: Mapping[str, Any], outcome: str
+    ) -> None:
+        if outcome == "hang":
+            self._count(outcome)
+            self._closing.wait()
+            return
+        if outcome == "server_error":
+            self._count(outcome)
+            return _send(handler, 500, _error("the script says so"))
+        if outcome == "too_many":
+            self._count(outcome)
+            wait_s = self._faults.retry_after_s
+            more = {} if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+            return _send(handler, 429, _error("too many requests"), more)
+        messages = json.dumps(asked["messages"], sort_keys=True)
+        reply = self._play(asked)
+        if Random(f"{self._faults.seed}/{messages}").random() < self._faults.refusal:
+            reply = ScriptedReply("", refusal="I would rather not.")
+        data = json.dumps(completion(reply, asked, self._model)).encode()
+        half = data[: len(data) // 2]
+        if outcome == "truncated":
+            _send(handler, 200, half)
+        elif outcome == "broken_off":
+            _send(handler, 200, half, announced=len(data))
+        else:
+            outcome = "refusal" if reply.refusal else outcome
+            with self._lock:
+                self.paid[messages] += 1
+            _send(handler, 200, data)
+        self._count(outcome)
+
+    def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:
+        if handler.path != PATH:
+            return 404, f"no path {handler.path}"
+        authorization = handler.headers.get("Authorization", "")
+        if self._api_key is not None and authorization != f"Bearer {self._api_key}":
+            return 401, "wrong key"
+        try:
+            asked = json.loads(body)
+            messages = [str(one["role"] + one["content"]) for one in asked["messages"]]
+        except (ValueError, KeyError, TypeError):
+            return 400, "the body is not a chat request"
+        if asked.get("model") != self._model:
+            return 404, f"no model {asked.get('model')}"
+        return None if messages else (400, "no messages")
+
+    def _count(self, outcome: str) -> None:
+        with self._lock:
+            self.outcomes[outcome] += 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, ScriptedServer)
+        length = int(self.headers.get("Content-Length") or 0)
+        with suppress(OSError):  # the client is gone
+            self.server.answer(self, self.rfile.read(length))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+def completion(reply: ScriptedReply, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the JSON of a reply in OpenAI's form."""
+    sent = "".join(one["content"] for one in asked["messages"])
+    prompt, answer = (-(-len(text) // CHARACTERS_PER_TOKEN) for text in (sent, reply.text))
+    content = None if reply.refusal else reply.text
+    choice: dict[str, Any] = {
+        "index": 0,
+        "finish_reason": reply.finish_reason,
+        "message": {"role": "assistant", "content": content, "refusal": reply.refusal},
+    }
+    if asked.get("logprobs"):
+        choice["logprobs"] = {"content": [_logprob(one) for one in reply.logprobs]}
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    return {
+        "object": "chat.completion",
+        "model": model,
+        "system_fingerprint": FINGERPRINT,
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+def server_arguments(description: str, port: int) -> ArgumentParser:
+    """Return a parser with the flags that all scripted servers share."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=port)
+    parser.add_argument("--api-key")
+    for name in FLAGS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=0.0)
+    return parser
+
+
+def serve(play: Play, flags: Namespace) -> None:
+    """Serve until interrupted, then print the outcomes of the requests."""
+    faults = Faults(**{name: getattr(flags, name) for name in FLAGS})
+    address = (flags.host, flags.port)
+    server = ScriptedServer(play, faults, api_key=flags.api_key, address=address)
+    sys.stderr.write(f"{server.base_url}, model 'scripted'\n")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{dict(server.outcomes)}\n")
+
+
+def _logprob(one: TokenLogprob) -> dict[str, Any]:
+    top = [candidate._asdict() for candidate in one.top]
+    return {"token": one.token, "logprob": one.logprob, "top_logprobs": top}
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
+
+
+def _send(
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    data: bytes,
+    more: Mapping[str, str] | None = None,
+    *,
+    announced: int | None = None,
+) -> None:
+    handler.send_response(status)
+    for name, value in {"Content-Type": "application/json", **(more or {})}.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(data) if announced is None else announced))
+    handler.end_headers()
+    handler.wfile.write(data)
+    handler.close_connection = True

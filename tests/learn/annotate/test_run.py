@@ -1,0 +1,268 @@
+"""Whole annotation runs against a scripted server: counted, bounded, killed, full, resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
+from pasta_lm.language.document import Document, parse
+from pasta_lm.learn.annotate.layout_rule import markdown_rule
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
+from pasta_lm.learn.annotate.run import Run, annotate
+from pasta_lm.learn.annotate.sources import SourceConfig
+from pasta_lm.learn.chat.pool import COST_LIMIT
+from pasta_lm.models.annotated import read_records
+from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from tests.fakes.scripted_teacher import teacher_by_record, teacher_by_rule
+from tests.learn.annotate.runs import (
+    AT_ONCE,
+    Nursery,
+    ended_rows,
+    files_of,
+    kill_until_done,
+    recipe,
+    write_source,
+)
+
+NUM_ROWS = 20
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_source(tmp_path_factory.mktemp("source") / "source.jsonl", NUM_ROWS)
+
+
+@pytest.fixture(scope="module")
+def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("clean")
+    with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
+        annotate(recipe(source, folder, server.base_url), policy=AT_ONCE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
+        yield one
+
+
+def run(source: Path, folder: Path, server: ScriptedServer, **more: object) -> Run:
+    return annotate(recipe(source, folder, server.base_url, **more), policy=AT_ONCE)
+
+
+def test_every_row_ends_once_and_its_text_is_unchanged(source: Path, clean: Path) -> None:
+    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    records = {record.id: record for record in read_records(clean / "annotated.jsonl")}
+    failed = [json.loads(line) for line in (clean / "failed.jsonl").read_text().splitlines()]
+    skipped = [row["id"] for row in rows if not row["output"]]
+    assert sorted([*records, *(row["id"] for row in failed), *skipped]) == sorted(
+        row["id"] for row in rows
+    )
+    assert {row["reason"] for row in failed} == {"text_changed"}
+    assert all(len(row["replies"]) == 3 for row in failed)
+    for row in rows:
+        if row["id"] in records:
+            assert records[row["id"]].document.plain_text == row["output"]
+            assert records[row["id"]].prompt == row["instruction"]
+    card = (clean / "README.md").read_text("utf-8")
+    assert f"| ok | {len(records)} |" in card
+    assert f"| total | {NUM_ROWS} |" in card
+
+
+def test_with_a_fifth_of_errors_requests_stay_near_the_ideal(
+    source: Path, clean: Path, tmp_path: Path
+) -> None:
+    faults = Faults(server_error=0.08, too_many=0.06, truncated=0.03, broken_off=0.03, seed=1)
+    with ScriptedServer(teacher_by_rule(0.3, 0.1), faults) as server:
+        done = run(source, tmp_path, server)
+    assert done.is_complete
+    assert files_of(tmp_path) == files_of(clean)
+    assert server.num_requests > server.outcomes["ok"] == done.tally.spent.num_replies
+    assert server.num_requests <= 1.6 * done.tally.spent.num_replies  # 1.25 expected, few are drawn
+    assert set(server.paid.values()) == {1}
+
+
+def test_a_complete_run_sends_no_request(source: Path, clean: Path) -> None:
+    with ScriptedServer(teacher_by_rule()) as server:
+        before = files_of(clean)
+        done = run(source, clean, server)
+        assert (server.num_requests, files_of(clean)) == (0, before)
+        assert done.tally.num_ended == NUM_ROWS
+
+
+def test_recorded_replies_drive_a_whole_run(source: Path, clean: Path, tmp_path: Path) -> None:
+    with ScriptedServer(teacher_by_record(clean / "journal.jsonl")) as server:
+        run(source, tmp_path, server)
+        assert server.outcomes["refusal"] == 0
+    assert files_of(tmp_path) == files_of(clean)
+
+
+def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(
+    nursery: Nursery, source: Path, clean: Path, tmp_path: Path
+) -> None:
+    faults = Faults(latency_s=0.02, server_error=0.1)
+    with ScriptedServer(teacher_by_rule(0.3, 0.1), faults) as server:
+        num_hit = kill_until_done(nursery, source, tmp_path, server, Random(0), num_kills=12)
+    assert num_hit > 3
+    assert files_of(tmp_path) == files_of(clean)
+
+
+@pytest.mark.parametrize("most_bytes", [300, 9_000])
+def test_a_full_disk_corrupts_nothing_and_the_next_run_completes(
+    nursery: Nursery, source: Path, clean: Path, tmp_path: Path, most_bytes: int
+) -> None:
+    with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
+        said = nursery.run(source, tmp_path, server.base_url, most_bytes)
+        assert said.startswith("1 ")
+        assert "cannot be written: File too large" in said
+        over = ended_rows(tmp_path)
+        assert (most_bytes > 1000) == bool(over)
+        run(source, tmp_path, server)
+    assert files_of(tmp_path) == files_of(clean)
+
+
+def test_two_processes_never_write_one_folder(
+    nursery: Nursery, source: Path, tmp_path: Path
+) -> None:
+    def play(asked: object) -> ScriptedReply:
+        seen.append(nursery.run(source, tmp_path, "http://127.0.0.1:9/v1"))
+        return ScriptedReply("", refusal="no")
+
+    seen: list[str] = []
+    with ScriptedServer(play) as server:
+        config = recipe(source, tmp_path, server.base_url, timeout_s=60, max_in_flight=1)
+        annotate(config, limit=1, policy=AT_ONCE)
+    assert len(seen) == 3
+    assert all(one.startswith("2 another process is writing") for one in seen)
+
+
+def test_changed_settings_and_a_changed_source_are_refused(source: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_bytes(source.read_bytes())
+    folder = tmp_path / "out"
+    with ScriptedServer(teacher_by_rule()) as server:
+        config = recipe(mine, folder, server.base_url)
+        annotate(config, limit=3, policy=AT_ONCE)
+        for changed, name in [
+            (replace(config, filters=FilterConfig(least_words=6)), "filters.least_words"),
+            (recipe(source, folder, server.base_url), "source.file"),
+            (recipe(mine, folder, server.base_url, temperature=1.0), "teacher.temperature"),
+        ]:
+            with pytest.raises(UsageError, match=name):
+                annotate(changed, policy=AT_ONCE)
+        annotate(recipe(mine, folder, server.base_url, timeout_s=9.0), limit=3, policy=AT_ONCE)
+        mine.write_text(mine.read_text().replace("answer 1", "answer one"))
+        with pytest.raises(InputError, match="row 2 was r1"):
+            annotate(config, policy=AT_ONCE)
+
+
+def test_a_cost_limit_is_never_exceeded_and_a_higher_one_continues(
+    source: Path, clean: Path, tmp_path: Path
+) -> None:
+    prices = {"input_price": 10.0, "output_price": 30.0}
+    with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
+        config = recipe(source, tmp_path, server.base_url, **prices)
+        for limit_usd in (0.0, 0.2, 0.4):
+            done = annotate(config, cost_limit_usd=limit_usd, policy=AT_ONCE)
+            assert (done.is_complete, done.stopped_by) == (False, COST_LIMIT)
+            assert limit_usd - 0.05 <= done.tally.spent.cost_usd <= limit_usd
+        assert annotate(config, cost_limit_usd=100, policy=AT_ONCE).is_complete
+        assert set(server.paid.values()) == {1}
+        with pytest.raises(UsageError, match="needs prices"):
+            annotate(recipe(source, tmp_path, server.base_url), cost_limit_usd=1)
+    assert files_of(tmp_path) == files_of(clean)
+
+
+def test_a_wrong_key_stops_with_advice_before_anything_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "wrong")
+    with ScriptedServer(teacher_by_rule(), api_key="right") as server:
+        with pytest.raises(EndpointError, match="401") as caught:
+            run(source, tmp_path, server, api_key_env="A_KEY")
+        assert "api_key_env" in str(caught.value.hint)
+        assert server.num_requests <= 8
+        monkeypatch.setenv("A_KEY", "right")
+        assert run(source, tmp_path, server, api_key_env="A_KEY").is_complete
+
+
+def test_a_server_that_is_gone_stops_the_run_and_its_rows_are_asked_again(
+    source: Path, clean: Path, tmp_path: Path
+) -> None:
+    few = replace(AT_ONCE, max_requests=2)
+    with pytest.raises(RemoteError, match="rows in a row"):
+        annotate(recipe(source, tmp_path, "http://127.0.0.1:9/v1"), policy=few)
+    with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
+        done = run(source, tmp_path, server)
+    assert done.tally.num_ended == NUM_ROWS
+    assert files_of(tmp_path) == files_of(clean)
+
+
+def test_duplicates_and_long_answers_are_skipped_by_name(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "prompt": "p", "answer": "x " * 10},
+        {"id": "a", "prompt": "p", "answer": "y " * 10},
+        {"id": "b", "prompt": "p", "answer": "z " * 100},
+        ["no", "object"],
+    ]
+    source = tmp_path / "source.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
+    config = AnnotateConfig(
+        source=SourceConfig(file=str(source)),
+        output=OutputConfig(folder=str(tmp_path / "out")),
+        annotator="markdown_rule",
+        filters=FilterConfig(max_answer_characters=100),
+    )
+    done = annotate(config, rule=markdown_rule)
+    assert done.tally.num_rows == {"ok": 1, "skipped": 4}
+    assert {reason for _, reason in done.tally.reasons} == {
+        "",
+        "duplicate_id",
+        "too_long",
+        "not_json",
+    }
+
+
+def test_the_rule_marks_lists_and_the_card_calls_it_a_heuristic(tmp_path: Path) -> None:
+    items = f"- one two three four five{' six' * 9}\n" * 3
+    text = f"Three:\n\n{items}\nThat is all of it."
+    useless = "# A heading of five words\n\n- one two three four five"
+    source = tmp_path / "source.jsonl"
+    rows = [{"prompt": "p", "answer": answer} for answer in (text, useless)]
+    source.write_text("\n".join(map(json.dumps, rows)))
+    config = AnnotateConfig(
+        source=SourceConfig(file=str(source)),
+        output=OutputConfig(folder=str(tmp_path / "out")),
+        annotator="markdown_rule",
+    )
+    annotate(config, rule=markdown_rule)
+    records = read_records(tmp_path / "out" / "annotated.jsonl")
+    assert [record.document.plain_text for record in records] == [text, useless]
+    assert [len(record.document.blocks) for record in records] == [3, 0]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "heuristic" in card
+    assert "| share sequential | 0.500 |" in card
+
+
+def test_a_damaged_journal_is_reported(source: Path, tmp_path: Path) -> None:
+    with ScriptedServer(teacher_by_rule()) as server:
+        annotate(recipe(source, tmp_path, server.base_url), limit=3, policy=AT_ONCE)
+        journal = tmp_path / "journal.jsonl"
+        lines = journal.read_bytes().split(b"\n")
+        journal.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
+        with pytest.raises(PastaError, match=r"journal\.jsonl:3"):
+            run(source, tmp_path, server)
+
+
+def test_the_records_can_be_parsed(clean: Path) -> None:
+    for line in (clean / "annotated.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        form = "annotator" if "annotated" in row else "written"
+        assert isinstance(parse(row.get("annotated") or row["response"], form), Document)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import InputError, MissingExtraError, UsageError
+from pasta_lm.learn.annotate import sources
+from pasta_lm.learn.annotate.sources import SourceConfig, read_source
+
+SLIMORCA = {
+    "conversations": [
+        {"from": "system", "value": "Be brief.", "weight": None},
+        {"from": "human", "value": "Why?", "weight": 0.0},
+        {"from": "gpt", "value": "So.\n", "weight": 1.0},
+    ]
+}
+CASES: list[tuple[str, Any, tuple[str, str, str | None]]] = [
+    ("slimorca", SLIMORCA, ("Be brief.\n\nWhy?", "So.\n", None)),
+    (
+        "sharegpt",
+        {"id": "x", "conversations": [
+            {"from": "human", "value": "A?"}, {"from": "gpt", "value": "B"},
+            {"from": "human", "value": "C?"}, {"from": "gpt", "value": "D"},
+        ]},
+        ("A?", "B", None),
+    ),
+    (
+        "messages",
+        {"messages": [
+            {"role": "user", "content": "A?"}, {"role": "assistant", "content": " B "},
+        ]},
+        ("A?", " B ", None),
+    ),
+    ("alpaca", {"instruction": "Do", "input": "this", "output": "ok"}, ("Do\n\nthis", "ok", None)),
+    ("alpaca", {"instruction": "Do", "input": "", "output": "ok"}, ("Do", "ok", None)),
+    ("pairs", {"prompt": "A?", "answer": "B"}, ("A?", "B", None)),
+    ("alpaca", {"instruction": "Do", "output": " \n"}, ("Do", " \n", "no_answer")),
+    ("alpaca", {"instruction": "", "output": "ok"}, ("", "ok", "no_prompt")),
+    ("messages", {"messages": [{"role": "user", "content": "A?"}]}, ("A?", "", "no_answer")),
+    ("messages", {"messages": "A?"}, ("", "", "no_columns")),
+    ("messages", {"messages": [{"role": "user", "content": None}]}, ("", "", "no_columns")),
+    ("alpaca", {"instruction": 3, "output": "ok"}, ("", "", "no_columns")),
+    ("pairs", {"prompt": "\ud800", "answer": "B"}, ("", "", "not_unicode")),
+    (
+        "sharegpt",
+        {"conversations": {"from": ["human", "gpt"], "value": ["A?", "B"]}},
+        ("A?", "B", None),
+    ),
+    ("sharegpt", {"conversations": {"from": ["human"], "value": []}}, ("", "", "no_columns")),
+    ("sharegpt", {"conversations": {"value": ["A?"]}}, ("", "", "no_columns")),
+    (
+        "annotated",
+        {"messages": [{"role": "user", "content": "A?"}],
+         "response": 'B <promise topic="c" tokens="1"/><async>&lt;sync/></async><sync/> D'},
+        ("A?", "B <sync/> D", None),
+    ),
+    ("annotated", {"messages": [], "response": "</async>"}, ("", "", "no_columns")),
+    ("annotated", {"messages": [], "response": None}, ("", "", "no_columns")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize(("columns", "row", "expected"), CASES)
+def test_the_columns_of_each_data_set_make_a_prompt_and_an_answer(
+    columns: str, row: Any, expected: tuple[str, str, str | None], is_told: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n\n")
+    (found,) = read_source(SourceConfig(file=str(path), columns=columns if is_told else None))
+    assert (found.prompt, found.answer, found.skipped) == expected
+
+
+def test_a_row_without_an_id_gets_a_stable_one(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "p", "answer": answer} for answer in ("a", "b", "a")]
+    path.write_text("\n".join(map(json.dumps, [*rows, {**rows[0], "id": 0}])))
+    ids = [row.id for row in read_source(SourceConfig(file=str(path)))]
+    assert ids == [row.id for row in read_source(SourceConfig(file=str(path)))]
+    assert ids[0] == ids[2] != ids[1]
+    assert ids[3] == "0"
+
+
+def test_invalid_lines_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "p", "answer": "a"}\n{broken\n[1]\n{"other": 1}\n')
+    reasons = [row.skipped for row in read_source(SourceConfig(file=str(path)))]
+    assert reasons == [None, "not_json", "not_json", "no_columns"]
+
+
+def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        list(read_source(SourceConfig(file=str(tmp_path / "none.jsonl"))))
+    with pytest.raises(InputError, match="cannot be read"):
+        list(read_source(SourceConfig(file=str(tmp_path))))
+    with pytest.raises(UsageError, match="exactly one"):
+        SourceConfig()
+    with pytest.raises(UsageError, match="one of slimorca"):
+        SourceConfig(file="x", columns="orca")
+
+
+@pytest.mark.parametrize("where", [{"hub": "some/set"}, {"file": "x.parquet"}])
+def test_a_missing_extra_is_named(where: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pasta-lm\[data\]"):
+        list(read_source(SourceConfig(**where)))

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
+from random import Random
+
+import pytest
+
+from pasta_lm.engines.servers.request_pace import Fate, Pace, RetryPolicy, fate, retry_after
+from pasta_lm.errors import (
+    EndpointError,
+    MissingExtraError,
+    RemoteError,
+    RequestError,
+    UsageError,
+)
+from pasta_lm.learn.chat import client
+from pasta_lm.learn.chat import transport as transports
+from pasta_lm.learn.chat.chat import Candidate, ChatReply, ChatRequest, TokenLogprob, read_reply
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.chat.transport import Response, Transport
+from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+
+HELLO = ChatRequest([{"role": "user", "content": "hello"}])
+POLICY = RetryPolicy(max_requests=4)
+
+
+def echo(asked: object) -> ScriptedReply:
+    assert isinstance(asked, dict)
+    return ScriptedReply(f"{asked['messages'][-1]['content']} \u00e9!")
+
+
+class Answers:
+    """A transport that gives prepared answers, then 200."""
+
+    def __init__(self, *answers: Response | Exception) -> None:
+        self.answers = list(answers)
+        self.num_posts = 0
+
+    async def post(self, body: object) -> Response:
+        self.num_posts += 1
+        answer = self.answers.pop(0) if self.answers else OK
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+
+OK = Response(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
+
+
+def status(number: int, code: str = "", **headers: str) -> Response:
+    body = json.dumps({"error": {"message": "no", "code": code}}).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(number, named, body)
+
+
+def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
+    noted = waits if waits is not None else []
+
+    async def sleep(delay_s: float) -> None:
+        noted.append(delay_s)
+
+    async def run() -> ChatReply:
+        one = ChatClient(
+            Endpoint(base_url="http://h/v1", model="m", timeout_s=0.5),
+            policy=POLICY,
+            transport=transport,
+            random=Random(0),
+            pace=Pace(sleep=sleep),
+            sleep=sleep,
+        )
+        async with one:
+            return await one.complete(HELLO)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        *(status(number) for number in (408, 409, 429, 500, 502, 503, 529)),
+        RemoteError("broken"),
+        Response(200, {}, OK.body[:20]),
+        Response(200, {}, b"[]"),
+        Response(200, {}, b'{"choices": []}'),
+        Response(502, {}, b"<html>"),
+    ],
+)
+def test_temporary_failures_are_retried(failure: Response | Exception) -> None:
+    transport = Answers(failure, failure)
+    assert (ask(transport).text, transport.num_posts) == ("yes", 3)
+
+
+def test_the_number_of_requests_is_bounded() -> None:
+    transport = Answers(*[status(500)] * 9)
+    with pytest.raises(RemoteError, match="after 4 requests, the last: HTTP 500: no"):
+        ask(transport)
+    assert transport.num_posts == 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "advice"),
+    [
+        (status(401), EndpointError, "api_key_env"),
+        (status(403), EndpointError, "may not use"),
+        (status(404), EndpointError, "base_url"),
+        (status(402), EndpointError, "credit"),
+        (status(429, "insufficient_quota"), EndpointError, "credit"),
+        (status(400), RequestError, "refuses the request: HTTP 400: no"),
+        (status(413), RequestError, "413"),
+        (status(422), RequestError, "422"),
+    ],
+)
+def test_permanent_failures_are_not_retried(
+    failure: Response, kind: type[Exception], advice: str
+) -> None:
+    transport = Answers(failure)
+    with pytest.raises(kind, match=advice):
+        ask(transport)
+    assert transport.num_posts == 1
+
+
+def test_retry_after_is_respected_and_jitter_is_added() -> None:
+    waits: list[float] = []
+    ask(Answers(status(429, retry_after="7"), status(503)), waits)
+    assert waits[0] == 7
+    assert 0 <= waits[1] <= 1
+    assert 0 <= waits[2] <= 2
+    assert len(waits) == 3
+
+
+def test_a_retry_after_of_an_hour_is_a_failure() -> None:
+    waits: list[float] = []
+    with pytest.raises(RemoteError, match="wait 3600 s"):
+        ask(Answers(status(429, retry_after="3600")), waits)
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("-4", 0),
+        ("Wed, 21 Oct 2026 07:28:10 GMT", 10),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0),
+        ("soon", None),
+        ("nan", None),
+        ("", None),
+    ],
+)
+def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, expected: float | None) -> None:
+    now = datetime(2026, 10, 21, 7, 28, tzinfo=UTC)
+    assert retry_after({"retry-after": value}, now) == expected
+
+
+def test_every_status_has_one_fate() -> None:
+    retried = {one for one in range(200, 600) if fate(one) in (Fate.RETRY, Fate.SLOW_DOWN)}
+    assert retried == {408, 409, 429, *range(500, 600)}
+
+
+def test_delays_grow_to_a_bound_and_never_pass_it() -> None:
+    policy, random = RetryPolicy(first_delay_s=1, max_delay_s=8), Random(1)
+    for num_failed, longest in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
+        drawn = [policy.delay_s(num_failed, random) for _ in range(200)]
+        assert longest * 0.9 < max(drawn) <= longest
+        assert min(drawn) < longest * 0.1
+
+
+def test_replies_come_over_http_with_their_log_probabilities() -> None:
+    logprobs = (TokenLogprob("m", -0.1, (Candidate("m", -0.1), Candidate("M", -2.5))),)
+    play = lambda asked: ScriptedReply("m \u00e9", logprobs if asked["top_logprobs"] == 2 else ())  # noqa: E731
+    faults = Faults(server_error=0.3, broken_off=0.2, truncated=0.2)
+
+    async def run(server: ScriptedServer) -> list[ChatReply]:
+        where = Endpoint(base_url=server.base_url, model="scripted")
+        policy = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.002)
+        async with ChatClient(where, policy=policy) as one:
+            request = ChatRequest(HELLO.messages, top_logprobs=2)
+            return await asyncio.gather(*(one.complete(request) for _ in range(8)))
+
+    with ScriptedServer(play, faults) as server:
+        replies = asyncio.run(run(server))
+    assert {(one.text, one.logprobs, one.model) for one in replies} == {
+        ("m \u00e9", logprobs, "scripted")
+    }
+    assert all(read_reply(json.dumps(one.raw)).logprobs == logprobs for one in replies)
+    assert sum(one.num_requests for one in replies) == server.num_requests > 8
+
+
+def test_a_server_that_hangs_is_a_time_out() -> None:
+    async def run(server: ScriptedServer) -> int:
+        where = Endpoint(base_url=server.base_url, model="scripted", timeout_s=1.0)
+        policy = RetryPolicy(max_requests=2, first_delay_s=0)
+        async with ChatClient(where, policy=policy) as one:
+            with pytest.raises(RemoteError, match=r"nothing within 1 s"):
+                await one.complete(HELLO)
+            return one.num_requests
+
+    with ScriptedServer(echo, Faults(hang=1.0)) as server:
+        assert asyncio.run(run(server)) == 2
+    assert server.outcomes["hang"] == server.num_requests
+
+
+def test_a_wrong_key_or_model_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(base_url: str, model: str) -> None:
+        where = Endpoint(base_url=base_url, model=model, api_key_env="A_KEY")
+        async with ChatClient(where) as one:
+            await one.complete(HELLO)
+
+    monkeypatch.setenv("A_KEY", "wrong")
+    with ScriptedServer(echo, api_key="right") as server:
+        with pytest.raises(EndpointError, match="401"):
+            asyncio.run(run(server.base_url, "scripted"))
+        monkeypatch.setenv("A_KEY", "right")
+        with pytest.raises(EndpointError, match="no model other"):
+            asyncio.run(run(server.base_url, "other"))
+        assert server.num_requests == 2
+        monkeypatch.delenv("A_KEY")
+        with pytest.raises(UsageError, match="A_KEY is not set"):
+            asyncio.run(run(server.base_url, "scripted"))
+        monkeypatch.setenv("A_KEY", "\u201csk-1\u201d")
+        with pytest.raises(UsageError, match="A_KEY contains characters that no key has"):
+            asyncio.run(run(server.base_url, "scripted"))
+
+
+def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    class Listening(ScriptedServer):
+        def _refuse(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str] | None:
+            seen.append({name.lower(): value for name, value in handler.headers.items()})
+            return super()._refuse(handler, body)
+
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: secret\nAuthorization: secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with Listening(echo) as server:
+        assert asyncio.run(post_once(server.base_url)).status == 200
+        (headers,) = seen
+    assert "secret" not in str(headers)
+    assert "authorization" not in headers
+
+
+@pytest.mark.parametrize("missing", ["openai", "httpx2"])
+def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr(client, "find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pasta-lm\[data\]'"):
+        ChatClient(Endpoint(base_url="http://h/v1", model="m"))
+
+
+async def post_once(base_url: str) -> Response:
+    transport = Transport(Endpoint(base_url=base_url, model="scripted"))
+    try:
+        return await transport.post(HELLO.body("scripted"))
+    finally:
+        await transport.close()
+
+
+def test_a_server_that_does_not_listen_is_a_remote_error() -> None:
+    with pytest.raises(RemoteError, match=r"no connection to .*127\.0\.0\.1:9"):
+        asyncio.run(post_once("http://127.0.0.1:9/v1"))
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "ftp://h/v1", "http:///v1", "http://h:x/v1", "http://[::1/v1", ""]
+)
+def test_a_wrong_address_is_never_tried(url: str) -> None:
+    async def run() -> None:
+        async with ChatClient(Endpoint(base_url=url, model="m")) as one:
+            await one.complete(HELLO)
+
+    with pytest.raises(UsageError, match="is not an address"):
+        asyncio.run(run())
+
+
+def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "MAX_REPLY_BYTES", 5000)
+    with (
+        ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server,
+        pytest.raises(RemoteError, match="more than 5000 bytes"),
+    ):
+        asyncio.run(post_once(server.base_url))
+
+
+def test_only_a_smaller_first_delay_changes_the_delays() -> None:
+    policy, random = RetryPolicy(first_delay_s=1), Random(0)
+    drawn = [policy.delay_s(3, random, first_delay_s=0.1) for _ in range(200)]
+    assert 0.35 < max(drawn) <= 0.4
+    assert policy.delay_s(1, Random(0), first_delay_s=9) == policy.delay_s(1, Random(0))
+
+
+class AnsweredMeanwhile(Answers):
+    """Fails the first request, after it has answered the second at once."""
+
+    def __init__(self, failure: Response) -> None:
+        super().__init__()
+        self._failure = failure
+        self._answered = asyncio.Event()
+
+    async def post(self, body: object) -> Response:
+        self.num_posts += 1
+        if self.num_posts == 1:
+            await self._answered.wait()
+            return self._failure
+        self._answered.set()
+        return OK
+
+
+@pytest.mark.parametrize(("number", "is_sooner"), [(500, True), (429, False)])
+def test_errors_other_than_429_are_retried_sooner_while_other_requests_succeed(
+    number: int, is_sooner: bool
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        waits.append(delay_s)
+
+    async def run() -> None:
+        for transport in (AnsweredMeanwhile(status(number)), Answers(status(number))):
+            where = Endpoint(base_url="http://h/v1", model="m")
+            one = ChatClient(where, transport=transport, sleep=sleep, random=Random(0))
+            await asyncio.gather(*(one.complete(HELLO) for _ in range(2)))
+
+    asyncio.run(run())
+    meanwhile, alone = waits
+    assert (meanwhile < 0.9 * alone) == is_sooner
+
+
+@pytest.mark.parametrize("failure", [None, status(500)])
+def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
+    failure: Response | None,
+) -> None:
+    gate = asyncio.Event()
+
+    class Waiting(Answers):
+        async def post(self, body: object) -> Response:
+            await gate.wait()
+            return await super().post(body)
+
+    async def run() -> list[ChatReply | BaseException]:
+        where = Endpoint(base_url="http://h/v1", model="m")
+        transport = Waiting(*([failure] if failure else []))
+        one = ChatClient(where, transport=transport, pace=Pace(first_limit=1))
+        tasks = [asyncio.create_task(one.complete(HELLO)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert one.sending == {tasks[0]}
+        one.drain()
+        gate.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (transport.num_posts, one.sending) == (1, set())
+        return ended
+
+    sent, waiting = asyncio.run(run())
+    assert isinstance(waiting, asyncio.CancelledError)
+    assert isinstance(sent, asyncio.CancelledError if failure else ChatReply)

@@ -1,0 +1,57 @@
+"""Rollouts written by hand, and a judge that looks its verdicts up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.learn.data.rollouts import Rollout
+from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+
+
+def sample(
+    text: str = "Yes.",
+    *,
+    path: int = 10,
+    content: int = 12,
+    reason: str = "stop",
+    num_illegal: int = 0,
+) -> AnswerRecord:
+    """Return an answer of one sentence; its figures are what they are said to be."""
+    return AnswerRecord(
+        text=text,
+        program=text,
+        finish_reason=reason,
+        num_illegal=num_illegal,
+        num_content_tokens=content,
+        critical_path=path,
+    )
+
+
+def rollout(*samples: AnswerRecord, name: str = "task", baseline: int = 20) -> Rollout:
+    """Return samples of a prompt to which the baseline answered with so many tokens."""
+    return Rollout(name, "Is it?", sample("Well.", path=baseline), samples)
+
+
+@dataclass
+class GradeBook:
+    """A judge that knows what each answer is worth, and writes down what it was asked."""
+
+    is_grader: ClassVar = True
+    grades: Mapping[str, float]
+    asked: list[Comparison] = field(default_factory=list)
+    num_calls: int = 0
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return verdicts whose confidence is the difference."""
+        self.num_calls += 1
+        self.asked += comparisons
+        return [self._verdict(one.first, one.second) for one in comparisons]
+
+    def _verdict(self, first: str, second: str) -> Verdict:
+        gain = self.grades[first] - self.grades[second]
+        if not gain:
+            return Verdict(Winner.TIE, 0.0)
+        return Verdict(Winner.FIRST if gain > 0 else Winner.SECOND, abs(gain))

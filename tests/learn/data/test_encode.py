@@ -1,0 +1,463 @@
+"""Encoded examples by hand, by the rules, and compared with decoding."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import normalizers
+
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import InputError, UsageError, VocabularyError
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import Block, Document, Item, parse
+from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PIECES, closing_piece, units_for
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.models.annotated import Record
+from pasta_lm.models.vocabulary import Vocabulary
+from tests.architectures import loaded
+from tests.decoding import decode_document
+from tests.learn.data.examples import (
+    BARE,
+    EOS,
+    SHORT,
+    TRAINABLE,
+    documents,
+    encoded,
+    is_seen,
+    names,
+    places,
+    program_of,
+    spelled,
+)
+from tests.lockstep import Lockstep
+from tests.programs import random_program
+from tests.reference import PROMPT, reference
+from tests.seen import is_visible
+from tests.small_tokenizers import byte_level
+from tests.taught import PLAIN, TAUGHT, VOCABULARIES
+from tests.witness import Seen, Witness
+
+PREDICT, CONTINUE, ORACLE = TRAINABLE
+TWO_BLOCKS = (
+    'A<promise topic="t" tokens="1"/><async>ab</async>'
+    'B<promise topic="u" tokens="2"/><async>d</async><sync/>C'
+)
+
+
+def fed(example: EncodedExample) -> str:
+    return " ".join(spelled(token) for token in example.token_ids)
+
+
+# --- by hand
+
+
+def test_a_space_before_a_block_is_its_first_words() -> None:
+    lone = encoded('A: <promise topic="t" tokens="1"/><async>the</async> <sync/>x')
+    moved = encoded('A:<promise topic="t" tokens="1"/><async> the</async><sync/> x')
+    assert lone == moved
+    assert fed(lone) == "begin q A : <p t >1 [  the ] |   x"
+
+
+def test_a_missing_length_counts_the_spaces() -> None:
+    found = []
+    for spaces in (" ", " " * 60):
+        document = Document((Text(f"A:{spaces}"), Block("t", None, (Text("tips"),))))
+        found.append(units_for(len(BARE.encode_text(f"{spaces}tips")) + 2))
+        assert SHORT[closing_piece(found[-1])] in fed(encoded(document))
+    assert found[0] < found[1]
+
+
+def test_each_token_predicts_what_its_thread_decodes_next() -> None:
+    example = encoded(TWO_BLOCKS)
+    rows = zip(example.token_ids, example.labels, strict=True)
+    assert [(spelled(token), spelled(label)) for token, label in rows] == [
+        ("begin", "-"),
+        ("q", "A"),  # the prompt's last
+        ("A", "<p"),
+        ("<p", "t"),
+        ("t", ">1"),
+        (">1", "B"),  # main goes on; the block is its own thread's
+        ("[", "a"),
+        ("a", "b"),
+        ("b", "]"),
+        ("]", "-"),  # nothing follows in its thread
+        ("B", "<p"),
+        ("<p", "u"),
+        ("u", ">2"),
+        (">2", "|"),
+        ("[", "d"),
+        ("d", "]"),
+        ("]", "-"),
+        ("|", "C"),
+        ("C", "end"),
+    ]
+
+
+def test_an_answer_that_ends_in_a_block_ends_with_the_promise_before_it() -> None:
+    example = encoded('<promise topic="t" tokens="1"/><async></async>')
+    rows = zip(example.token_ids, example.labels, strict=True)
+    assert [(spelled(token), spelled(label)) for token, label in rows] == [
+        ("begin", "-"),
+        ("q", "<p"),
+        ("<p", "t"),
+        ("t", ">1"),
+        (">1", "end"),
+        ("[", "]"),
+        ("]", "-"),
+    ]
+
+
+def test_siblings_do_not_see_each_other_and_main_sees_them_after_the_sync() -> None:
+    example = encoded(
+        'A<promise topic="t" tokens="1"/><async>a</async>'
+        'B<promise topic="u" tokens="1"/><async>d</async><sync/>C',
+        prompt="",
+    )
+    slots = range(len(example))
+    drawn = ["".join(".x"[is_seen(example, query, key)] for key in slots) for query in slots]
+    assert fed(example) == "begin A <p t >1 [ a ] B <p u >1 [ d ] | C"
+    assert drawn == [
+        # p A < t > [ a ] B < u > [ d ] | C
+        "x................",  # the prompt
+        "xx...............",  # A
+        "xxx..............",  # <p
+        "xxxx.............",  # t
+        "xxxxx............",  # >1
+        "xxxxxx...........",  # [ sees main up to its promise
+        "xxxxxxx..........",  # a
+        "xxxxxxxx.........",  # ]
+        "xxxxx...x........",  # B does not see the block
+        "xxxxx...xx.......",  # <p
+        "xxxxx...xxx......",  # u
+        "xxxxx...xxxx.....",  # >1
+        "xxxxx...xxxxx....",  # [ sees B, not its sibling
+        "xxxxx...xxxxxx...",  # d
+        "xxxxx...xxxxxxx..",  # ]
+        "xxxxxxxxxxxxxxxx.",  # the sync sees all
+        "xxxxxxxxxxxxxxxxx",  # C
+    ]
+
+
+THREE_BLOCKS = (
+    'A<promise topic="t" tokens="2"/><async>abe</async>B<promise topic="u" tokens="1"/>'
+    '<async></async>C<sync/>D<promise topic="v" tokens="1"/><async>d</async><sync/>E'
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "main"),
+    [
+        #           A <p t >2   B  <p   u  >1   C   |   D  <p   v  >1   |   E
+        (PREDICT, [3, 4, 5, 6, 27, 28, 29, 30, 41, 42, 43, 44, 45, 46, 57, 58]),
+        # The first block ends at 11, behind main; the third at 19, ahead of it.
+        (CONTINUE, [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 21, 22]),
+        # Lengths 5, 2 and 3.
+        (ORACLE, [3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 27, 28]),
+    ],
+)
+def test_main_leaves_the_gap_of_its_strategy_and_blocks_start_after_their_promises(
+    strategy: PositionStrategy, main: list[int]
+) -> None:
+    example = encoded(THREE_BLOCKS, "pq", strategy)
+    position = {name: place.position for name, place in places(example).items()}
+    assert [position[PROMPT, index] for index in range(3)] == [0, 1, 2]
+    assert [position[0, index] for index in range(len(main))] == main
+    for thread, (promise_end, length) in enumerate([(3, 5), (7, 2), (13, 3)], start=1):
+        start = position[0, promise_end] + 1
+        assert [position[thread, index] for index in range(length)] == [
+            *range(start, start + length)
+        ]
+
+
+def test_rotate_cannot_be_encoded() -> None:
+    with pytest.raises(UsageError, match="'rotate' cannot be trained") as caught:
+        encoded(TWO_BLOCKS, strategy=PositionStrategy.ROTATE)
+    assert "predict" in str(caught.value.hint)
+
+
+# --- answers without tags
+
+
+def assert_plain(example: EncodedExample, prompt: list[int], answer: list[int]) -> None:
+    """Hold an example to ordinary next-token training."""
+    whole = [*prompt, *answer, EOS]
+    assert list(example.token_ids) == whole[:-1]
+    num_unlearned = len(prompt) - 1
+    assert list(example.labels) == [NO_LABEL] * num_unlearned + whole[len(prompt) :]
+    assert list(example.positions) == list(range(len(whole) - 1))
+    assert example.rows is None
+    assert example.num_prompt == len(prompt)
+
+
+@given(st.text(max_size=12), st.text(max_size=40))
+def test_an_answer_without_tags_is_ordinary_next_token_training(prompt: str, text: str) -> None:
+    example = encoded(Document((Text(text),)), prompt)
+    assert_plain(example, BARE.encode_prompt(prompt), BARE.encode_text(text))
+
+
+@given(documents)
+def test_with_its_tags_stripped_an_answer_is_its_text(document: Document) -> None:
+    example = encoded(document.without_tags())
+    assert_plain(example, BARE.encode_prompt("q"), BARE.encode_text(document.plain_text))
+
+
+def test_a_sync_without_blocks_is_still_predicted() -> None:
+    example = encoded(Document((Text("A"), Sync(), Text("B"))))
+    assert fed(example) == "begin q A | B"
+    assert [spelled(label) for label in example.labels] == ["-", "A", "|", "B", "end"]
+    assert example.rows is not None
+
+
+# --- tags are learned where the answer has them, never where text spells them
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_tags_in_a_prompt_are_encoded_as_text(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    prompt = f"Explain {''.join(PIECES[:6])} <async topic='x'> and <sync/>."
+    example = encoded("A.", prompt, vocabulary=vocabulary)
+    assert tags.isdisjoint(example.token_ids)
+    assert tags.isdisjoint(example.labels)
+    tagged = encoded(TWO_BLOCKS, prompt, vocabulary=vocabulary)
+    assert tags.isdisjoint(tagged.token_ids[: tagged.num_prompt])
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_tags_in_answer_text_are_encoded_as_text(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    inside = f"write {''.join(PIECES[:6])}"
+    document = Document((Block("a <sync/>", 1, (Text(inside),)), Text(inside)))
+    example = encoded(document, vocabulary=vocabulary)
+    found = [token for token in example.token_ids if vocabulary.id_to_lexeme(token)]
+    assert [spelled(token, vocabulary) for token in found] == ["<p", ">1", "[", "]"]
+
+
+def test_missing_lengths_are_counted() -> None:
+    document = Document((Block("t", None, (Text("a b " * 12),)),))
+    length = len(BARE.encode_text("a b " * 12)) + 2
+    closing = f">{round(length / 10)}"
+    assert closing in fed(encoded(document)).split()
+
+
+def test_without_tag_pieces_only_plain_answers_can_be_encoded() -> None:
+    vocabulary = PLAIN["byte_level"]
+    assert encoded("A.", vocabulary=vocabulary).rows is None
+    with pytest.raises(VocabularyError):
+        encoded(TWO_BLOCKS, vocabulary=vocabulary)
+
+
+@pytest.mark.parametrize("inner", [Block("inner", 1, (Text("b"),)), Sync()])
+def test_tags_inside_a_block_are_refused_and_the_record_is_named(inner: Item) -> None:
+    nested = Document((Block("outer", 2, (Text("a"), inner)), Block("next", 1)))
+    with pytest.raises(InputError, match="record r: .*inside"):
+        encoded(nested)
+
+
+def test_an_empty_prompt_is_refused_and_the_record_is_named() -> None:
+    class Silent(Vocabulary):
+        def encode_prompt(self, prompt: object) -> list[int]:
+            return []
+
+    for answer in ("A.", TWO_BLOCKS):
+        with pytest.raises(InputError, match="record r: .*no tokens"):
+            encoded(answer, vocabulary=Silent(BARE.tokenizer, BARE.piece_ids))
+
+
+# --- by the rules
+
+
+@given(documents)
+def test_every_token_but_the_prompts_and_async_is_predicted_once_by_the_one_before_it(
+    document: Document,
+) -> None:
+    example = encoded(document)
+    name_of = names(example)
+    token = dict(zip(name_of, example.token_ids, strict=True))
+    label = dict(zip(name_of, example.labels, strict=True))
+    last_of_prompt = (PROMPT, example.num_prompt - 1)
+    for thread, index in name_of:
+        if thread == PROMPT and (thread, index) != last_of_prompt:
+            expected = NO_LABEL
+        elif thread <= 0:
+            following = (0, 0) if thread == PROMPT else (0, index + 1)
+            expected = token.get(following, EOS)
+        else:
+            expected = token.get((thread, index + 1), NO_LABEL)
+        assert label[thread, index] == expected
+    num_async = list(example.token_ids).count(BARE.piece_id(ASYNC_OPEN))
+    num_learned = sum(value != NO_LABEL for value in example.labels)
+    assert num_learned == len(example) - example.num_prompt - num_async + 1
+    assert num_async == len(document.blocks)
+
+
+@given(documents, st.sampled_from(sorted(TAUGHT)), st.sampled_from(TRAINABLE))
+def test_every_tokens_position_and_visibility_follow_the_written_form(
+    document: Document, family: str, strategy: PositionStrategy
+) -> None:
+    vocabulary = TAUGHT[family]
+    example = encoded(document, "Hello", strategy, vocabulary)
+    program = program_of(document, "Hello", vocabulary)
+    assert places(example) == reference(program.shape(vocabulary), strategy)
+
+
+@given(documents, st.sampled_from(TRAINABLE))
+def test_the_tokens_of_each_thread_are_those_that_it_decodes(
+    document: Document, strategy: PositionStrategy
+) -> None:
+    example = encoded(document, "Hello", strategy)
+    program = program_of(document, "Hello", BARE)
+    token = dict(zip(names(example), example.token_ids, strict=True))
+    opening, closing = BARE.piece_id(ASYNC_OPEN), BARE.piece_id(ASYNC_CLOSE)
+    threads = [program.answer.main, *((opening, *b, closing) for b in program.answer.blocks)]
+    assert token == {
+        (thread, index): value
+        for thread, values in [(PROMPT, program.prompt), *enumerate(threads)]
+        for index, value in enumerate(values)
+    }
+
+
+# --- as decoding has it
+
+
+@given(documents, st.sampled_from(TRAINABLE))
+def test_training_visibility_equals_the_interpreters(
+    document: Document, strategy: PositionStrategy
+) -> None:
+    example = encoded(document, "Hello", strategy)
+    answer = program_of(document, "Hello", BARE).answer
+    short = {BARE.piece_id(piece): word for piece, word in SHORT.items()}
+    main = " ".join(short.get(token, "x") for token in answer.main)
+    blocks = [" ".join("x" for _ in block) for block in answer.blocks]
+    met = Lockstep(main, blocks, example.num_prompt, strategy).run().places()
+    found = places(example)
+    assert met == {name: found[name] for name in met}
+    # What is decoded last is never fed.
+    assert len(met) >= len(found) - 1 - len(blocks)
+
+
+def met_by(seen: Seen) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
+    """Return the token, the position and the sight of everything that an engine fed."""
+    thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
+    count: dict[int, int] = {}
+    named = []
+    for entry in seen.entries.items:
+        thread = thread_of.get(entry.owner, PROMPT)
+        count[thread] = count.get(thread, -1) + 1
+        named.append((thread, count[thread]))
+    entries, slots = seen.entries, range(len(named))
+    return {
+        name: (
+            entries[query].token,
+            entries[query].position,
+            frozenset(named[key] for key in slots if is_visible(entries, query, key)),
+        )
+        for query, name in enumerate(named)
+    }
+
+
+@pytest.mark.parametrize("max_threads", [None, 1])
+@pytest.mark.parametrize("strategy", TRAINABLE)
+def test_training_visibility_equals_that_of_a_decoding_engine(
+    strategy: PositionStrategy, max_threads: int | None
+) -> None:
+    model, rng = loaded("qwen2"), random.Random(f"{strategy}")
+    vocabulary = model.vocabulary
+    random_ones = [random_program(rng, vocabulary).answer for _ in range(8)]
+    answers = [decode_document(vocabulary, answer) for answer in random_ones]
+    programs = [program_of(document, "A question?", vocabulary) for document in answers]
+    params = SamplingParams(max_tokens=800, max_threads=max_threads)
+    requests = [
+        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
+        for p in programs
+    ]
+    witnessed = Witness(model, captures=False).run(requests)
+    num_blocks = 0
+    for document, (seen,) in zip(answers, witnessed, strict=True):
+        record = Record("r", "A question?", document)
+        example = encode_example(record, vocabulary, EOS, strategy)
+        place, token = places(example), dict(zip(names(example), example.token_ids, strict=True))
+        met = met_by(seen)
+        assert met == {name: (token[name], *place[name]) for name in met}
+        assert seen.answer is not None
+        assert seen.answer.document == document
+        num_blocks += len(document.blocks)
+    assert num_blocks > 8
+
+
+def test_the_documented_example_is_encoded_as_it_is_decoded() -> None:
+    document = parse(
+        'A<promise topic="t" tokens="1"/><async>abd</async>'
+        'B<promise topic="t" tokens="1"/><async>d</async><sync/>C'
+    )
+    position = {name: place.position for name, place in places(encoded(document, "pq")).items()}
+    assert [position[0, index] for index in range(10)] == [3, 4, 5, 6, 17, 18, 19, 20, 31, 32]
+    assert [position[1, index] for index in range(5)] == [7, 8, 9, 10, 11]
+    assert [position[2, index] for index in range(3)] == [21, 22, 23]
+
+
+def test_a_tokenizer_that_changes_text_is_refused() -> None:
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    record = Record("one", "Say it.", parse("It is."))
+    with pytest.raises(VocabularyError, match="'It is.' becomes 'it is.'"):
+        encode_example(record, Vocabulary(tokenizer), 0)
+
+
+# --- main's decisions
+
+
+def decided(example: EncodedExample) -> str:
+    """Spell what main predicts, decisions in braces; runs of them share a pair."""
+    named = names(example)
+    found = [
+        f"{{{spelled(label)}}}" if slot in example.decisions else spelled(label)
+        for slot, label in enumerate(example.labels)
+        if label != NO_LABEL and named[slot][0] <= 0
+    ]
+    return "".join(found).replace("}{", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("", "{end}"),
+        ("one two", "{o}ne two{end}"),
+        # A sentence, a line and what stands behind a list marker could have been a promise.
+        ("It is. So, be it.", "{I}t is.{ }So, be it.{end}"),
+        ("a:\n- one\n1. two", "{a}:{\n- one}\n{1}.{ t}wo{end}"),
+        ("pi 3.14 x", "{p}i 3.14 x{end}"),
+        # From a promise to the sync all that main writes counts, its text between blocks too.
+        ("A\n<p>\n<p>|so it is", "{A}\n{<pt>1\n<pt>1|s}o it is{end}"),
+        # Without a sync the blocks stay pending to the end.
+        ("A\n<p>\nso it is", "{A}\n{<pt>1\nso it isend}"),
+        ("A<p>|so<p>", "{A<pt>1|s}o{<pt>1end}"),
+    ],
+)
+def test_mains_decisions_are_marked(answer: str, expected: str) -> None:
+    written = answer.replace("|", "<sync/>")
+    written = written.replace("<p>", '<promise topic="t" tokens="1"/><async>one. two</async>')
+    assert decided(encoded(written)) == expected
+
+
+@given(documents)
+def test_tags_topics_and_the_end_are_decisions_and_labels_of_blocks_are_none(
+    document: Document,
+) -> None:
+    example = encoded(document)
+    named, decisions = names(example), set(example.decisions)
+    assert sorted(decisions) == list(example.decisions)
+    for slot, label in enumerate(example.labels):
+        thread, _ = named[slot]
+        lexeme = None if label == NO_LABEL else BARE.id_to_lexeme(label)
+        if thread > 0:
+            assert slot not in decisions
+        elif lexeme is not None or label == EOS:
+            assert slot in decisions
+    topics = encoded(Document(tuple(i for i in document.items if isinstance(i, Block))))
+    of_main = [slot for slot, (thread, _) in enumerate(names(topics)) if thread == 0]
+    assert {*of_main} <= {*topics.decisions}

@@ -1,0 +1,246 @@
+"""Scores computed by hand, and the selection of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log
+
+import pytest
+
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.learn.data.preferences import (
+    Efficiency,
+    ScoreConfig,
+    efficiency,
+    is_usable,
+    select_pairs,
+)
+from pasta_lm.learn.judge.judge import Comparison, Verdict, mean_advantage, verdict_of
+from tests.learn.data.rollouts import GradeBook, rollout, sample
+
+SPEEDUP: Efficiency = "speedup"
+HARMONIC: Efficiency = "harmonic"
+PARALLELISM: Efficiency = "parallelism"
+LOG_LEAST: Efficiency = "log_least"
+ORIGINAL = "Surely."
+GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "content", "baseline", "expected"),
+    [
+        (SPEEDUP, 10, 12, 20, 2.0),
+        (SPEEDUP, 40, 12, 20, 0.5),
+        (PARALLELISM, 10, 12, 20, 1.2),
+        (HARMONIC, 10, 12, 20, 2 * 2 * 1.2 / 3.2),
+        (HARMONIC, 10, 20, 20, 2.0),
+        # Half an answer: fast, yet no more parallel than before.
+        (SPEEDUP, 5, 6, 20, 4.0),
+        (PARALLELISM, 5, 6, 20, 1.2),
+        (HARMONIC, 5, 6, 20, 2 * 4 * 1.2 / 5.2),
+        # An answer that was sampled from the prefill alone has no path.
+        (SPEEDUP, 0, 1, 20, 20.0),
+        (HARMONIC, 0, 0, 20, 0.0),
+        # The lesser of the two, so neither half an answer nor a long one gains.
+        (LOG_LEAST, 10, 12, 20, log(1.2)),
+        (LOG_LEAST, 5, 6, 20, log(1.2)),
+        (LOG_LEAST, 40, 80, 20, log(0.5)),
+        (LOG_LEAST, 0, 0, 20, -10),
+    ],
+)
+def test_efficiency_equals_values_computed_by_hand(
+    kind: Efficiency, path: int, content: int, baseline: int, expected: float
+) -> None:
+    found = efficiency(kind, sample(path=path, content=content), sample(path=baseline))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("weight", "score"), [(0, 1.5), (1, 2.1), (4, 3.9), (inf, 0.6)])
+def test_the_score_is_efficiency_plus_weighted_quality(weight: float, score: float) -> None:
+    assert ScoreConfig(quality_weight=weight).score(1.5, 0.6) == pytest.approx(score)
+
+
+def test_a_score_equals_the_value_computed_by_hand() -> None:
+    judge = GradeBook(GRADES)
+    selection = select_pairs(
+        [rollout(sample("good"), sample("fair", path=4))],
+        {"task": ORIGINAL},
+        judge,
+        ScoreConfig(quality_weight=2.0),
+    )
+    good, fair = selection.scored["task"]
+    # good: 0.2 better than the baseline's in both orders, level with the original.
+    assert (good.efficiency, good.quality) == (2.0, pytest.approx(1.4 / 1.0))
+    # fair: 0.3 worse than the baseline's, 0.5 worse than the original, in both orders.
+    assert (fair.efficiency, fair.quality) == (5.0, pytest.approx(1.0 / 2.6))
+    assert good.score == pytest.approx(2 + 2 * 1.4)
+    assert fair.score == pytest.approx(5 + 2 / 2.6)
+    (pair,) = selection.pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("fair", "good")
+    assert (pair.score_chosen, pair.score_rejected) == (fair.score, good.score)
+    assert pair.parts == {
+        "efficiency_chosen": 5.0,
+        "efficiency_rejected": 2.0,
+        "quality_chosen": fair.quality,
+        "quality_rejected": good.quality,
+    }
+
+
+def test_an_advantage_is_the_quality_less_that_of_the_baseline() -> None:
+    judge = GradeBook(GRADES)
+    config = ScoreConfig(quality_weight=2.0, efficiency="log_least", quality="advantage")
+    given = [rollout(sample("good"), sample("fair", path=4))]
+    good, fair = select_pairs(given, {"task": ORIGINAL}, judge, config).scored["task"]
+    assert (good.quality, fair.quality) == (pytest.approx(0.2), pytest.approx(-0.3))
+    assert good.score == pytest.approx(log(1.2) + 2 * 0.2)
+    # The answer that came with the prompt is no opponent: an advantage is over the baseline.
+    assert {one.second for one in judge.asked} | {one.first for one in judge.asked} == {
+        *("good", "fair", "Well."),
+    }
+
+
+@pytest.mark.parametrize(("first_wins", "expected"), [(0.5, 0.0), (0.9, 0.8), (0.1, -0.8)])
+def test_an_advantage_by_probabilities_is_twice_the_excess_over_one_half(
+    first_wins: float, expected: float
+) -> None:
+    both = [verdict_of(first_wins), verdict_of(1 - first_wins)]
+    assert mean_advantage(both, is_grade=False) == pytest.approx(expected)
+
+
+def test_an_answer_of_another_length_is_never_chosen_but_may_be_rejected() -> None:
+    judge = GradeBook(GRADES | {"Go": 0.9, "Wells": 0.1})
+    config = ScoreConfig(quality_weight=1.0, quality="advantage", max_length_change=0.5)
+    fast, fine = sample("Go", path=1), sample("Wells")
+    (pair,) = select_pairs([rollout(fast, fine, sample("fair", path=20))], {}, judge, config).pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("Wells", "fair")
+    assert not select_pairs([rollout(fast, fine)], {}, judge, config).pairs
+
+
+def test_each_opponent_is_judged_once_in_both_orders() -> None:
+    judge = GradeBook(GRADES)
+    rollouts = [rollout(sample("good"), sample("bad"), name=name) for name in ("one", "two")]
+    select_pairs(rollouts, {"one": ORIGINAL}, judge, ScoreConfig(quality_weight=1.0))
+    assert judge.num_calls == 1
+    assert [(one.prompt_id, one.first, one.second) for one in judge.asked] == [
+        *[("one", "good", "Well."), ("one", "Well.", "good")],
+        *[("one", "good", ORIGINAL), ("one", ORIGINAL, "good")],
+        *[("one", "bad", "Well."), ("one", "Well.", "bad")],
+        *[("one", "bad", ORIGINAL), ("one", ORIGINAL, "bad")],
+        *[("two", "good", "Well."), ("two", "Well.", "good")],
+        *[("two", "bad", "Well."), ("two", "Well.", "bad")],
+    ]
+
+
+def chosen(weight: float, *samples: AnswerRecord) -> tuple[str, str] | None:
+    """Return the best and the worst of some samples, or None where there is no pair."""
+    selection = select_pairs(
+        [rollout(*samples)], {}, GradeBook(GRADES), ScoreConfig(quality_weight=weight)
+    )
+    assert selection.num_equal + selection.num_lacking == 1 - len(selection.pairs)
+    texts = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
+    return texts[0] if texts else None
+
+
+def test_the_quality_weight_decides_between_fast_and_good_samples() -> None:
+    samples = sample("good", path=10), sample("fair", path=8)
+    assert chosen(0, *samples) == ("fair", "good")
+    assert chosen(1, *samples) == ("good", "fair")
+    assert chosen(inf, *samples) == ("good", "fair")
+
+
+def test_an_infinite_quality_weight_ignores_speed() -> None:
+    assert chosen(inf, sample("good", path=10), sample("same", path=2)) is None
+    fast_and_bad = sample("bad", path=1)
+    assert chosen(inf, sample("good"), fast_and_bad, sample("fair")) == ("good", "bad")
+
+
+def test_of_equal_samples_the_first_is_taken() -> None:
+    first, later = sample("good"), sample("same")
+    assert chosen(1, first, later, sample("bad")) == ("good", "bad")
+    assert chosen(1, later, first, sample("bad")) == ("same", "bad")
+
+
+@pytest.mark.parametrize(
+    ("asked", "pairs"),
+    [
+        (1, [("good", "bad")]),
+        (2, [("good", "bad"), ("fair", "poor")]),
+        (9, [("good", "bad"), ("fair", "poor")]),
+    ],
+)
+def test_further_pairs_are_next_best_and_next_worst(
+    asked: int, pairs: list[tuple[str, str]]
+) -> None:
+    grades = GRADES | {"poor": 0.2}
+    samples = [sample(text) for text in ("poor", "good", "bad", "good", "fair", "fair")]
+    scoring = ScoreConfig(quality_weight=1.0, pairs=asked)
+    selection = select_pairs([rollout(*samples)], {}, GradeBook(grades), scoring)
+    found = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
+    assert found == pairs
+    assert [one.id for one in selection.pairs] == ["task", "task/2"][: len(found)]
+    assert all(one.score_chosen > one.score_rejected for one in selection.pairs)
+
+
+def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
+    rollouts = [
+        rollout(sample("good"), sample("same"), name="equal"),
+        rollout(sample("good"), sample("bad"), name="pair"),
+        rollout(sample("good"), sample("good", reason="length"), name="one is left"),
+        rollout(sample("", reason="stop"), sample("bad", num_illegal=1), name="none is left"),
+    ]
+    selection = select_pairs(rollouts, {}, GradeBook(GRADES), ScoreConfig(quality_weight=1.0))
+    assert [pair.id for pair in selection.pairs] == ["pair"]
+    figures = selection.figures()
+    counts = {key: value for key, value in figures.items() if key.startswith("num_")}
+    assert counts == {
+        "num_prompts": 4,
+        "num_pairs": 1,
+        "num_equal": 1,
+        "num_lacking": 2,
+        "num_unusable": 3,
+        "num_unjudged": 0,
+    }
+    assert figures["efficiency"] == 2.0
+    # Level: 1.4; the pair's mean of 1.4 and 1 / 2.6; one is left: 1.4.
+    assert figures["quality"] == pytest.approx((1.4 + (1.4 + 1 / 2.6) / 2 + 1.4) / 3)
+
+
+class Silent(GradeBook):
+    """A judge that has nothing to say of some answers where they stand first."""
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:  # type: ignore[override]
+        said = super().compare(comparisons)
+        return [None if a.first == "fair" else v for a, v in zip(comparisons, said, strict=True)]
+
+
+def test_samples_without_a_verdict_are_left_out_and_counted() -> None:
+    rollouts = [
+        rollout(sample("good"), sample("fair", path=1), sample("bad"), name="pair"),
+        rollout(sample("fair"), sample("good"), name="one is left"),
+    ]
+    selection = select_pairs(rollouts, {}, Silent(GRADES), ScoreConfig(quality_weight=1.0))
+    (pair,) = selection.pairs
+    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("good", "bad")
+    assert pair.parts["quality_chosen"] == pytest.approx(1.4)  # nobody else's verdict moved here
+    assert (selection.num_unjudged, selection.num_unusable, selection.num_lacking) == (2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "usable"),
+    [
+        (sample(), True),
+        (sample(reason="length"), False),
+        (sample(reason="abort"), False),
+        (sample(num_illegal=1), False),
+        (sample(""), False),
+        (sample(" \n"), False),
+    ],
+)
+def test_only_complete_answers_with_text_are_usable(one: AnswerRecord, usable: bool) -> None:
+    assert is_usable(one) is usable
+
+
+def test_no_rollouts_give_no_pairs() -> None:
+    selection = select_pairs([], {}, GradeBook({}), ScoreConfig(quality_weight=1.0))
+    assert selection.pairs == []
+    assert selection.figures()["score"] == 0.0

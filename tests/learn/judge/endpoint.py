@@ -1,0 +1,83 @@
+"""An endpoint for judges that answers from a script, without a socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from math import log
+from pathlib import Path
+from typing import Any
+
+from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.journal import Journal
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.chat.transport import Response
+from pasta_lm.learn.judge.judge import load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge
+
+Script = Callable[[str], dict[str, Any] | int]
+"""From the user's turn to the body of a reply, or to the status of an error."""
+
+
+class ScriptedTransport:
+    """Answers by a script and counts what it was asked."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.asked: list[str] = []
+
+    async def post(self, body: Mapping[str, Any]) -> Response:
+        said = body["messages"][-1]["content"]
+        self.asked.append(said)
+        found = self.script(said)
+        if isinstance(found, int):
+            return Response(found, {}, b'{"error": {"message": "no"}}')
+        return Response(200, {}, json.dumps(found).encode())
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+
+def stated(text: str, **message: Any) -> dict[str, Any]:
+    """Return the body of a reply that is a text."""
+    turn = {"role": "assistant", "content": text, **message}
+    choice = {"index": 0, "finish_reason": "stop", "message": turn}
+    usage = {"prompt_tokens": 100, "completion_tokens": 7}
+    return {"model": "a-judge", "choices": [choice], "usage": usage}
+
+
+def one_token(*shares: tuple[str, float]) -> dict[str, Any]:
+    """Return the body of a one-token reply with these candidates and probabilities."""
+    top = [{"token": token, "logprob": log(share)} for token, share in shares]
+    body = stated(shares[0][0])
+    body["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
+    return body
+
+
+def answers_of(said: str) -> tuple[str, str]:
+    """Return the two answers that a judge reads, A first."""
+    first, second = (
+        said.split(f'<answer name="{name}">\n')[1].split("\n</answer>")[0] for name in "AB"
+    )
+    return first, second
+
+
+def judge(folder: Path, transport: ScriptedTransport | None, **settings: Any) -> LLMJudge:
+    """Return a judge that keeps its replies in a folder; without a transport it asks nobody."""
+    template = load_template(settings.pop("template", "stated-confidence-v1"))
+    endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
+
+    async def no_wait(_: float) -> None:
+        return None
+
+    def client() -> ChatClient:
+        policy = RetryPolicy(max_requests=2)
+        return ChatClient(endpoint, policy=policy, transport=transport, sleep=no_wait)
+
+    return LLMJudge(
+        settings.pop("model", "a-judge"),
+        template,
+        Journal(folder / "replies.jsonl"),
+        client if transport else None,
+        **settings,
+    )

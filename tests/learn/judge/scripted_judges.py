@@ -1,0 +1,57 @@
+"""Judges whose verdicts follow a rule, and which count what they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from random import Random
+
+from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+
+FIRST, SECOND = Verdict(Winner.FIRST, 0.8), Verdict(Winner.SECOND, 0.8)
+TIE = Verdict(Winner.TIE, 0.0)
+
+
+class RuleJudge:
+    """Gives the verdict of a rule."""
+
+    def __init__(self, rule: Callable[[Comparison], Verdict | None]) -> None:
+        self.rule = rule
+        self.asked: list[Comparison] = []
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict | None]:
+        self.asked += comparisons
+        return [self.rule(one) for one in comparisons]
+
+
+def always_first() -> RuleJudge:
+    return RuleJudge(lambda _: FIRST)
+
+
+def always_tied() -> RuleJudge:
+    return RuleJudge(lambda _: TIE)
+
+
+def perfect(better: Collection[str]) -> RuleJudge:
+    """Return a judge that knows the better answers."""
+    return RuleJudge(lambda one: FIRST if one.first in better else SECOND)
+
+
+def longer() -> RuleJudge:
+    """Return a judge that prefers the longer answer."""
+
+    def rule(one: Comparison) -> Verdict:
+        first, second = len(one.first), len(one.second)
+        return TIE if first == second else FIRST if first > second else SECOND
+
+    return RuleJudge(rule)
+
+
+def by_chance(seed: int) -> RuleJudge:
+    """Return a judge that does not read: each verdict is drawn, and so is its confidence."""
+    draws = Random(seed)
+
+    def rule(_: Comparison) -> Verdict:
+        winner = Winner.FIRST if draws.random() < 0.5 else Winner.SECOND
+        return Verdict(winner, draws.uniform(0.5, 1))
+
+    return RuleJudge(rule)

@@ -1,0 +1,116 @@
+"""Measures of text find what was planted: a repetition, a missing item, a topic promised twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from pasta_lm.language.document import Block, Document
+from pasta_lm.language.events import Text
+from pasta_lm.learn.judge.answer_text import (
+    blocks_repetition,
+    coverage,
+    has_repeated_line,
+    has_repeated_topic,
+    items_asked,
+    items_given,
+    repetition,
+)
+
+FRUIT = "Eat fruit every day."
+WATER = "Drink a glass of water."
+
+
+def test_a_text_that_says_nothing_twice_repeats_nothing() -> None:
+    assert repetition([FRUIT, WATER]) == (0, 0)
+
+
+def test_a_sentence_said_twice_in_one_passage_is_repeated_within() -> None:
+    text = "eat fruit every day eat fruit every day"
+    assert repetition([text]) == (1 / 5, 0)
+
+
+def test_a_sentence_said_in_two_passages_is_repeated_between() -> None:
+    assert repetition([FRUIT, WATER, "EAT fruit, every day!"]) == (0, 1 / 4)
+
+
+def test_a_gram_never_crosses_passages() -> None:
+    assert repetition(["eat fruit", "every day", "eat fruit", "every day"]) == (0, 0)
+
+
+def test_what_was_said_in_the_same_and_in_an_earlier_passage_counts_once() -> None:
+    found = repetition([FRUIT, f"{FRUIT} {FRUIT}"])
+    assert found == (1 / 6, 1 / 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1. Eat more fruit\n2. Sleep well at night", False),
+        ("1. Eat more fruit\n2. **eat more fruit**", True),
+        ("- Eat more fruit.\n- Eat more fruit.", True),
+        ("}\n}\nyes\nyes", False),
+    ],
+)
+def test_a_line_of_three_words_that_occurs_twice_is_found(text: str, expected: bool) -> None:
+    assert has_repeated_line(text) is expected
+
+
+def blocks(*topics_and_texts: tuple[str, str]) -> Document:
+    items = (Block(topic, 1, (Text(text),)) for topic, text in topics_and_texts)
+    return Document(tuple(items))
+
+
+def test_topics_are_compared_without_case() -> None:
+    assert has_repeated_topic(blocks(("Sleep", "a"), ("sleep", "b"))) is True
+    assert has_repeated_topic(blocks(("Sleep", "a"), ("Fruit", "b"))) is False
+    assert has_repeated_topic(blocks(("Sleep", "a"))) is None
+
+
+def test_repetition_of_blocks_tells_within_from_between() -> None:
+    twice = f"{FRUIT} {FRUIT}"
+    assert blocks_repetition(blocks(("a", FRUIT), ("b", FRUIT))) == (0, 1 / 2)
+    assert blocks_repetition(blocks(("a", twice), ("b", WATER))) == (1 / 7, 0)
+    assert blocks_repetition(blocks(("a", twice))) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Give me five tips for a job interview.", 5),
+        ("List 10 interesting facts about bees", 10),
+        ("Name three countries.", 3),
+        ("twenty names of famous horses", 20),
+        ("Write 300 words on bees.", None),
+        ("Write 4 paragraphs about tips.", None),
+        ("Give me one idea.", None),
+        ("Three pros and three cons of remote work", None),
+        ("Why is the sky blue?", None),
+        ("Write 99 ideas", None),
+    ],
+)
+def test_the_number_of_items_that_a_prompt_asks_for(prompt: str, expected: int | None) -> None:
+    assert items_asked(prompt) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Here are three:\n\n1. Eat.\n2. Sleep.\n3. Walk.", 3),
+        ("1. Eat.\n   - fruit\n   - bread\n2. Sleep.", 2),
+        ("- Eat.\n- Sleep.\n- eat", 2),
+        ("**Eat:** fruit\n\n**Sleep:** well\n\nThat is all.", 2),
+        ("Some tips:\nEat.\nSleep.", 2),
+        ("Eat well. Sleep at night. Walk!", 3),
+        ("", 0),
+    ],
+)
+def test_the_number_of_different_items_that_an_answer_gives(text: str, expected: int) -> None:
+    assert items_given(text) == expected
+
+
+def test_coverage_sees_a_missing_item_and_a_doubled_one() -> None:
+    whole = "1. Eat.\n2. Sleep.\n3. Walk."
+    assert coverage(3, whole) == 1
+    assert coverage(3, whole + "\n4. Read.") == 1
+    assert coverage(3, "1. Eat.\n2. Sleep.") == pytest.approx(2 / 3)
+    assert coverage(3, "1. Eat.\n2. Sleep.\n3. Sleep.") == pytest.approx(2 / 3)

@@ -1,0 +1,223 @@
+"""What judging costs, where it stops, and that what was paid is kept whatever stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
+from pasta_lm.journal import Journal, held, read_rows
+from pasta_lm.learn.chat.budget import (
+    CostLimitError,
+    Estimate,
+    Prices,
+    Tokens,
+    format_usd,
+    max_tokens,
+)
+from pasta_lm.learn.chat.chat import ChatRequest
+from pasta_lm.learn.chat.pool import MAX_FAILURES
+from pasta_lm.learn.chat.transport import Response
+from pasta_lm.learn.judge.judge import Comparison
+from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
+
+MANY = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(30)]
+PRICES = Prices(10.0, 30.0)
+VERDICT = stated("Verdict: A, confidence: 80")
+USD_EACH = (10 * 100 + 30 * 7) / 1e6
+"""Of a reply of ``stated``."""
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return read_rows(folder / "replies.jsonl")
+
+
+@pytest.mark.parametrize("limit_usd", [0.0, 0.02, 0.0301, 0.035])
+def test_the_cost_limit_holds_and_is_used_up(tmp_path: Path, limit_usd: float) -> None:
+    one = judge(
+        tmp_path, ScriptedTransport(lambda _: VERDICT), prices=PRICES, cost_limit_usd=limit_usd
+    )
+    with pytest.raises(CostLimitError, match="without a reply; spent in all"):
+        one.ask(MANY)
+    spent_usd = one.spending().cost_usd
+    assert spent_usd == pytest.approx(len(one.journal.rows) * USD_EACH)
+    dearest = max(PRICES.cost_usd(max_tokens(one.template.request(pair))) for pair in MANY)
+    assert limit_usd - dearest <= spent_usd <= limit_usd
+    assert len(judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)) == len(MANY)
+    assert len(rows(tmp_path)) == len(MANY)
+
+
+def test_a_reply_without_usage_costs_the_most_that_it_can(tmp_path: Path) -> None:
+    silent = {key: value for key, value in VERDICT.items() if key != "usage"}
+    one = judge(tmp_path, ScriptedTransport(lambda _: silent), prices=PRICES, cost_limit_usd=0.2)
+    with pytest.raises(CostLimitError):
+        one.ask(MANY)
+    most = max_tokens(one.template.request(MANY[0]))
+    assert [Tokens(*row["tokens"]) for row in rows(tmp_path)][0] == most
+    again = judge(tmp_path, None, prices=PRICES)
+    assert 0.1 < again.spending().cost_usd == one.spending().cost_usd <= 0.2
+
+
+def test_a_limit_without_prices_is_refused_before_a_request(tmp_path: Path) -> None:
+    transport = ScriptedTransport(lambda _: VERDICT)
+    with pytest.raises(UsageError, match="a cost limit needs prices"):
+        judge(tmp_path, transport, cost_limit_usd=1.0).ask(MANY)
+    assert not transport.asked
+
+
+def test_an_estimate_excludes_stored_replies_and_equal_answers(tmp_path: Path) -> None:
+    one = judge(tmp_path, ScriptedTransport(lambda _: VERDICT), prices=PRICES)
+    equal = Comparison("q", "What?", "same", "same")
+    found = one.estimate([*MANY, *MANY, equal])
+    assert (found.num_requests, found.tokens.completion) == (30, 3000)
+    assert 30 * 250 < found.tokens.prompt < 30 * 500
+    one.ask(MANY[:20])
+    assert one.estimate(MANY).num_requests == 10
+    assert one.estimate(MANY[:20]) == Estimate(0, Tokens(0, 0), PRICES)
+    token = judge(tmp_path, None, template="one-token-v1").estimate(MANY)
+    assert token.tokens.completion == 30
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (
+            Estimate(30, Tokens(9000, 3000), Prices(1.0, 2.0)),
+            "30 requests, about 9.0 k tokens in, 3.0 k out, about 0.0150 USD",
+        ),
+        (
+            Estimate(30, Tokens(9000, 3000), Prices()).scaled(100),
+            "3000 requests, about 0.90 M tokens in, 0.30 M out, no prices given",
+        ),
+    ],
+)
+def test_an_estimate_in_words(estimate: Estimate, said: str) -> None:
+    assert str(estimate) == said
+
+
+def test_amounts_in_words() -> None:
+    assert [format_usd(usd) for usd in (0.0, 0.01234, 12.345)] == [
+        "0.0000 USD",
+        "0.0123 USD",
+        "12.35 USD",
+    ]
+
+
+def test_no_text_has_more_tokens_than_bytes() -> None:
+    asked = ChatRequest([{"role": "user", "content": "\u6c34" * 10}], max_tokens=5)
+    assert max_tokens(asked) == Tokens(30 + 2 * 16, 5)
+    with pytest.raises(ValueError, match="no bound"):
+        max_tokens(ChatRequest([]))
+
+
+def test_progress_reports_the_spending(tmp_path: Path) -> None:
+    told: list[tuple[int, int, float]] = []
+    judge(
+        tmp_path,
+        ScriptedTransport(lambda _: VERDICT),
+        prices=PRICES,
+        progress=lambda done, total, spent: told.append((done, total, spent.cost_usd)),
+    ).ask(MANY[:3])
+    expected = [(n, 3, pytest.approx(n * USD_EACH)) for n in (1, 2, 3)]
+    assert told == expected
+
+
+def test_a_server_that_is_gone_stops_the_run_and_replies_are_kept(tmp_path: Path) -> None:
+    left = iter(range(12))
+    transport = ScriptedTransport(lambda _: VERDICT if next(left, None) is not None else 503)
+    one = judge(tmp_path, transport)
+    with pytest.raises(RemoteError, match=f"{MAX_FAILURES} requests in a row"):
+        one.ask(MANY)
+    assert len(rows(tmp_path)) == 12
+    assert len(one.failures) >= MAX_FAILURES
+
+
+def test_a_server_that_refuses_every_request_stops_the_run(
+    tmp_path: Path,
+) -> None:
+    transport = ScriptedTransport(lambda _: 400)
+    with pytest.raises(EndpointError, match="HTTP 400") as caught:
+        judge(tmp_path, transport).ask(MANY)
+    assert "no request succeeded" in str(caught.value.hint)
+    assert len(transport.asked) < 20
+    some = ScriptedTransport(lambda said: 400 if "7" in answers_of(said)[0] else VERDICT)
+    one = judge(tmp_path, some)
+    outcomes = one.ask(MANY)
+    assert (
+        sum(outcome.reading.problem is not None for outcome in outcomes) == 3 == len(one.failures)
+    )
+
+
+class Slow(ScriptedTransport):
+    """Takes as long as it takes until somebody else has had a turn."""
+
+    async def post(self, body: Mapping[str, Any]) -> Response:
+        await asyncio.sleep(0.001)
+        return await super().post(body)
+
+
+def test_an_interrupt_awaits_requests_in_flight_and_the_next_run_asks_for_the_rest(
+    tmp_path: Path,
+) -> None:
+    left = iter(range(7))
+
+    def interrupted(_: str) -> dict[str, Any]:
+        if next(left, None) == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        return VERDICT
+
+    more = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(300)]
+    transport = Slow(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        judge(tmp_path, transport).ask(more)
+    assert 7 <= len(rows(tmp_path)) == len(transport.asked) < 300
+    again = ScriptedTransport(lambda _: VERDICT)
+    judge(tmp_path, again).ask(more)
+    assert len(transport.asked) + len(again.asked) == 300
+
+
+def test_two_processes_never_pay_for_the_same(tmp_path: Path) -> None:
+    transports = [ScriptedTransport(lambda _: VERDICT) for _ in range(2)]
+    first, second = (judge(tmp_path, transport) for transport in transports)
+    with (
+        held(tmp_path / "replies.jsonl.lock"),
+        pytest.raises(UsageError, match="another process is writing"),
+    ):
+        first.ask(MANY)
+    first.ask(MANY[:20])
+    second.ask(MANY)  # it had read the journal when that was empty
+    assert [len(transport.asked) for transport in transports] == [20, 10]
+    assert len(rows(tmp_path)) == 30
+
+
+def test_a_full_disk_corrupts_nothing_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, left = Journal._write, iter(range(9))
+
+    def full(self: Journal, data: bytes) -> None:
+        if next(left, None) is not None:
+            return usual(self, data)
+        usual(self, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_write", full)
+        with pytest.raises(PastaError, match="cannot be written: No space left") as caught:
+            judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)
+    assert "make room" in str(caught.value.hint)
+    assert len(Journal(tmp_path / "replies.jsonl").rows) == 9
+    judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)
+    assert len(rows(tmp_path)) == 30
+
+
+def test_a_one_token_reply_reserves_one_token(tmp_path: Path) -> None:
+    transport = ScriptedTransport(lambda _: one_token(("A", 0.9), ("B", 0.1)))
+    one = judge(tmp_path, transport, template="one-token-v1", prices=PRICES, cost_limit_usd=0.05)
+    assert max_tokens(one.template.request(MANY[0])).completion == 1

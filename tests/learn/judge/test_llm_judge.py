@@ -1,0 +1,237 @@
+"""A judge asks once, keeps every reply, names what is missing, and fits the preference stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta_lm.errors import EndpointError, InputError, UsageError
+from pasta_lm.learn.chat.chat import read_reply
+from pasta_lm.learn.judge.judge import (
+    Comparison,
+    Judge,
+    Method,
+    Problem,
+    Verdict,
+    Winner,
+    both_orders,
+    load_template,
+    read_verdict,
+    smoothed_ratio,
+    template_names,
+    verdict_of,
+)
+from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
+from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
+
+PAIR = both_orders("q1", "Name a river.", "The Rhine, 1,230 km.", "The Po.")
+
+
+def longer_wins(said: str) -> dict[str, Any]:
+    first, second = answers_of(said)
+    return stated(
+        f"It says more.\nVerdict: {'A' if len(first) > len(second) else 'B'}, confidence: 80"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "first_wins"),
+    [
+        ("Verdict: A, confidence: 80", 0.8),
+        ("Because.\n\nVerdict: B, confidence: 95", 0.05),
+        ("**Verdict: tie, confidence: 50**", 0.5),
+        ("verdict: a, confidence: 100%", 1.0),
+        ("Verdict: B, confidence: 20", 0.5),  # less sure than a coin is as sure as a coin
+        ("Verdict: A, confidence: 60\nNo:\nVerdict: B, confidence: 70", 0.3),
+    ],
+)
+def test_a_stated_verdict_is_the_last_line_of_its_form(text: str, first_wins: float) -> None:
+    found = read_verdict(Method.STATED, read_reply(stated(text)))
+    assert found.first_wins == pytest.approx(first_wins)
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (stated("A is better."), Problem.NOT_A_VERDICT),
+        (stated(""), Problem.NOT_A_VERDICT),
+        (stated("Verdict: C, confidence: 80"), Problem.NOT_A_VERDICT),
+        (stated("Verdict: A, confidence: 800"), Problem.NOT_A_VERDICT),
+        (stated("Verdict: A"), Problem.NOT_A_VERDICT),
+        (stated("", refusal="I would rather not."), Problem.REFUSED),
+    ],
+)
+def test_a_reply_without_a_stated_verdict_has_a_reason(body: Any, problem: Problem) -> None:
+    found = read_verdict(Method.STATED, read_reply(body))
+    assert (found.first_wins, found.problem) == (None, problem)
+
+
+def test_a_reply_that_was_cut_before_its_verdict_says_so() -> None:
+    body = stated("It is long and")
+    body["choices"][0]["finish_reason"] = "length"
+    assert read_verdict(Method.STATED, read_reply(body)).problem is Problem.CUT
+
+
+@pytest.mark.parametrize(
+    ("shares", "first_wins"),
+    [
+        ((("A", 0.9), ("B", 0.1)), 0.9),
+        ((("B", 0.6), ("A", 0.2), ("The", 0.1)), 0.25),
+        ((("A", 0.5), (" A", 0.25), ("B", 0.25)), 0.75),
+        ((("B", 0.99),), 0.0),
+    ],
+)
+def test_one_token_is_weighed_by_its_probabilities(shares: Any, first_wins: float) -> None:
+    found = read_verdict(Method.LOGPROBS, read_reply(one_token(*shares)))
+    assert found.first_wins == pytest.approx(first_wins)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (stated("A"), Problem.NO_LOGPROBS),
+        (one_token(("I", 0.9), ("A", 0.05)), Problem.NOT_A_VERDICT),
+    ],
+)
+def test_one_token_without_a_verdict_has_a_reason(body: Any, problem: Problem) -> None:
+    assert read_verdict(Method.LOGPROBS, read_reply(body)).problem is problem
+
+
+@given(st.floats(0, 1))
+def test_a_verdict_is_symmetric_in_the_order(first_wins: float) -> None:
+    one, other = verdict_of(first_wins), verdict_of(1 - first_wins)
+    turned = {Winner.FIRST: Winner.SECOND, Winner.SECOND: Winner.FIRST, Winner.TIE: Winner.TIE}
+    assert other.winner is turned[one.winner]
+    assert other.confidence == pytest.approx(one.confidence)
+    assert 0.5 <= one.confidence <= 1
+
+
+def test_the_templates_of_the_package_can_be_loaded_and_filled() -> None:
+    assert template_names() == ["one-token-v1", "stated-confidence-v1"]
+    for name in template_names():
+        template = load_template(name)
+        asked = template.request(PAIR[0])
+        said = asked.messages[-1]["content"]
+        assert answers_of(said) == (PAIR[0].first, PAIR[0].second)
+        assert "Name a river." in said
+        assert "{{" not in said
+        assert asked.temperature == 0
+        assert (asked.top_logprobs is not None) is (template.method is Method.LOGPROBS)
+
+
+def test_an_answer_that_spells_a_template_field_is_unchanged() -> None:
+    tricky = Comparison("q", "{{answer_b}}", "{{instruction}}", r"\1 {{answer_a}}")
+    said = load_template("one-token-v1").request(tricky).messages[-1]["content"]
+    assert answers_of(said) == ("{{instruction}}", r"\1 {{answer_a}}")
+
+
+def test_a_page_of_another_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no judge's template 'absent'"):
+        load_template("absent")
+    page = tmp_path / "mine.md"
+    page.write_text("Compare!")
+    with pytest.raises(InputError, match="is not a judge's template"):
+        load_template(str(page))
+    page.write_text("Method: log-probabilities\n\n# System\n\nx\n\n# User\n\n{{answer_a}}\n")
+    with pytest.raises(InputError, match="each once"):
+        load_template(str(page))
+
+
+def test_the_same_answer_wins_in_both_orders(tmp_path: Path) -> None:
+    transport = ScriptedTransport(longer_wins)
+    one: Judge = judge(tmp_path, transport)
+    verdicts = one.compare(PAIR)
+    assert verdicts == [Verdict(Winner.FIRST, 0.8), Verdict(Winner.SECOND, 0.8)]
+    assert sorted(answers_of(said)[0] for said in transport.asked) == sorted(
+        [PAIR[0].first, PAIR[0].second]
+    )
+    assert smoothed_ratio(verdicts, 1.0) == pytest.approx(2.6)
+
+
+def test_stored_replies_are_not_asked_again_and_read_the_same_offline(tmp_path: Path) -> None:
+    transport = ScriptedTransport(longer_wins)
+    first = judge(tmp_path, transport).ask([*PAIR, *PAIR])
+    assert len(transport.asked) == 2
+    assert judge(tmp_path, transport).ask(PAIR) == first[:2]
+    assert len(transport.asked) == 2
+    assert judge(tmp_path, None).ask(PAIR) == first[:2]
+
+
+def test_equal_answers_are_a_tie_without_asking(tmp_path: Path) -> None:
+    transport = ScriptedTransport(longer_wins)
+    verdicts = judge(tmp_path, transport).compare([PAIR[0], *both_orders("q1", "?", "Po", "Po")])
+    assert verdicts == [Verdict(Winner.FIRST, 0.8), *2 * [Verdict(Winner.TIE, 0.5)]]
+    assert len(transport.asked) == 1
+
+
+def test_every_reply_is_kept_raw_with_judge_and_template(tmp_path: Path) -> None:
+    judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
+    rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        assert (row["judge"], row["template"]) == ("a-judge", "stated-confidence-v1")
+        assert row["template_sha256"] == load_template("stated-confidence-v1").sha256
+        assert row["reply"]["choices"][0]["message"]["content"].endswith("confidence: 80")
+
+
+def test_another_judge_or_template_does_not_share_replies(tmp_path: Path) -> None:
+    judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
+    assert judge(tmp_path, None, model="other").ask(PAIR)[0].reading.problem is Problem.NO_REPLY
+    other = judge(tmp_path, None, template="one-token-v1")
+    assert other.ask(PAIR)[0].reading.problem is Problem.NO_REPLY
+
+
+def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    def fails_once(said: str) -> dict[str, Any] | int:
+        return 500 if answers_of(said)[0] == "The Po." else longer_wins(said)
+
+    one = judge(tmp_path, ScriptedTransport(fails_once))
+    readings = [outcome.reading for outcome in one.ask(PAIR)]
+    assert [reading.problem for reading in readings] == [None, Problem.NO_REPLY]
+    assert "HTTP 500" in next(iter(one.failures.values()))
+    with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
+        judge(tmp_path, None).compare(PAIR)
+    allowed = judge(tmp_path, None, max_missing=0.5)
+    assert allowed.compare(PAIR) == [Verdict(Winner.FIRST, 0.8), None]
+    assert allowed.missing == {Problem.NO_REPLY: ["q1"]}
+    healed = judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
+    assert [outcome.reading.problem for outcome in healed] == [None, None]
+
+
+def test_a_wrong_key_stops_at_once_and_keeps_what_came_before(tmp_path: Path) -> None:
+    judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR[:1])
+    many = [Comparison(str(n), "What?", f"{n}", f"{n}!") for n in range(200)]
+    transport = ScriptedTransport(lambda _: 401)
+    with pytest.raises(EndpointError):
+        judge(tmp_path, transport).ask(many)
+    assert len(transport.asked) < 100
+    assert len(judge(tmp_path, None).journal.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_scripted"),
+    [
+        ({}, False),
+        ({"model": "scripted"}, True),
+        ({"model": "gpt-4", "system_fingerprint": "scripted"}, True),
+        ({"model": "unscripted"}, False),
+    ],
+)
+def test_a_judge_is_scripted_if_its_replies_say_so(
+    tmp_path: Path, mark: dict[str, str], is_scripted: bool
+) -> None:
+    one = judge(tmp_path, ScriptedTransport(lambda said: longer_wins(said) | mark))
+    one.ask(PAIR)
+    assert one.is_scripted is is_scripted
+
+
+def test_tokens_are_counted(tmp_path: Path) -> None:
+    one = judge(tmp_path, ScriptedTransport(longer_wins))
+    one.ask(PAIR)
+    assert one.usage() == {"prompt_tokens": 200, "completion_tokens": 14}

@@ -1,0 +1,207 @@
+"""A run that is killed at any point resumes from its newest complete checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch import allclose
+
+from pasta_lm.learn.train.config import ModelConfig, SftConfig
+from pasta_lm.learn.train.sft import train_sft
+from pasta_lm.learn.train.trainer import STATE, newest_checkpoint
+from pasta_lm.recipe import read_recipe
+from tests.learn.train.recipes import begin, losses, sft
+
+ROOT = Path(__file__).parents[3]
+WHOLE = '{"global_step": 1}'
+STEPS, SAVE_STEPS = 12, 4
+
+# --- which checkpoint
+
+
+@pytest.mark.parametrize(
+    ("states", "newest", "left_out"),
+    [
+        ({}, None, []),
+        ({"checkpoint-5": WHOLE}, "checkpoint-5", []),
+        ({"checkpoint-5": WHOLE, "checkpoint-10": WHOLE}, "checkpoint-10", []),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": None}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": ""}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": WHOLE[:9]}, "checkpoint-9", ["checkpoint-10"]),
+        ({"checkpoint-9": WHOLE, "checkpoint-10": "null"}, "checkpoint-9", ["checkpoint-10"]),
+        (
+            {"checkpoint-8": WHOLE, "checkpoint-10": None, "checkpoint-12": "{"},
+            "checkpoint-8",
+            ["checkpoint-12", "checkpoint-10"],
+        ),
+        ({"checkpoint-8": WHOLE, "checkpoint-6": None}, "checkpoint-8", []),
+        ({"checkpoint-5": None}, None, ["checkpoint-5"]),
+        ({"model": WHOLE, "checkpoint-x": WHOLE, "old-checkpoint-7": WHOLE}, None, []),
+    ],
+)
+def test_the_newest_complete_checkpoint_is_used_and_incomplete_ones_are_reported(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    states: dict[str, str | None],
+    newest: str | None,
+    left_out: list[str],
+) -> None:
+    for name, state in states.items():
+        (tmp_path / name).mkdir()
+        if state is not None:
+            (tmp_path / name / STATE).write_text(state, encoding="utf-8")
+    found = newest_checkpoint(tmp_path)
+    assert found == (newest and tmp_path / newest)
+    said = [
+        f"pasta: {tmp_path / name} was not written to its end: it is left out" for name in left_out
+    ]
+    said += [] if newest else [f"pasta: no checkpoint in {tmp_path}: starting anew"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_files_and_missing_folders_are_not_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-5").touch()
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path / "absent") is None
+
+
+# --- going on
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """Return what begins at random."""
+    return begin(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def whole(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return a recipe that was carried out without a stop."""
+    config = recipe(model, tmp_path_factory.mktemp("whole"))
+    train_sft(config)
+    return config
+
+
+def recipe(model: ModelConfig, out: Path) -> SftConfig:
+    return sft(model, out, steps=STEPS, save_steps=SAVE_STEPS, warmup=0.2)
+
+
+def last_losses(config: SftConfig) -> dict[int, float]:
+    """Return the loss of each step, of the last time it was taken."""
+    return {step: found[-1] for step, found in losses(config).items()}
+
+
+def assert_same_run(parts: SftConfig, whole: SftConfig) -> None:
+    assert last_losses(parts) == pytest.approx(last_losses(whole), abs=1e-6)
+    one, other = (
+        load_file(Path(config.train.out) / "model" / "model.safetensors")
+        for config in (parts, whole)
+    )
+    assert one.keys() == other.keys()
+    assert all(allclose(one[key], other[key], atol=1e-6) for key in one)
+
+
+def test_a_truncated_newest_checkpoint_falls_back_to_the_previous_one(
+    model: ModelConfig, whole: SftConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = recipe(model, tmp_path)
+    train_sft(config)
+    (tmp_path / f"checkpoint-{STEPS}" / STATE).unlink()
+    (tmp_path / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"half")
+    train_sft(config, resume=True)
+    assert f"checkpoint-{STEPS} was not written to its end" in capsys.readouterr().err
+    times = {step: len(found) for step, found in losses(config).items()}
+    assert times == {step: 1 + (step > STEPS - SAVE_STEPS) for step in range(1, STEPS + 1)}
+    assert_same_run(config, whole)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from transformers import TrainerState
+from pasta_lm.learn.train import sft
+from pasta_lm.recipe import read_recipe
+from pasta_lm.learn.train.config import SftConfig
+
+place, config = sys.argv[1], read_recipe(Path(sys.argv[2]), SftConfig)
+kind, name, state_of = {
+    "in a step": (sft.SftTrainer, "compute_loss", lambda trainer: trainer.state),
+    "in a checkpoint": (sft.SftTrainer, "_save_rng_state", lambda trainer: trainer.state),
+    "in the last file": (TrainerState, "save_to_json", lambda state: state),
+}[place]
+usual = getattr(kind, name)
+
+def deadly(self, *args, **kwargs):
+    if state_of(self).global_step == 8:
+        if kind is TrainerState:
+            Path(args[0]).write_text('{"global_step": 8, "ep')
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(self, *args, **kwargs)
+
+setattr(kind, name, deadly)
+sft.train_sft(config)
+"""
+
+
+def written(config: SftConfig, folder: Path) -> Path:
+    """Write a recipe to disk, for another process."""
+    model, train = config.model, config.train
+    assert model.random is not None
+    text = f"""
+    [model.random]
+    architecture = "{model.random.architecture}"
+    tokenizer = "{model.random.tokenizer}"
+    [data]
+    max_tokens = {config.data.max_tokens}
+    [data.tasks]
+    [train]
+    out = "{train.out}"
+    steps = {train.steps}
+    learning_rate = {train.learning_rate}
+    warmup = {train.warmup}
+    log_steps = {train.log_steps}
+    save_steps = {train.save_steps}
+    """
+    file = folder / "recipe.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "left_out"),
+    [
+        ("in a step", False),
+        ("in a checkpoint", True),
+        ("in the last file", True),
+    ],
+)
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(
+    model: ModelConfig,
+    whole: SftConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    left_out: bool,
+) -> None:
+    config = recipe(model, tmp_path / "out")
+    command = [sys.executable, "-c", CHILD, place, str(written(config, tmp_path))]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert max(losses(config)) == 8
+    assert not (tmp_path / "out" / "model").exists()
+    train_sft(config, resume=True)
+    assert ("checkpoint-8 was not written" in capsys.readouterr().err) is left_out
+    times = {step: len(found) for step, found in losses(config).items()}
+    assert times == {step: 1 + (left_out and 4 < step <= 8) for step in range(1, STEPS + 1)}
+    assert_same_run(config, whole)
+
+
+def test_the_subprocess_reads_the_same_recipe(model: ModelConfig, tmp_path: Path) -> None:
+    config = recipe(model, tmp_path / "out")
+    assert read_recipe(written(config, tmp_path), SftConfig) == config

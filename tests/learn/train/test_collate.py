@@ -1,0 +1,330 @@
+"""Packs: each example gives the same logits as alone, under the visibility of decoding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import Document
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
+from pasta_lm.learn.train.collate import collate, labelled_weights, seen
+from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.models.annotated import Record
+from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
+from tests.decoding import decode_document
+from tests.learn.data.examples import TRAINABLE, documents, encoded, is_seen, names, program_of
+from tests.programs import random_program
+from tests.reference import reference
+from tests.witness import Witness
+
+TOLERANCE = 1e-4
+PROMPT = "A question?"
+PREDICT = PositionStrategy.PREDICT
+SOME = ["llama", "mistral", "gemma2", "gemma3", "gpt_oss"]  # windows, soft caps, sinks
+architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+some = pytest.mark.parametrize("name", SOME)
+
+
+@cache
+def answers(name: str, count: int = 4) -> list[Document]:
+    """Return random answers; the second is without tags."""
+    vocabulary, rng = loaded(name).vocabulary, random.Random(f"collate {name}")
+    programs = [random_program(rng, vocabulary, num_parts=9) for _ in range(count)]
+    decoded = [decode_document(vocabulary, program.answer) for program in programs]
+    found = [document.with_spaces_after_tags() for document in decoded]
+    found[1] = found[1].without_tags()
+    return found
+
+
+def example_of(
+    name: str, document: Document, strategy: PositionStrategy = PREDICT
+) -> EncodedExample:
+    model = loaded(name)
+    eos = min(model.eos_ids)
+    return encode_example(Record("r", PROMPT, document), model.vocabulary, eos, strategy)
+
+
+def logits(model: PreTrainedModel, pack: Sequence[EncodedExample]) -> list[Tensor]:
+    """Return the logits of each example of a pack, after one flattened pass."""
+    batch = collate([pack])
+    out = model(
+        input_ids=batch["input_ids"],
+        position_ids=batch["position_ids"],
+        pasta_pass=batch["pasta_pass"],
+        use_cache=False,
+    )
+    return list(out.logits[0].split([len(example) for example in pack]))
+
+
+def eager(name: str, **changes: Any) -> PreTrainedModel:
+    """Return the same model, with its own attention."""
+    model = build(name, **changes)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def eager_logits(
+    model: PreTrainedModel, name: str, document: Document, strategy: PositionStrategy
+) -> Tensor:
+    """Return an answer's logits from its written form alone: the model's attention, a mask drawn.
+
+    Who sees whom and where tokens stand is ``tests.reference``'s; only the order is the example's.
+    """
+    vocabulary, example = loaded(name).vocabulary, example_of(name, document, strategy)
+    program = program_of(document, PROMPT, vocabulary)
+    place = reference(program.shape(vocabulary), strategy)
+    named = names(example)
+    position = torch.tensor([place[one].position for one in named])
+    hidden = torch.tensor([[other not in place[one].sees for other in named] for one in named])
+    far = position[:, None] - position >= WINDOW
+    mask, windowed = additive(hidden), additive(hidden | far)
+    masks: Any = {"full_attention": mask, "sliding_attention": windowed}
+    if "layer_types" not in ARCHITECTURES[name].settings:
+        masks = windowed if model.config.to_dict().get("sliding_window") == WINDOW else mask
+    out = model(
+        input_ids=torch.tensor([list(example.token_ids)]),
+        position_ids=position[None],
+        attention_mask=masks,
+        use_cache=False,
+    )
+    return out.logits[0]  # type: ignore[no-any-return]
+
+
+def additive(hidden: Tensor) -> Tensor:
+    return torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo().min)[None, None]
+
+
+def worst(first: Tensor, second: Tensor) -> float:
+    return float((first - second).detach().abs().max())
+
+
+# --- logits
+
+
+@architectures
+@torch.no_grad()
+def test_examples_of_a_pack_do_not_see_each_other(name: str) -> None:
+    model = loaded(name).model
+    pack = [example_of(name, document) for document in answers(name)]
+    for together, example in zip(logits(model, pack), pack, strict=True):
+        (alone,) = logits(model, [example])
+        assert worst(together, alone) <= TOLERANCE
+
+
+@architectures
+@torch.no_grad()
+def test_a_pack_gives_the_logits_of_the_models_own_attention_under_an_explicit_mask(
+    name: str,
+) -> None:
+    own = eager(name)
+    strategies = [TRAINABLE[index % 3] for index in range(len(answers(name)))]
+    pairs = list(zip(answers(name), strategies, strict=True))
+    pack = [example_of(name, document, strategy) for document, strategy in pairs]
+    assert sum(example.rows is not None for example in pack) == len(pack) - 1
+    assert max(map(len, pack)) > 3 * WINDOW
+    for found, (document, strategy) in zip(logits(loaded(name).model, pack), pairs, strict=True):
+        assert worst(found, eager_logits(own, name, document, strategy)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("granite", {"attention_multiplier": 0.4}),
+        ("gemma2", {"query_pre_attn_scalar": 6}),
+        ("gemma3", {"query_pre_attn_scalar": 6}),
+    ],
+)
+@torch.no_grad()
+def test_the_models_attention_scale_is_used(name: str, changes: dict[str, float]) -> None:
+    own, ours = eager(name, **changes), load(name, build(name, **changes)).model
+    for document in answers(name)[:2]:
+        example = example_of(name, document)
+        (found,) = logits(ours, [example])
+        assert worst(found, eager_logits(own, name, document, PREDICT)) <= TOLERANCE
+        assert worst(found, logits(loaded(name).model, [example])[0]) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", SOME[:-1])  # in gpt_oss rounding changes the choice of experts
+def test_products_in_bfloat16_on_a_cpu_see_what_float32_sees(name: str) -> None:
+    model = loaded(name).model
+    pack = [example_of(name, document) for document in answers(name)]
+    with torch.inference_mode():
+        exact = logits(model, pack)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = logits(model, pack)
+    for ours, theirs in zip(rounded, exact, strict=True):
+        assert (ours - theirs).norm() < 0.03 * theirs.norm()
+
+
+@some
+@torch.no_grad()
+def test_hiding_a_visible_token_changes_the_logits(name: str) -> None:
+    document = answers(name)[0]
+    example = example_of(name, document)
+    (right,) = logits(loaded(name).model, [example])
+    assert example.rows is not None
+    for owner in range(2, len(example.rows[0])):
+        first = example.owners.index(owner)
+        blind = [row[:owner] + (min(row[owner], first),) + row[owner + 1 :] for row in example.rows]
+        if tuple(blind) != example.rows:
+            wrong = EncodedExample(**{**fields(example), "rows": tuple(blind)})
+            (found,) = logits(loaded(name).model, [wrong])
+            assert worst(found, right) > 100 * TOLERANCE
+
+
+def fields(example: EncodedExample) -> dict[str, Any]:
+    return {name: getattr(example, name) for name in EncodedExample.__slots__}
+
+
+@pytest.mark.parametrize("strategy", TRAINABLE)
+@some
+@torch.no_grad()
+def test_a_pack_gives_the_logits_of_the_decoding_engine(
+    name: str, strategy: PositionStrategy
+) -> None:
+    model = loaded(name)
+    programs = [program_of(document, PROMPT, model.vocabulary) for document in answers(name)]
+    params = SamplingParams(max_tokens=800)
+    requests = [
+        Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
+        for p in programs
+    ]
+    pack = [example_of(name, document, strategy) for document in answers(name)]
+    witnessed = Witness(model, captures=False).run(requests)
+    for example, found, (met,) in zip(pack, logits(model.model, pack), witnessed, strict=True):
+        slot = {one: index for index, one in enumerate(names(example))}
+        thread_of = {thread.owner: thread.id for thread in met.response.interpreter.threads}
+        count: dict[int, int] = {}
+        named = []
+        for entry in met.entries.items:
+            thread = thread_of.get(entry.owner, -1)
+            count[thread] = count.get(thread, -1) + 1
+            named.append((thread, count[thread]))
+        where = [slot[named[entry]] for entry in met.slots]
+        assert len(where) > len(example) / 2
+        assert worst(found[where], torch.stack(met.logits)) <= TOLERANCE
+
+
+# --- gradients
+
+
+def gradients(model: PreTrainedModel, loss: Tensor) -> list[Tensor]:
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return [grad for grad in found if grad is not None]
+
+
+def loss_of(found: Tensor, example: EncodedExample) -> Tensor:
+    return next_token_loss(found[None], torch.tensor([list(example.labels)]))
+
+
+def assert_close(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    scale = max(float(one.abs().max()) for one in first)
+    for one, other in zip(first, second, strict=True):
+        assert worst(one, other) <= TOLERANCE * scale
+
+
+@some
+def test_the_gradient_of_an_example_does_not_depend_on_its_pack(name: str) -> None:
+    model = loaded(name).model
+    first, plain, third, fourth = (example_of(name, document) for document in answers(name))
+    for example, packs in [
+        (first, ([first], [first, plain], [third, first, fourth])),
+        (plain, ([plain], [first, plain], [plain, third])),
+    ]:
+        found = [
+            gradients(model, loss_of(logits(model, pack)[pack.index(example)], example))
+            for pack in packs
+        ]
+        assert max(float(grad.abs().max()) for grad in found[0]) > 1e-2
+        for other in found[1:]:
+            assert_close(found[0], other)
+
+
+@some
+def test_the_gradient_equals_that_of_the_models_own_attention(name: str) -> None:
+    own, model = eager(name), loaded(name).model
+    for document in answers(name)[:2]:
+        example = example_of(name, document)
+        (found,) = logits(model, [example])
+        expected = eager_logits(own, name, document, PREDICT)
+        assert_close(
+            gradients(own, loss_of(expected, example)), gradients(model, loss_of(found, example))
+        )
+
+
+@some
+def test_other_examples_do_not_change_an_examples_logits(name: str) -> None:
+    model = loaded(name).model
+    pack = [example_of(name, document) for document in answers(name)]
+    batch = collate([pack])
+    embedded = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+    out = model(
+        inputs_embeds=embedded,
+        position_ids=batch["position_ids"],
+        pasta_pass=batch["pasta_pass"],
+        use_cache=False,
+    )
+    parts = out.logits[0].split([len(example) for example in pack])
+    for index, part in enumerate(parts):
+        (grad,) = torch.autograd.grad(part.square().sum(), embedded, retain_graph=True)
+        touched = [bool(g.any()) for g in grad[0].split([len(example) for example in pack])]
+        assert touched == [index == other for other in range(len(pack))]
+
+
+# --- the batch
+
+
+@given(documents)
+def test_the_mask_follows_the_visibility_of_the_example(document: Document) -> None:
+    example = encoded(document)
+    slots = range(len(example))
+    expected = [[is_seen(example, query, key) for key in slots] for query in slots]
+    assert seen(example).tolist() == expected
+
+
+def test_packs_are_flattened_in_order() -> None:
+    first, second, third = (encoded(text, text) for text in ("A.", "B", "Ca<sync/>"))
+    batch = collate([[first, second], [third]])
+    flat = [first, second, third]
+    assert batch["input_ids"].tolist() == [[t for e in flat for t in e.token_ids]]
+    assert batch["position_ids"].tolist() == [[p for e in flat for p in e.positions]]
+    assert batch["shift_labels"].tolist() == [[n for e in flat for n in e.labels]]
+    assert batch["record_ids"] == ["r", "r", "r"]
+    for key in ("input_ids", "position_ids", "shift_labels"):
+        assert batch[key].dtype == torch.int64
+        assert batch[key].shape == (1, sum(map(len, flat)))
+
+
+# --- weights of labels
+
+
+def test_decisions_weigh_as_given_and_other_labels_one() -> None:
+    pack = [encoded('A<promise topic="t" tokens="1"/><async>ab</async>|<sync/>so'), encoded("so")]
+    #           q  A  <  t  >  [ a b ]  |  S  s  o    q  s  o
+    weights = [[5, 5, 5, 5, 5, 1, 1, 1, 1, 5, 5, 1, 5], [5, 1, 5]]
+    batch = collate([pack], decision_weight=5.0)
+    found = batch["loss_weights"][0].split([len(example) for example in pack])
+    assert [
+        one[example.num_prompt - 1 :].tolist() for one, example in zip(found, pack, strict=True)
+    ] == weights
+    has_label = [label != NO_LABEL for example in pack for label in example.labels]
+    of_labels = labelled_weights(batch)
+    assert of_labels is not None
+    assert of_labels.tolist() == batch["loss_weights"][0, has_label].tolist()
+
+
+def test_a_pack_whose_labels_all_weigh_one_has_no_weights() -> None:
+    batch = collate([[encoded("so")]])
+    assert "loss_weights" not in batch
+    assert labelled_weights(batch) is None

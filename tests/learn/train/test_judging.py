@@ -1,0 +1,335 @@
+"""Stage two with a language model as judge: scores from verdicts, no request sent twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.errors import EndpointError, UsageError
+from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.learn.chat.budget import CostLimitError
+from pasta_lm.learn.chat.chat import Candidate, TokenLogprob
+from pasta_lm.learn.data.preferences import PreferencePair
+from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
+from pasta_lm.learn.train import judging
+from pasta_lm.learn.train.judging import JudgeConfig
+from pasta_lm.learn.train.preference import check_same_recipe
+from pasta_lm.learn.train.preference_config import PreferenceConfig
+from pasta_lm.learn.train.preference_preflight import preflight
+from pasta_lm.learn.train.rounds import Round, pairs_of
+from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from tests.learn.data.rollouts import sample
+from tests.learn.judge.endpoint import answers_of
+from tests.learn.train.preferences import recipe, rows
+
+ROOT = Path(__file__).parents[3]
+NUM_PROMPTS = 6
+AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
+"""Retries that wait for nothing."""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the judge's client try again at once."""
+    monkeypatch.setattr(judging.judge_of, "__kwdefaults__", {"policy": AT_ONCE})
+
+
+def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
+    """State that the longer answer is better; as a token, with three chances in four."""
+    first, second = map(len, answers_of(asked["messages"][-1]["content"]))
+    better, worse = ("A", "B") if first > second else ("B", "A")
+    top = (Candidate(better, log(0.75)), Candidate(worse, log(0.25)))
+    token = TokenLogprob(better, log(0.75), top)
+    return ScriptedReply(f"It says more.\n\nVerdict: {better}, confidence: 80", (token,))
+
+
+def judged(folder: Path, base_url: str, **keys: Any) -> Round:
+    """Return a round whose rollouts are there: a long, a short and a middling answer each."""
+    settings = {"kind": "llm", "model": "scripted", "base_url": base_url, **keys}
+    file = folder / "shared.jsonl"
+    config = replace(
+        recipe("base", "baseline", folder / "out", num_prompts=NUM_PROMPTS, files=(str(file),)),
+        judge=JudgeConfig(**settings),
+    )
+    round = Round(config, 1, "base")
+    if not file.exists():
+        write_rows(file, [row(round, task.id, task.prompt, task.text) for task in round.tasks()])
+    return round
+
+
+def row(round: Round, name: str, prompt: str, reference: str) -> dict[str, Any]:
+    texts = (f"{reference} And so on.", "No.", "Very well.")
+    samples = [sample(text) for text in texts]
+    return {
+        "id": name,
+        "prompt": prompt,
+        "sampled": asdict(round.sampling),
+        "baseline": asdict(sample("Very well.", path=20, content=20)),
+        "samples": [asdict(one) for one in samples],
+    }
+
+
+def replies(config: PreferenceConfig) -> Path:
+    return Path(config.train.out) / "replies.jsonl"
+
+
+def scores(pairs: list[PreferencePair]) -> list[tuple[str, float, float]]:
+    return [(one.id, one.score_chosen, one.score_rejected) for one in pairs]
+
+
+@pytest.mark.parametrize(("method", "confidence"), [("confidence", 0.8), ("logprobs", 0.75)])
+def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
+    tmp_path: Path, method: str, confidence: float
+) -> None:
+    with ScriptedServer(longer_wins) as server:
+        round = judged(tmp_path, server.base_url, method=method)
+        pairs = pairs_of(round)
+        assert len(pairs) == NUM_PROMPTS
+        for pair in pairs:
+            # The best wins all four, the worst loses all four: smoothed by 1, at speedup 2.
+            most = 4 * confidence + 1
+            assert pair.parts["quality_chosen"] == pytest.approx(most)
+            assert pair.parts["quality_rejected"] == pytest.approx(1 / most)
+            assert pair.score_chosen == pytest.approx(2 + most)
+        # Of the middling sample, equal to the baseline's answer, only the original is asked about.
+        assert sum(server.paid.values()) == NUM_PROMPTS * (4 + 4 + 2)
+        assert {*server.paid.values()} == {1}
+    (logged,) = rows(Path(round.config.train.out), 1)
+    assert (logged["judge"], logged["is_scripted"]) == (
+        f"scripted/{'one-token-v1' if method == 'logprobs' else 'stated-confidence-v1'}",
+        True,
+    )
+    assert (logged["num_unjudged"], logged["no_verdict"]) == (0, {})
+
+
+def test_repeating_a_round_sends_no_request_twice(tmp_path: Path) -> None:
+    with ScriptedServer(longer_wins) as server:
+        round = judged(tmp_path, server.base_url)
+        before = scores(pairs_of(round))
+        (round.folder / "pairs.jsonl").unlink()
+        num_paid = server.num_requests
+        assert scores(pairs_of(round)) == before
+        assert server.num_requests == num_paid
+
+
+def test_recipes_can_share_a_journal_of_replies(tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared-replies.jsonl")
+    with ScriptedServer(longer_wins) as server:
+        first = judged(tmp_path, server.base_url, journal=shared)
+        pairs_of(first)
+        num_paid = server.num_requests
+        train = replace(first.config.train, out=str(tmp_path / "other"))
+        assert first.config.score is not None
+        score = replace(first.config.score, quality_weight=8.0)
+        other = replace(first, config=replace(first.config, train=train, score=score))
+        assert scores(pairs_of(other)) != []
+        assert server.num_requests == num_paid
+
+
+def test_bursts_of_429_and_other_faults_change_no_score(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    with ScriptedServer(longer_wins) as server:
+        calm = scores(pairs_of(judged(tmp_path / "calm", server.base_url)))
+    faults = Faults(storm_every=20, storm_length=8, server_error=0.1, truncated=0.1, broken_off=0.1)
+    with ScriptedServer(longer_wins, faults) as server:
+        assert scores(pairs_of(judged(tmp_path, server.base_url))) == calm
+        assert server.outcomes["too_many"] > 8
+        assert {*server.paid.values()} == {1}
+
+
+def mute(asked: Mapping[str, Any]) -> ScriptedReply:
+    """Say nothing of an answer, wherever it stands."""
+    is_short = "No." in answers_of(asked["messages"][-1]["content"])
+    return ScriptedReply("I cannot tell.") if is_short else longer_wins(asked)
+
+
+def test_samples_without_a_verdict_are_left_out_counted_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(mute) as server:
+        round = judged(tmp_path, server.base_url, max_missing=0.5)
+        pairs = pairs_of(round)
+    assert [one.rejected.plain_text for one in pairs] == ["Very well."] * NUM_PROMPTS
+    (logged,) = rows(Path(round.config.train.out), 1)
+    ids = [task.id for task in round.tasks()]
+    assert logged["num_unjudged"] == NUM_PROMPTS
+    assert logged["no_verdict"] == {"not-a-verdict": {"count": 4 * NUM_PROMPTS, "prompts": ids}}
+    said = capsys.readouterr().err
+    assert "gave no verdict: not-a-verdict 24; 6 samples left out" in said
+
+
+def test_too_many_missing_verdicts_stop_the_run_and_replies_are_kept(
+    tmp_path: Path,
+) -> None:
+    with ScriptedServer(mute) as server:
+        round = judged(tmp_path, server.base_url)
+        with pytest.raises(MissingVerdictsError, match="no verdict on 24 of 60 comparisons"):
+            pairs_of(round)
+    assert not (round.folder / "pairs.jsonl").exists()
+    assert len(read_rows(replies(round.config))) == 60
+
+
+def test_a_wrong_model_stops_the_run_at_once(tmp_path: Path) -> None:
+    with (
+        ScriptedServer(longer_wins, model="another") as server,
+        pytest.raises(EndpointError, match="no model scripted"),
+    ):
+        pairs_of(judged(tmp_path, server.base_url))
+
+
+def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
+    round = judged(tmp_path, "http://localhost:1/v1")
+    check_same_recipe(round.config)
+    round.folder.mkdir()
+    (round.folder / "rollouts.jsonl").touch()
+    moved = replace(round.config.judge, base_url="http://localhost:2/v1", max_in_flight=1)
+    check_same_recipe(replace(round.config, judge=moved))
+    for key, value in (("model", "b"), ("method", "logprobs")):
+        other = replace(round.config.judge, **{key: value})
+        with pytest.raises(UsageError, match=f"begun with judge.{key}"):
+            check_same_recipe(replace(round.config, judge=other))
+
+
+def test_a_stored_recipe_without_a_judge_means_the_grader(tmp_path: Path) -> None:
+    graded = recipe("base", "baseline", tmp_path)
+    check_same_recipe(graded)
+    (stored,) = [json.loads((tmp_path / "recipe.json").read_text())]
+    old = {key: value for key, value in stored.items() if key != "judge"}
+    (tmp_path / "recipe.json").write_text(json.dumps(old))
+    (tmp_path / "round-1").mkdir()
+    (tmp_path / "round-1" / "rollouts.jsonl").touch()
+    check_same_recipe(graded)
+    llm = JudgeConfig(kind="llm", model="m", base_url="u")
+    with pytest.raises(UsageError, match="judge.kind = 'grader', not 'llm'"):
+        check_same_recipe(replace(graded, judge=llm))
+
+
+def test_a_dry_run_sends_no_request_and_shows_an_estimate_and_one_request(tmp_path: Path) -> None:
+    round = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
+    said = preflight(round.config)
+    # Ten comparisons a prompt, in each of two rounds.
+    assert f"by the first 4 prompts: {10 * NUM_PROMPTS * 2} requests, about" in said
+    assert "--- user" in said
+    assert round.tasks()[0].prompt in said
+    assert not (tmp_path / "out").exists()
+
+
+PRICES = {"input_price": 10.0, "output_price": 30.0}
+
+
+def cost_usd(config: PreferenceConfig) -> float:
+    used = [one["reply"]["usage"] for one in read_rows(replies(config))]
+    return sum(10 * one["prompt_tokens"] + 30 * one["completion_tokens"] for one in used) / 1e6
+
+
+def test_a_round_stops_below_the_cost_limit_and_resumes_with_a_higher_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "whole").mkdir()
+    with ScriptedServer(longer_wins) as server:
+        whole = scores(pairs_of(judged(tmp_path / "whole", server.base_url)))
+        num_paid = sum(server.paid.values())
+    with ScriptedServer(longer_wins) as server:
+        for limit in (0.06, 0.12):
+            round = judged(tmp_path, server.base_url, **PRICES, cost_limit=limit)
+            with pytest.raises(CostLimitError, match=f"limit of {limit:g} USD leaves") as caught:
+                pairs_of(round)
+            assert limit - 0.04 < cost_usd(round.config) <= limit
+            assert f"{cost_usd(round.config):.4f} USD" in caught.value.message
+        assert not (round.folder / "pairs.jsonl").exists()
+        capsys.readouterr()
+        round = judged(tmp_path, server.base_url, **PRICES, cost_limit=9.0)
+        assert scores(pairs_of(round)) == whole
+        assert (sum(server.paid.values()), {*server.paid.values()}) == (num_paid, {1})
+    (logged,) = rows(Path(round.config.train.out), 1)
+    assert logged["spent"].endswith(f"{cost_usd(round.config):.4f} USD")
+    assert "requests, about" in capsys.readouterr().err  # the estimate
+
+
+class PowerCutError(Exception):
+    """Ends a run where nobody wanted it to end."""
+
+
+def test_a_stop_between_two_verdicts_changes_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "whole").mkdir()
+    with ScriptedServer(longer_wins) as server:
+        whole = scores(pairs_of(judged(tmp_path / "whole", server.base_url)))
+    usual = Journal.append
+    with ScriptedServer(longer_wins) as server:
+        round = judged(tmp_path, server.base_url)
+        for num_rows in (3, 1, 17):
+            left = iter(range(num_rows))
+
+            def failing(journal: Journal, some: Any, left: Any = left) -> None:
+                if next(left, None) is None:
+                    raise PowerCutError
+                usual(journal, some)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Journal, "append", failing)
+                with pytest.raises(PowerCutError):
+                    pairs_of(round)
+        assert len(read_rows(replies(round.config))) >= 3 + 1 + 17
+        assert scores(pairs_of(round)) == whole
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from pasta_lm import journal
+from pasta_lm.learn.judge.judge import both_orders
+from pasta_lm.learn.judge.judge import load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.engines.servers.request_pace import Pace
+
+url, file, calls = sys.argv[1:]
+usual, left = journal.line_of, iter(range(int(calls)))
+
+def deadly(row):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(row)
+
+journal.line_of = deadly
+asked = [one for n in range(20) for one in both_orders(str(n), "What?", "long" * n, "middling")]
+endpoint = Endpoint(base_url=url, model="scripted")
+template = load_template("stated-confidence-v1")
+client = lambda: ChatClient(endpoint, pace=Pace(4))
+judge = LLMJudge("scripted", template, journal.Journal(Path(file)), client)
+print([verdict.winner.value for verdict in judge.compare(asked)])
+"""
+
+
+def test_a_killed_judge_repeats_only_requests_in_flight(
+    tmp_path: Path,
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    def run(file: str, calls: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", CHILD, server.base_url, str(tmp_path / file), str(calls)]
+        return subprocess.run(command, env=env, capture_output=True, text=True)
+
+    with ScriptedServer(longer_wins) as server:
+        whole = run("whole.jsonl", 1000).stdout
+    with ScriptedServer(longer_wins) as server:
+        for calls in (8, 15):
+            assert run("killed.jsonl", calls).returncode == -signal.SIGKILL
+        kept = len(read_rows(tmp_path / "killed.jsonl"))
+        assert kept == 8 + 15
+        assert run("killed.jsonl", 1000).stdout == whole != ""
+        assert sum(server.paid.values()) <= 40 + 2 * 4
+    assert len(read_rows(tmp_path / "killed.jsonl")) == 40

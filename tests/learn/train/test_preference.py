@@ -1,0 +1,447 @@
+"""Stage two on a tiny model: margins, rounds, resumption and refused recipes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import load
+from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
+from pasta_lm.journal import read_rows
+from pasta_lm.language.document import parse
+from pasta_lm.learn.data import rollouts
+from pasta_lm.learn.data.preferences import read_pairs, write_pairs
+from pasta_lm.learn.train import pair_packs, preference
+from pasta_lm.learn.train.preference import (
+    EARLY_FOLDER,
+    check_same_recipe,
+    has_begun,
+    train_preference,
+)
+from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
+from pasta_lm.learn.train.rounds import Round
+from pasta_lm.models.folder import contiguous
+from pasta_lm.strategies.model import Pasta
+from tests.learn.train.preferences import margins, pair, recipe, rows, save_tiny
+from tests.measure.tiny import tiny
+from tests.small_tokenizers import byte_level
+
+ROOT = Path(__file__).parents[3]
+
+
+class PowerCutError(Exception):
+    """Ends a run where nobody wanted it to end."""
+
+
+class Models(NamedTuple):
+    """Pasta-SFT and Baseline-SFT, as it were."""
+
+    base: str
+    baseline: str
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Return two models on disk."""
+    folder = tmp_path_factory.mktemp("models")
+    return Models(save_tiny(folder / "base"), save_tiny(folder / "baseline", seed=1))
+
+
+@pytest.fixture(scope="module")
+def whole(models: Models, tmp_path_factory: pytest.TempPathFactory) -> PreferenceConfig:
+    """Return a recipe that was carried out without a stop."""
+    config = recipe(*models, tmp_path_factory.mktemp("whole") / "out", save_steps=4)
+    train_preference(config)
+    return config
+
+
+def out(config: PreferenceConfig) -> Path:
+    return Path(config.train.out)
+
+
+def weights(config: PreferenceConfig, number: int, name: str = "model") -> dict[str, Tensor]:
+    return load_file(out(config) / f"round-{number}" / name / "model.safetensors")
+
+
+def are_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.allclose(one[key], other[key], atol=1e-6) for key in one)
+
+
+# --- rounds
+
+
+def test_the_margin_increases_in_both_rounds(whole: PreferenceConfig) -> None:
+    found = {number: margins(out(whole), number) for number in (1, 2)}
+    assert [*found[1]] == [*found[2]] == [*range(1, 11)]
+    assert found[1][1] == [pytest.approx(0, abs=1e-3)]  # nobody has learned anything yet
+    for each in found.values():
+        steps = [margin for (margin,) in each.values()]
+        assert fmean(steps[5:]) > fmean(steps[:5]) + 5
+
+
+def test_a_round_writes_all_its_inputs_to_its_folder(whole: PreferenceConfig) -> None:
+    for number in (1, 2):
+        folder = out(whole) / f"round-{number}"
+        assert {path.name for path in folder.iterdir()} == {
+            *("rollouts.jsonl", "pairs.jsonl", "reference.jsonl", "log.jsonl"),
+            *("checkpoint-8", "checkpoint-10", "model-tenth", "model"),
+        }
+        figures, *steps, _ = rows(out(whole), number)
+        pairs = read_pairs(folder / "pairs.jsonl")
+        assert figures["num_pairs"] == len(pairs) > 10
+        assert [row["step"] for row in steps] == [*range(1, 11)]
+        for row in steps:
+            assert {"loss", "margin", "log_prob_chosen", "log_prob_rejected"} < row.keys()
+            assert 0 <= row["share_right"] <= 1
+
+
+def test_each_round_samples_the_newest_model_and_keeps_the_reference(
+    whole: PreferenceConfig,
+) -> None:
+    first, second = (out(whole) / f"round-{number}" for number in (1, 2))
+    sampled = [read_rows(folder / "rollouts.jsonl")[0]["sampled"] for folder in (first, second)]
+    assert sampled[0]["model"] == whole.model.base
+    assert sampled[1]["model"] == "round-1/model"
+    # In round two the model is not its own reference any more.
+    assert margins(out(whole), 2)[1][0] > 1
+
+
+def test_each_round_has_its_own_prompts_apart_from_stage_one(whole: PreferenceConfig) -> None:
+    drawn = [{task.id for task in Round(whole, number, "m").tasks()} for number in (1, 2, 3)]
+    assert [len(ids) for ids in drawn] == [24] * 3
+    assert not drawn[0] & drawn[1] | drawn[1] & drawn[2] | drawn[0] & drawn[2]
+    assert {task.id for task in Round(whole, 1, "other").tasks()} == drawn[0]
+
+
+def test_a_model_is_saved_after_a_tenth_of_a_round(whole: PreferenceConfig, models: Models) -> None:
+    early, late = weights(whole, 1, EARLY_FOLDER), weights(whole, 1)
+    base = load_file(Path(models.base) / "model.safetensors")
+    assert not are_close(early, base)
+    moved = [sum(float((one[key] - base[key]).norm()) for key in base) for one in (early, late)]
+    assert 0 < moved[0] < moved[1]
+    assert load(out(whole) / "round-1" / EARLY_FOLDER).vocabulary.has_pieces
+
+
+def test_the_last_model_can_be_loaded_and_decoded(whole: PreferenceConfig) -> None:
+    model = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
+    assert model.has_tag_pieces
+
+
+def test_saving_in_another_dtype_does_not_change_the_trained_weights(
+    models: Models, whole: PreferenceConfig, tmp_path: Path
+) -> None:
+    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
+    config = recipe(*models, tmp_path / "out", files=files, rounds=1, dtype="bfloat16")
+    train_preference(config)
+    for step, (margin,) in margins(out(config), 1).items():
+        assert margins(out(whole), 1)[step] == [pytest.approx(margin, abs=1e-4)]
+    for name in (EARLY_FOLDER, "model"):
+        assert {weight.dtype for weight in weights(config, 1, name).values()} == {torch.bfloat16}
+
+
+# --- what comes from elsewhere
+
+
+def never(*_: object, **__: object) -> Any:
+    raise AssertionError("nothing was to be sampled")
+
+
+def test_rollouts_are_shared_by_recipes_of_other_quality_weights(
+    models: Models, whole: PreferenceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pasta, "from_pretrained", never)
+    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
+    pairs = {}
+    for weight in (1.0, 8.0):
+        folder = tmp_path / f"{weight}"
+        config = recipe(*models, folder, files=files, rounds=1, quality_weight=weight, steps=1)
+        train_preference(config)
+        pairs[weight] = (folder / "round-1" / "pairs.jsonl").read_bytes()
+        assert not (folder / "round-1" / "rollouts.jsonl").exists()
+    assert pairs[1.0] == (out(whole) / "round-1" / "pairs.jsonl").read_bytes()
+    assert pairs[8.0] != pairs[1.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"num_prompts": 3}, "which this recipe does not draw"),
+        ({"num_prompts": 25}, "has 24 of this recipe's 25 prompts"),
+        ({}, "sampled with another samples"),
+    ],
+)
+def test_rollouts_of_another_recipe_are_refused(
+    models: Models, whole: PreferenceConfig, tmp_path: Path, changes: dict[str, Any], shown: str
+) -> None:
+    files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
+    config = recipe(*models, tmp_path / "out", files=files, **changes)
+    if not changes:
+        config = replace(config, rollouts=replace(config.rollouts, samples=5))
+    with pytest.raises(InputError, match=shown):
+        train_preference(config)
+
+
+def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> PreferenceConfig:
+    """Return a recipe that learns these pairs."""
+    write_pairs(folder / "mine.jsonl", pairs)
+    config = recipe(*models, folder / "out", rounds=1, **train)
+    return PreferenceConfig(
+        model=StartConfig(base=models.base),
+        data=PairsConfig(file=str(folder / "mine.jsonl"), max_tokens=60),
+        train=config.train,
+        loss=config.loss,
+    )
+
+
+FORKED = '<promise topic="tea" tokens="1"/><async>Tea.</async><sync/> So.'
+
+
+def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
+    config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), pair("two", FORKED, "Yes."))
+    folder = train_preference(config)
+    assert folder == out(config) / "round-1" / "model"
+    steps = [margin for (margin,) in margins(out(config), 1).values()]
+    assert steps[0] == pytest.approx(0, abs=1e-3)
+    assert steps[-1] > 1
+    assert {row["id"] for row in read_rows(out(config) / "round-1" / "reference.jsonl")} == {
+        *("one", "two")
+    }
+
+
+def test_pairs_that_cannot_be_trained_on_are_named(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = pair("long", "Yes." * 40, "No.")
+    train_preference(of_file(models, tmp_path, long, pair("one", FORKED, "Tea."), steps=1))
+    assert "1 of 2 pairs are too long" in capsys.readouterr().err
+    with pytest.raises(InputError, match="none of 1 pairs can be trained on"):
+        train_preference(of_file(models, tmp_path / "again", long))
+
+
+def test_a_baseline_is_trained_on_its_own_sequential_answers(
+    models: Models, tmp_path: Path
+) -> None:
+    config = recipe(models.baseline, models.baseline, tmp_path / "out", rounds=1, steps=1)
+    config = replace(config, rollouts=replace(config.rollouts, strategy="sequential"))
+    train_preference(config)
+    for row in read_rows(tmp_path / "out" / "round-1" / "rollouts.jsonl"):
+        assert row["sampled"]["strategy"] == "sequential"
+        for sample in row["samples"]:
+            assert parse(sample["program"]).plain_text == sample["text"]
+            assert not parse(sample["program"]).blocks
+
+
+def test_an_apar_model_is_trained_on_its_own_forks(models: Models, tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
+    config = recipe(
+        base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
+    )
+    folder = train_preference(config)
+    for row in read_rows(out(config) / "round-1" / "rollouts.jsonl"):
+        for sample in row["samples"]:
+            document = parse(sample["program"], "annotator")
+            assert document.plain_text == sample["text"]
+            assert {block.topic for block in document.blocks} <= {"fork"}
+            assert not document.num_syncs
+    pairs = read_pairs(out(config) / "round-1" / "pairs.jsonl")
+    assert any(one.chosen.blocks or one.rejected.blocks for one in pairs)
+    steps = [margin for (margin,) in margins(out(config), 1).values()]
+    assert fmean(steps[5:]) > fmean(steps[:5]) + 1
+    model = Pasta.from_pretrained(folder, pool_tokens=2048)
+    assert model.supports("apar")
+    assert not model.supports("pasta")
+
+
+def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "apar", trained_strategy="apar")
+    config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
+    with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
+        train_preference(config)
+
+
+def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
+    folder = tmp_path / "untaught"
+    model = tiny("untaught").engine.loaded.model
+    model.save_pretrained(folder, state_dict=contiguous(model))
+    byte_level().save_pretrained(folder)
+    with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
+        train_preference(recipe(str(folder), models.baseline, tmp_path / "out"))
+
+
+# --- refusals
+
+
+def test_an_existing_run_is_not_overwritten(whole: PreferenceConfig) -> None:
+    with pytest.raises(UsageError, match="has a run already") as caught:
+        train_preference(whole)
+    assert "--resume" in str(caught.value.hint)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:
+    before = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
+    assert train_preference(whole, resume=True) == out(whole) / "round-2" / "model"
+    after = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"quality_weight": 8.0}, "score.quality_weight = '1.0', not '8.0'"),
+        ({"quality_weight": float("inf")}, "score.quality_weight = '1.0', not 'inf'"),
+        ({"steps": 11}, "train.steps = 10, not 11"),
+    ],
+)
+def test_a_run_cannot_be_resumed_with_another_recipe(
+    models: Models, whole: PreferenceConfig, changes: dict[str, Any], shown: str
+) -> None:
+    config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
+    with pytest.raises(UsageError, match=shown):
+        train_preference(config, resume=True)
+
+
+def test_a_run_that_failed_before_round_one_may_begin_with_another_recipe(
+    models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "absent").mkdir()
+    with pytest.raises(PastaError):
+        train_preference(recipe(str(tmp_path / "absent"), models.baseline, tmp_path / "out"))
+    assert not has_begun(tmp_path / "out")
+    check_same_recipe(recipe(*models, tmp_path / "out", quality_weight=8.0))
+
+
+def test_settings_that_change_no_result_may_change_on_resume(whole: PreferenceConfig) -> None:
+    changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
+    folder = train_preference(replace(whole, train=changed), resume=True)
+    assert folder == out(whole) / "round-1" / "model"
+
+
+def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
+        train_preference(recipe(*models, tmp_path, positions="continue"))
+
+
+def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path) -> None:
+    # Random answers have no grade: by quality alone none is better.
+    config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), num_prompts=2)
+    with pytest.raises(InputError, match="no prompt has two samples of different score"):
+        train_preference(config)
+
+
+def test_a_nan_loss_stops_the_run_and_names_the_pairs(models: Models, tmp_path: Path) -> None:
+    config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), learning_rate=1e30)
+    with pytest.raises(ModelError, match="(the loss is|are) (nan|inf|NaN)"):
+        train_preference(config)
+    assert not (out(config) / "round-1" / "model").exists()
+
+
+# --- going on
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, calls: int) -> None:
+    """Let the power fail when something is called once more than so often."""
+    usual: Callable[..., Any] = getattr(place, name)
+    left = iter(range(calls))
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if next(left, None) is None:
+            raise PowerCutError
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(place, name, failing)
+
+
+STOPS = {
+    # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
+    "while it samples": (TorchEngine, "generate", 3),
+    "while it samples round two": (TorchEngine, "generate", 9),
+    "before it has scored": (preference, "pairs_of", 1),
+    "while it asks the reference": (pair_packs, "_log_probs", 2),
+    "while it learns": (preference, "token_log_probs", 7),
+    "while it learns round two": (preference, "token_log_probs", 16),
+    "while it keeps the early model": (preference, "save", 0),
+    "while it keeps the last model": (preference, "save", 3),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_an_interrupted_run_resumes_with_the_same_result(
+    models: Models,
+    whole: PreferenceConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: str,
+) -> None:
+    monkeypatch.setattr(rollouts, "BATCH_SIZE", 8)
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "before")))
+    with monkeypatch.context() as patch:
+        fail_after(patch, *STOPS[stop])
+        with pytest.raises(PowerCutError):
+            train_preference(config)
+    (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
+    train_preference(config, resume=True)
+    for number in (1, 2):
+        for name in ("pairs.jsonl", "reference.jsonl"):
+            one, other = (out(c) / f"round-{number}" / name for c in (config, whole))
+            assert [row["id"] for row in read_rows(one)] == [row["id"] for row in read_rows(other)]
+        for name in (EARLY_FOLDER, "model"):
+            assert are_close(weights(config, number, name), weights(whole, number, name))
+        for step, found in margins(out(config), number).items():
+            assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from pasta_lm import journal
+from pasta_lm.learn.data import rollouts
+from pasta_lm.learn.train import preference
+from pasta_lm.learn.train.preference import train_preference
+from tests.learn.train.preferences import recipe
+
+place, calls, base, baseline, out = sys.argv[1:]
+rollouts.BATCH_SIZE = 8
+places = {"write": (journal, "line_of"), "step": (preference, "token_log_probs")}
+module, name = places[place]
+usual, left = getattr(module, name), iter(range(int(calls)))
+
+def deadly(*args, **kwargs):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(*args, **kwargs)
+
+setattr(module, name, deadly)
+train_preference(recipe(base, baseline, Path(out), save_steps=4), resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_repeatedly_equals_an_uninterrupted_run(
+    models: Models, whole: PreferenceConfig, tmp_path: Path
+) -> None:
+    config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
+    for place, calls in (("write", 11), ("write", 30), ("step", 6), ("step", 9)):
+        command = [sys.executable, "-c", CHILD, place, str(calls), *models, config.train.out]
+        killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    train_preference(config, resume=True)
+    for number in (1, 2):
+        one, other = (
+            read_rows(out(c) / f"round-{number}" / "pairs.jsonl") for c in (config, whole)
+        )
+        assert [row["id"] for row in one] == [row["id"] for row in other]
+        assert are_close(weights(config, number), weights(whole, number))

@@ -1,0 +1,248 @@
+"""Recipes of stage two: valid ones are read, and errors name the wrong key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import UsageError
+from pasta_lm.learn.train.config import SftConfig
+from pasta_lm.learn.train.preference_config import (
+    LossConfig,
+    PairsConfig,
+    PreferenceConfig,
+    PreferenceTrainConfig,
+    PromptsConfig,
+    RolloutsConfig,
+    ScoreConfig,
+    StartConfig,
+)
+from pasta_lm.recipe import read_recipe, toml_of
+from tests.learn.train.test_config import ALL_RECIPES, NONE, RECIPES, toml
+
+JUDGED, GRADED = (
+    next(path for path in ALL_RECIPES if path.stem == name)
+    for name in ("pasta-bon-judged", "pasta-bon-4")
+)
+BY_PARALLELISM = ScoreConfig(quality_weight=4, efficiency="parallelism")
+OURS = [path for path in ALL_RECIPES if path not in (*RECIPES, JUDGED)]
+
+GOOD: dict[str, dict[str, Any]] = {
+    "model": {"base": "sft", "baseline": "plain"},
+    "data": {"tasks": {"num_prompts": 100}},
+    "score": {"quality_weight": 4},
+    "train": {"out": "build/x", "epochs": 1},
+}
+LLM = {"kind": "llm", "model": "a-judge", "base_url": "https://example.org/v1"}
+PRICES = {"input_price": 0.1, "output_price": 0.4}
+FILE: dict[str, Any] = {
+    "data": {"file": "pairs.jsonl"},
+    "model.baseline": NONE,
+    "score": NONE,
+    "train.rounds": 1,
+}
+
+
+def read(tmp_path: Path, changes: dict[str, Any]) -> PreferenceConfig:
+    """Read the good recipe with some keys, given by their path, changed."""
+    data: dict[str, Any] = {name: dict(table) for name, table in GOOD.items()}
+    for path, value in changes.items():
+        *tables, key = path.split(".")
+        table = data
+        for name in tables:
+            table[name] = dict(table.get(name, {}))
+            table = table[name]
+        table[key] = value
+        if value is NONE:
+            del table[key]
+    path = tmp_path / "recipe.toml"
+    lines = [f"{key} = {toml(value)}" for key, value in data.items()]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return read_recipe(path, PreferenceConfig)
+
+
+def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
+    config = read(tmp_path, {})
+    assert config == PreferenceConfig(
+        model=StartConfig(base="sft", baseline="plain"),
+        data=PairsConfig(tasks=PromptsConfig(num_prompts=100)),
+        score=ScoreConfig(quality_weight=4.0),
+        train=PreferenceTrainConfig(out="build/x", epochs=1),
+    )
+    assert (config.rollouts.samples, config.rollouts.temperature) == (10, 1.0)
+    assert (config.loss.kind, config.loss.alpha, config.loss.beta) == ("bonbon", 0.005, "auto")
+    assert (config.train.learning_rate, config.train.rounds) == (5e-7, 2)
+
+
+def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
+    changes = {
+        "data": {"tasks": {"num_prompts": 9, "split": "dev", "seed": 3}, "max_tokens": 512},
+        "rollouts": {"samples": 4, "temperature": 0.8, "max_tokens": 64, "pool_tokens": 4096}
+        | {"strategy": "sequential", "files": ["one.jsonl", "two.jsonl"]},
+        "score": {"quality_weight": inf, "efficiency": "harmonic", "smoothing": 0.5},
+        "loss": {"kind": "ipo", "beta": 1},
+        "train.rounds": 3,
+        "train.weight_decay": 0.1,
+    }
+    assert read(tmp_path, changes) == PreferenceConfig(
+        model=StartConfig(base="sft", baseline="plain"),
+        data=PairsConfig(tasks=PromptsConfig(num_prompts=9, split="dev", seed=3), max_tokens=512),
+        rollouts=RolloutsConfig(
+            samples=4,
+            temperature=0.8,
+            max_tokens=64,
+            pool_tokens=4096,
+            strategy="sequential",
+            files=("one.jsonl", "two.jsonl"),
+        ),
+        score=ScoreConfig(quality_weight=inf, efficiency="harmonic", smoothing=0.5),
+        loss=LossConfig(kind="ipo", beta=1.0),
+        train=PreferenceTrainConfig(out="build/x", epochs=1, rounds=3, weight_decay=0.1),
+    )
+
+
+def test_the_recipe_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text("utf-8")
+    found = [one for one in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[score]" in one]
+    whole, on_decisions = found
+    path = tmp_path / "recipe.toml"
+    path.write_text(whole, "utf-8")
+    config = read_recipe(path, PreferenceConfig)
+    assert (config.rollouts, config.loss) == (RolloutsConfig(), LossConfig())
+    assert config.train == PreferenceTrainConfig(out=config.train.out, epochs=1)
+    path.write_text(toml_of(tomllib.loads(whole) | tomllib.loads(on_decisions)), "utf-8")
+    config = read_recipe(path, PreferenceConfig)
+    assert (config.rollouts.sampled, config.loss.on) == ("structure", "decisions")
+    assert config.development is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        FILE,
+        {**FILE, "rollouts": {"samples": 4}},
+        {"score.quality_weight": 0},
+        {"loss": {"kind": "dpo", "beta": 0.1}},
+        {"loss": {"beta": "auto"}},
+        {"judge": {"kind": "grader"}},
+        {"judge": {**LLM, **PRICES, "cost_limit": 5}},
+        {"judge": {**LLM, "method": "logprobs", "api_key_env": "KEY", "max_in_flight": 8}},
+        # With rollouts for every round nothing is sampled.
+        {"model.baseline": NONE, "rollouts": {"files": ["one", "two"]}},
+    ],
+)
+def test_valid_preference_recipes_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
+    read(tmp_path, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"score.qualty_weight": 1}, "unknown key score.qualty_weight"),
+        ({"score": {}}, "score.quality_weight is missing"),
+        ({"score": NONE}, "[score] is missing: samples need a quality_weight"),
+        ({"score.quality_weight": -1}, "score.quality_weight must be at least 0"),
+        ({"score.quality_weight": float("nan")}, "score.quality_weight must be at least 0"),
+        ({"score.quality_weight": "inf"}, "score.quality_weight must be float, not 'inf'"),
+        ({"score.smoothing": 0}, "score.smoothing must be above 0"),
+        ({"score.efficiency": "fast"}, "score.efficiency is 'fast'"),
+        ({"model.base": NONE}, "model.base is missing"),
+        ({"model.baseline": NONE}, "model.baseline is missing: its answers are compared"),
+        ({"data.file": "f"}, "[data] needs exactly one of file and tasks"),
+        ({"data": {}}, "[data] needs exactly one of file and tasks"),
+        ({"data": {"tasks": {}}}, "data.tasks.num_prompts is missing"),
+        ({"data.tasks.num_prompts": 0}, "data.tasks.num_prompts must be above 0"),
+        ({"data.tasks.split": "all"}, "data.tasks.split is 'all'"),
+        ({"data.max_tokens": 0}, "data.max_tokens must be above 0"),
+        ({"rollouts": {"samples": 1}}, "rollouts.samples must be at least 2"),
+        ({"rollouts": {"temperature": 0}}, "rollouts.temperature must be above 0"),
+        ({"rollouts": {"strategy": "sot!"}}, "rollouts.strategy is 'sot!'"),
+        ({"rollouts": {"files": "one"}}, "rollouts.files must be a list"),
+        ({"rollouts": {"files": [1]}}, "rollouts.files must be str, not 1"),
+        ({"rollouts": {"files": ["a", "b", "c"]}}, "rollouts.files has more files than"),
+        ({"loss": {"kind": "best"}}, "loss.kind is 'best'"),
+        ({"loss": {"beta": "rule"}}, "loss.beta is 'rule'"),
+        ({"loss": {"beta": 0}}, "loss.beta must be above 0"),
+        ({"loss": {"beta": True}}, "loss.beta must be float or str, not True"),
+        ({"loss": {"kind": "dpo"}}, "loss.beta: BoNBoN's rule is not for dpo"),
+        ({"loss": {"alpha": 1.5}}, "loss.alpha must be between 0 and 1"),
+        ({"loss": {"kind": "ipo", "alpha": 0.1}}, "loss.alpha would be ignored"),
+        ({"judge": {"kind": "gpt"}}, "judge.kind is 'gpt'"),
+        ({"judge": {"model": "gpt"}}, "judge.model would be ignored: the grader sends no requests"),
+        ({"judge": {"kind": "llm", "base_url": "u"}}, "judge.model is missing"),
+        ({"judge": {**LLM, "base_url": ""}}, "judge.base_url is missing"),
+        ({"judge": {**LLM, "method": "grades"}}, "judge.method is 'grades'"),
+        ({"judge": {**LLM, "max_missing": 1}}, "judge.max_missing must be at least 0 and below 1"),
+        ({"judge": {**LLM, "timeout_s": 0}}, "judge.timeout_s must be above 0"),
+        ({"judge": {**LLM, "input_price": 1}}, "judge.input_price and judge.output_price go"),
+        ({"judge": {**LLM, "cost_limit": 1}}, "a cost limit needs prices"),
+        ({"judge": {**LLM, **PRICES, "cost_limit": -1}}, "judge.cost_limit is below 0"),
+        ({**FILE, "judge": LLM}, "[judge] would be ignored: data.file has scores"),
+        ({"train.rounds": 0}, "train.rounds must be above 0"),
+        ({"train.epochs": NONE}, "[train] needs exactly one of steps and epochs"),
+        ({"train.schedule": "fast"}, "train.schedule is 'fast'"),
+        ({"train.decay": 0.5}, "train.decay would be ignored"),
+        ({**FILE, "train.rounds": 2}, "a file of pairs has one round"),
+        ({**FILE, "score": {"quality_weight": 1}}, "[score] would be ignored"),
+        ({**FILE, "rollouts": {"temperature": 0.5}}, "[rollouts] would be ignored"),
+        ({**FILE, "model.baseline": "b"}, "model.baseline would be ignored"),
+    ],
+)
+def test_invalid_preference_recipes_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, changes)
+    assert caught.value.message.startswith(message)
+
+
+def test_shipped_recipes_differ_only_in_the_compared_keys() -> None:
+    # Alpha, rate, pairs are what trials chose; test_paper_small.py holds them.
+    ours = {path.stem: as_if_untried(read_recipe(path, PreferenceConfig)) for path in OURS}
+    pasta, baseline = ours.pop("pasta-bon-4"), ours["baseline-bon"]
+    assert {name: (one.rollouts.strategy, one.score) for name, one in ours.items()} == {
+        "baseline-bon": ("sequential", ScoreConfig(quality_weight=inf)),
+        "apar-bon-4": ("apar", BY_PARALLELISM),
+        "rule-pasta-bon-4": ("pasta", BY_PARALLELISM),
+    }
+    assert (pasta.rollouts.strategy, pasta.score) == ("pasta", BY_PARALLELISM)
+    assert baseline.model.base == baseline.model.baseline == pasta.model.baseline
+    for name, other in ours.items():
+        assert (other.data, other.loss) == (pasta.data, pasta.loss)
+        assert other.model.baseline == pasta.model.baseline
+        assert replace(other.rollouts, strategy="pasta") == pasta.rollouts
+        positions = "continue" if name == "apar-bon-4" else "predict"
+        assert replace(other.train, out=pasta.train.out, positions="predict") == pasta.train
+        assert other.train.positions == positions
+    drawn = [read_recipe(path, SftConfig).data.tasks for path in RECIPES]
+    seeds = {tasks.seed for tasks in drawn if tasks is not None}
+    assert pasta.data.tasks is not None
+    assert pasta.data.tasks.seed not in seeds  # prompts that no finetuning has met
+
+
+def as_if_untried(config: PreferenceConfig) -> PreferenceConfig:
+    """Return a recipe with the same setting of stage two, whatever trials have chosen for it."""
+    assert config.score is not None
+    return replace(
+        config,
+        score=replace(config.score, pairs=1),
+        loss=replace(config.loss, alpha=1.0),
+        train=replace(config.train, learning_rate=2e-4),
+    )
+
+
+def test_the_judged_and_the_graded_recipe_differ_only_in_the_judge() -> None:
+    judged, graded = (read_recipe(path, PreferenceConfig) for path in (JUDGED, GRADED))
+    assert judged.judge.kind == "llm"
+    assert judged.judge.model is not None
+    assert replace(judged, judge=graded.judge, train=graded.train) == replace(
+        graded, rollouts=judged.rollouts
+    )
+    assert replace(judged.train, out="") == replace(graded.train, out="")
+    assert judged.rollouts == replace(graded.rollouts, files=judged.rollouts.files)

@@ -1,0 +1,533 @@
+"""Stage one on a tiny model: training, resumption, saving and refused recipes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, set_seed
+
+from pasta_lab.tasks import mixture
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import load
+from pasta_lm.engines.request import Request, SamplingParams
+from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, UsageError
+from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import parse
+from pasta_lm.learn.train import sft as training
+from pasta_lm.learn.train.collate import collate
+from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig, TasksConfig
+from pasta_lm.learn.train.learner import Learner, load_learner, save
+from pasta_lm.learn.train.losses import next_token_loss
+from pasta_lm.learn.train.sft import preflight, train_sft
+from pasta_lm.learn.train.sources import Pack
+from pasta_lm.models.annotated import Record, write_records
+from tests.learn.train.recipes import begin, log, losses, packs, records, sft
+from tests.small_tokenizers import FAMILIES
+
+NUM_RECORDS = 24
+
+
+class PowerCutError(Exception):
+    """Ends a run where nobody wanted it to end."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """Return what begins at random."""
+    return begin(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """Return annotated answers on disk."""
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    write_records(path, records(NUM_RECORDS))
+    return DataConfig(file=str(path), max_tokens=1200)
+
+
+@pytest.fixture(scope="module")
+def trained(model: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return a recipe that has been carried out."""
+    config = sft(model, tmp_path_factory.mktemp("trained"), steps=15, save_steps=15)
+    train_sft(config)
+    return config
+
+
+def folder_of(config: SftConfig) -> Path:
+    return Path(config.train.out) / "model"
+
+
+def fresh(config: SftConfig) -> Learner:
+    """Return the model that a recipe begins with."""
+    set_seed(config.train.seed)
+    return load_learner(config.model)
+
+
+def loss_of(model: PreTrainedModel, pack: Pack) -> Tensor:
+    batch = collate([pack])
+    out = model(
+        input_ids=batch["input_ids"],
+        position_ids=batch["position_ids"],
+        pasta_pass=batch["pasta_pass"],
+        use_cache=False,
+    )
+    return next_token_loss(out.logits, batch["shift_labels"])
+
+
+# --- learning
+
+
+def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
+    config = sft(model, tmp_path, steps=15, learning_rate=1e-2)
+    train_sft(config)
+    (first, *rest) = [loss for (loss,) in losses(config).values()]
+    assert len(rest) == 14
+    assert sum(rest[-3:]) / 3 < first - 0.5
+    # What no model can know yet: one of about as many pieces as the vocabulary has.
+    assert first == pytest.approx(math.log(670), abs=0.3)
+
+
+def test_a_model_can_memorise_its_records(
+    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data.jsonl"
+    answer = parse('<async topic="a">one</async><async topic="b">two</async><sync/>.', "annotator")
+    write_records(path, [Record("only", "Count.", answer)])
+    data = DataConfig(file=str(path))
+    config = sft(model, tmp_path, data, epochs=60, learning_rate=2e-2, schedule="constant")
+    loaded = load(train_sft(config))
+    request = Request(
+        prompt=loaded.vocabulary.encode_prompt([{"role": "user", "content": "Count."}]),
+        params=SamplingParams(max_tokens=60),
+    )
+    ((decoded,),) = TorchEngine(loaded, pool_tokens=256, captures=False).generate([request])
+    # Fed in the order of time, by another way through the code, and yet the answer comes out.
+    assert decoded.document == answer.with_lengths(loaded.vocabulary.count_tokens)
+    assert decoded.finish_reason == "stop"
+
+
+def test_a_step_averages_over_its_packs(model: ModelConfig, tmp_path: Path) -> None:
+    config = sft(model, tmp_path, steps=2, accumulate=3)
+    train_sft(config)
+    learner = fresh(config)
+    loss = torch.stack([loss_of(learner.model, pack) for pack in packs(config, learner)[:3]]).mean()
+    first = log(config)[0]
+    assert first["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    weights = [weight for weight in learner.model.parameters() if weight.requires_grad]
+    norm = torch.cat([grad.flatten() for grad in torch.autograd.grad(loss, weights)]).norm()
+    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_the_learning_rate_follows_the_schedule(model: ModelConfig, tmp_path: Path) -> None:
+    shares = {"schedule": "warmup_stable_decay", "warmup": 0.2, "decay": 0.5}
+    config = sft(model, tmp_path, steps=10, learning_rate=1e-3, **shares)
+    train_sft(config)
+    rates = [row["learning_rate"] for row in log(config) if "learning_rate" in row]
+    assert rates[:2] == [0, pytest.approx(5e-4)]
+    assert rates[2:6] == [pytest.approx(1e-3)] * 4
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 2e-4
+
+
+def test_the_same_recipe_gives_the_same_model(trained: SftConfig, tmp_path: Path) -> None:
+    again = sft(trained.model, tmp_path, steps=15)
+    folder = train_sft(again)
+    assert losses(again) == losses(trained)
+    first, second = (load_file(one / "model.safetensors") for one in (folder, folder_of(trained)))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_another_seed_gives_another_model(trained: SftConfig, tmp_path: Path) -> None:
+    other = sft(trained.model, tmp_path, steps=1, seed=1)
+    train_sft(other)
+    assert losses(other)[1] != losses(trained)[1]
+
+
+# --- going on
+
+
+def cut_power(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let the power fail after so many packs."""
+    calls = iter(range(after))
+
+    def failing(*args: Tensor) -> Tensor:
+        if next(calls, None) is None:
+            raise PowerCutError
+        return next_token_loss(*args)
+
+    monkeypatch.setattr(training, "next_token_loss", failing)
+
+
+Make = Callable[[Path], SftConfig]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_packs_until", "resumed_from"),
+    [("linear", 8, 5), ("stable", 8, 5), ("epochs", 2 * 8 + 1, 5), ("at once", 2, 0)],
+)
+def test_an_interrupted_run_resumes_with_the_same_result(
+    model: ModelConfig,
+    file: DataConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    num_packs_until: int,
+    resumed_from: int,
+) -> None:
+    recipes: dict[str, Make] = {
+        "linear": lambda out: sft(model, out, steps=12, save_steps=5, warmup=0.2),
+        "at once": lambda out: sft(model, out, steps=12, save_steps=5, warmup=0.2),
+        "stable": lambda out: sft(
+            *(model, out),
+            **{"steps": 12, "save_steps": 5, "weight_decay": 0.1},
+            **{"schedule": "warmup_stable_decay", "warmup": 0.1, "decay": 0.5},
+        ),
+        "epochs": lambda out: sft(model, out, file, epochs=3, save_steps=5, accumulate=2),
+    }
+    whole, parts = recipes[name](tmp_path / "whole"), recipes[name](tmp_path / "parts")
+    expected = train_sft(whole)
+    with monkeypatch.context() as patch:
+        cut_power(patch, num_packs_until)
+        with pytest.raises(PowerCutError):
+            train_sft(parts)
+    num_steps = max(losses(parts))
+    assert resumed_from < num_steps < max(losses(whole))
+    found = train_sft(parts, resume=True)
+    for step, (loss,) in losses(whole).items():
+        times = 2 if resumed_from < step <= num_steps else 1
+        assert losses(parts)[step] == [pytest.approx(loss, abs=1e-6)] * times
+    first, second = (load_file(one / "model.safetensors") for one in (expected, found))
+    for key in first:
+        assert torch.allclose(first[key], second[key], atol=1e-6)
+
+
+def test_resuming_without_a_checkpoint_starts_anew_with_a_message(
+    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sft(model, tmp_path / "new", steps=1)
+    train_sft(config, resume=True)
+    assert "no checkpoint" in capsys.readouterr().err
+    assert list(losses(config)) == [1]
+
+
+def test_resuming_a_finished_run_changes_nothing(trained: SftConfig) -> None:
+    before, rows = load_file(folder_of(trained) / "model.safetensors"), losses(trained)
+    train_sft(trained, resume=True)
+    after = load_file(folder_of(trained) / "model.safetensors")
+    assert losses(trained) == rows
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_resuming_a_run_that_ended_within_an_epoch_takes_no_step(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    assert len(packs(sft(model, tmp_path, file, epochs=1))) > 2
+    config = sft(model, tmp_path, file, steps=2, schedule="constant")
+    before = load_file(train_sft(config) / "model.safetensors")
+    assert list(losses(config)) == [1, 2]
+    after = load_file(train_sft(config, resume=True) / "model.safetensors")
+    assert list(losses(config)) == [1, 2]
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+# --- stopping
+
+
+def test_a_nan_loss_stops_the_run_and_names_the_records(model: ModelConfig, tmp_path: Path) -> None:
+    config = sft(model, tmp_path, learning_rate=1e30, steps=5, schedule="constant")
+    with pytest.raises(ModelError, match="the loss is (nan|inf) after step") as caught:
+        train_sft(config)
+    num_done = max(losses(config))
+    ids = [example.id for example in packs(config)[num_done]]
+    assert f"after step {num_done}, in a batch of {len(ids)} records: " in caught.value.message
+    assert ", ".join(ids) in caught.value.message
+    assert "--resume" in str(caught.value.hint)
+    assert not folder_of(config).exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_records_of_the_failing_batch_are_named(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    config = sft(model, tmp_path, steps=3, accumulate=2)
+    factors = iter([1.0, 1.0, 1.0, value])
+    monkeypatch.setattr(
+        training, "next_token_loss", lambda *args: next_token_loss(*args) * next(factors)
+    )
+    with pytest.raises(ModelError, match=f"the loss is {value} after step 1") as caught:
+        train_sft(config)
+    for index, pack in enumerate(packs(config)):
+        for example in pack:
+            assert (example.id in caught.value.message) == (index == 3)
+
+
+def without_gradient(loss: Tensor, logits: Tensor) -> Tensor:
+    """Return the same loss, whose gradient is no number."""
+    return loss + (0 * logits.sum()).sqrt()
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_nan_gradient_is_never_saved(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """No loss meets what the last step before a checkpoint, or before the end, did."""
+    config = sft(model, tmp_path, steps=3, save_steps=1)
+    steps = iter(range(1, 4))
+
+    def spoiled(logits: Tensor, *args: Tensor) -> Tensor:
+        loss = next_token_loss(logits, *args)
+        return without_gradient(loss, logits) if next(steps) == step else loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "next_token_loss", spoiled)
+        with pytest.raises(ModelError, match=r"the weights \S+ are NaN or infinite") as caught:
+            train_sft(config)
+    assert "--resume" in str(caught.value.hint)
+    assert not folder_of(config).exists()
+    assert not (tmp_path / f"checkpoint-{step}" / "model.safetensors").exists()
+    for weight in load_file(train_sft(config, resume=True) / "model.safetensors").values():
+        assert weight.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_weights_are_not_saved(model: ModelConfig, tmp_path: Path, value: float) -> None:
+    config = sft(model, tmp_path)
+    learner = load_learner(model)
+    with torch.no_grad():
+        learner.model.get_parameter("model.norm.weight")[3] = value
+    with pytest.raises(ModelError, match="model.norm.weight are NaN or infinite"):
+        save(learner, config.train)
+    assert not folder_of(config).exists()
+
+
+@pytest.mark.parametrize("positions", ["predict", "continue"])
+def test_a_record_beyond_the_model_s_context_is_named_before_training(
+    model: ModelConfig, file: DataConfig, tmp_path: Path, positions: str
+) -> None:
+    assert model.random is not None
+    short = json.loads(Path(model.random.architecture).read_text("utf-8"))
+    short["max_position_embeddings"] = 256
+    architecture = tmp_path / "short.json"
+    architecture.write_text(json.dumps(short), encoding="utf-8")
+    source = ModelConfig(random=replace(model.random, architecture=str(architecture)))
+    config = sft(source, tmp_path / "out", file, positions=positions, epochs=1)
+    reached = {e.id: max(e.positions) for pack in packs(config) for e in pack}
+    beyond = {name for name, position in reached.items() if position > 255}
+    assert beyond
+    with pytest.raises(InputError, match="and the model's last is 255") as caught:
+        train_sft(config)
+    assert caught.value.message.split()[1] in beyond
+    assert not (tmp_path / "out").exists()
+
+
+# --- what is learned
+
+
+def tags_of(learner: Learner) -> set[int]:
+    return set(learner.vocabulary.piece_ids.values())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_plain_data_have_the_same_text_without_tags(
+    model: ModelConfig, tmp_path: Path, plain: bool
+) -> None:
+    learner, tags = load_learner(model), tags_of(load_learner(model))
+    data = DataConfig(tasks=TasksConfig(), plain=plain)
+    found = packs(sft(model, tmp_path, data, steps=2), learner)
+    text_of = {task.id: task.text for i in (0, 1) for task in islice(mixture("train", i), 21)}
+    for example in (example for pack in found for example in pack):
+        if plain:
+            answer = learner.vocabulary.text(example.token_ids[example.num_prompt :])
+            assert answer == text_of[example.id]
+            assert example.rows is None
+        assert example.id in text_of
+    labels = {label for pack in found for example in pack for label in example.labels}
+    assert labels.isdisjoint(tags) == plain
+
+
+def test_the_plain_model_still_has_the_tag_pieces(model: ModelConfig, tmp_path: Path) -> None:
+    data = DataConfig(tasks=TasksConfig(annotator="plain"), plain=True, max_tokens=700)
+    assert load(train_sft(sft(model, tmp_path, data, steps=1))).vocabulary.has_pieces
+
+
+def test_a_file_is_trained_on_for_several_epochs(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    config = sft(model, tmp_path, file, epochs=2)
+    train_sft(config)
+    in_packs = packs(config)
+    ids = sorted(example.id for pack in in_packs for example in pack)
+    assert ids == sorted(record.id for record in records(NUM_RECORDS))
+    assert list(losses(config)) == list(range(1, 2 * len(in_packs) + 1))
+    (first,), (again,) = losses(config)[1], losses(config)[len(in_packs) + 1]
+    assert again < first
+    assert log(config)[-1]["epoch"] == 2
+
+
+def test_records_that_are_too_long_are_named_and_left_out(
+    model: ModelConfig, file: DataConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert file.file is not None
+    config = sft(model, tmp_path, DataConfig(file=file.file, max_tokens=300), steps=1)
+    kept = {example.id for pack in packs(config) for example in pack}
+    said = capsys.readouterr().err
+    left_out = [record.id for record in records(NUM_RECORDS) if record.id not in kept]
+    assert 5 < len(left_out) < NUM_RECORDS
+    assert f"{len(left_out)} of {NUM_RECORDS} records are longer than 300 tokens" in said
+    assert sum(name in said for name in left_out) == 5
+
+
+# --- what comes out
+
+
+def test_the_model_folder_holds_the_trained_weights_and_can_be_decoded(trained: SftConfig) -> None:
+    loaded = load(folder_of(trained))
+    assert loaded.vocabulary.has_pieces
+    assert loaded.positions is PositionStrategy.PREDICT
+    learner = fresh(trained)
+    assert loaded.eos_ids == {learner.eos_id}
+    checkpoint = Path(trained.train.out) / "checkpoint-15" / "model.safetensors"
+    weights, saved = load_file(checkpoint), load_file(folder_of(trained) / "model.safetensors")
+    assert all(torch.equal(weights[key], saved[key]) for key in saved)
+    pack = packs(trained, learner)[0]
+    with torch.no_grad():
+        assert loss_of(loaded.model, pack) < loss_of(learner.model, pack) - 0.5
+    engine = TorchEngine(loaded, pool_tokens=256)
+    prompt = loaded.vocabulary.encode_prompt([{"role": "user", "content": "Hello"}])
+    ((answer,),) = engine.generate([Request(prompt=prompt, params=SamplingParams(max_tokens=12))])
+    assert answer.trace.num_tokens > 0
+
+
+@pytest.mark.parametrize("positions", ["continue", "oracle"])
+def test_the_model_folder_records_its_positions(
+    model: ModelConfig, tmp_path: Path, positions: str
+) -> None:
+    join = "recompute" if positions == "continue" else "shared"
+    config = sft(model, tmp_path, steps=1, positions=positions, join=join)
+    saved = load(train_sft(config))
+    assert (str(saved.positions), str(saved.join)) == (positions, join)
+
+
+def test_weights_are_saved_in_the_dtype_of_the_recipe(model: ModelConfig, tmp_path: Path) -> None:
+    folder = train_sft(sft(model, tmp_path, steps=1, dtype="bfloat16"))
+    assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
+
+
+def test_a_trained_folder_can_be_finetuned_further(trained: SftConfig, tmp_path: Path) -> None:
+    base = ModelConfig(base=str(folder_of(trained)))
+    config = sft(base, tmp_path, steps=4, save_steps=4)
+    train_sft(config)
+    assert losses(config)[1][0] < losses(trained)[1][0] - 0.5
+    assert (
+        load(folder_of(config)).vocabulary.piece_ids
+        == load(folder_of(trained)).vocabulary.piece_ids
+    )
+
+
+@pytest.fixture
+def untaught(tmp_path: Path) -> Path:
+    """Save a model that never heard of tags, and whose output matrix is its own."""
+    folder = tmp_path / "untaught"
+    tokenizer = FAMILIES["byte_level"]()
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False}
+    config = LlamaConfig(vocab_size=len(tokenizer), **sizes, **heads)
+    set_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_model_without_tag_pieces_gets_them(
+    untaught: Path, file: DataConfig, tmp_path: Path
+) -> None:
+    config = sft(ModelConfig(base=str(untaught)), tmp_path, file, steps=8, learning_rate=1e-2)
+    learner = load_learner(config.model)
+    assert learner.vocabulary.has_pieces
+    loaded = load(train_sft(config))
+    assert loaded.vocabulary.piece_ids == learner.vocabulary.piece_ids
+    (first, *_, last) = [loss for (loss,) in losses(config).values()]
+    assert last < first
+    rows = loaded.model.get_input_embeddings().weight[sorted(tags_of(learner))]
+    assert rows.isfinite().all()
+
+
+# --- reports and refusals
+
+
+def test_training_prints_nothing_on_standard_output(
+    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sft(model, tmp_path, steps=2)
+    train_sft(config)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "step 2/2  loss " in said.err
+    row: dict[str, Any] = log(config)[0]
+    assert {"step", "time", "loss", "grad_norm", "learning_rate", "epoch"} <= row.keys()
+
+
+def test_the_preflight_shows_the_same_summary_as_the_run(
+    model: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sft(model, tmp_path, steps=1)
+    summary = preflight(config)
+    assert packs(config)[0][0].id in summary
+    assert not (tmp_path / "log.jsonl").exists()
+    train_sft(config)
+    assert summary in capsys.readouterr().err
+
+
+def test_positions_rotate_are_refused_before_anything_is_trained(
+    model: ModelConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="'rotate' cannot be trained"):
+        train_sft(sft(model, tmp_path, positions="rotate"))
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_data_without_a_fitting_record_are_refused(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    assert file.file is not None
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("", encoding="utf-8")
+    for data in [
+        DataConfig(file=file.file, max_tokens=20),
+        DataConfig(file=str(empty)),
+        DataConfig(tasks=TasksConfig(), max_tokens=20),
+    ]:
+        with pytest.raises(InputError, match="nothing to learn"):
+            train_sft(sft(model, tmp_path, data, steps=1))
+
+
+@pytest.mark.parametrize("missing", ["base", "architecture", "tokenizer", "file"])
+def test_missing_files_are_named(model: ModelConfig, tmp_path: Path, missing: str) -> None:
+    absent = str(tmp_path / "absent")
+    assert model.random is not None
+    source = ModelConfig(base=absent) if missing == "base" else model
+    if missing in ("architecture", "tokenizer"):
+        source = ModelConfig(random=replace(model.random, **{missing: absent}))
+    data = DataConfig(file=absent) if missing == "file" else None
+    with pytest.raises((ModelNotFoundError, InputError), match="absent"):
+        train_sft(sft(source, tmp_path, data))
+
+
+def test_data_loader_processes_do_not_change_the_result(model: ModelConfig, tmp_path: Path) -> None:
+    alone, beside = (sft(model, tmp_path / str(n), steps=4, workers=n) for n in (0, 2))
+    train_sft(alone)
+    train_sft(beside)
+    assert losses(alone) == losses(beside)

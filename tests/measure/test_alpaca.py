@@ -1,0 +1,409 @@
+"""An alpaca run from stored answers: judgements, speeds, the report and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.learn.judge.judge import load_template
+from pasta_lm.learn.judge.llm_judge import LLMJudge
+from pasta_lm.measure.alpaca import AlpacaRun, AlpacaSettings, begin_run, open_run
+from pasta_lm.measure.alpaca_report import (
+    alpaca_report,
+    file_name,
+    judgements_of,
+    write_outputs,
+)
+from pasta_lm.measure.answering import TOO_LONG, System
+from pasta_lm.measure.judgements import read_instructions, read_judgements, read_reference
+from tests.learn.judge.endpoint import ScriptedTransport, answers_of, stated
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few bootstrap samples: intervals have tests of their own."""
+    monkeypatch.setattr("pasta_lm.measure.win_rates.NUM_DRAWS", 5)
+    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 50)
+
+
+SYSTEMS = (System("sequential", "sequential", "base"), System("pasta", "pasta", "taught"))
+NUM = 12
+
+
+def settings(folder: Path, **changes: Any) -> AlpacaSettings:
+    file = folder / "instructions.jsonl"
+    rows = [{"instruction": f"Say {n}.", "dataset": "ab"[n % 2]} for n in range(NUM)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    usual: dict[str, Any] = {
+        "instructions": str(file),
+        "systems": SYSTEMS,
+        "judge_model": "a-judge",
+        "judge_url": "http://judge.invalid/v1",
+    }
+    return AlpacaSettings(**(usual | changes))
+
+
+def answered(folder: Path, **changes: Any) -> AlpacaRun:
+    """Return a run whose answers are there: ours wins by "good" on even ids, is equal on 11."""
+    run = begin_run(folder / "run", settings(folder, **changes))
+    rows = []
+    for system in run.settings.systems:
+        for one in run.instructions:
+            number = int(one.id)
+            is_ours = system.name == "pasta" and number != 11
+            text = f"{'good' if is_ours == (number % 2 == 0) else 'bad'} {number}" + "!" * is_ours
+            if number == 11:
+                text = "the same"
+            rows.append(
+                {
+                    "id": f"{system.name}/{one.id}",
+                    "instruction_id": one.id,
+                    "system": system.name,
+                    "strategy": system.strategy,
+                    "model": system.model,
+                    "kind": "generated",
+                    "engine": "torch",
+                    "positions": "predict",
+                    "hardware": "cpu",
+                    "dtype": "float32",
+                    "commit": "abc123",
+                    "version": "0",
+                    "text": text,
+                    "num_content_tokens": 10,
+                    "critical_path": 5 if is_ours else 10,
+                    "wall_s": 1.0 if is_ours else 1.5,
+                }
+            )
+    run.answers.append(rows)
+    return run
+
+
+def good_wins(said: str) -> dict[str, Any]:
+    first, _ = answers_of(said)
+    winner = "A" if first.startswith("good") else "B"
+    return stated(f"Verdict: {winner}, confidence: 90")
+
+
+def judged(run: AlpacaRun, script: Any = good_wins) -> ScriptedTransport:
+    transport = ScriptedTransport(script)
+    endpoint = Endpoint(base_url="http://judge.invalid/v1", model="a-judge")
+    policy = RetryPolicy(max_requests=1)
+    judge = run.judge(lambda: ChatClient(endpoint, policy=policy, transport=transport))
+    assert isinstance(judge, LLMJudge)
+    judge.ask(run.all_comparisons())
+    return transport
+
+
+def reader(run: AlpacaRun) -> LLMJudge:
+    """Return the judge of a run that reads and asks nobody."""
+    judge = run.judge()
+    assert judge is not None
+    return judge
+
+
+def test_a_win_rate_is_the_mean_over_both_orders_and_equal_answers_draw(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    transport = judged(run)
+    assert len(transport.asked) == 2 * 11  # the baseline against itself, and 11, are not asked
+    preferences = [one.preference for one in judgements_of(run, reader(run), "pasta")]
+    assert preferences == pytest.approx([0.9, 0.1] * 5 + [0.9, 0.5])
+    figures = alpaca_report(run)["systems"]
+    assert figures["pasta"]["win_rate"] == pytest.approx(100 * (6 * 0.9 + 5 * 0.1 + 0.5) / 12)
+    assert (figures["pasta"]["n_total"], figures["pasta"]["n_draws"]) == (12, 1)
+    assert figures["sequential"]["win_rate"] == 50
+    assert figures["sequential"]["length_controlled_winrate"] == pytest.approx(50)
+    low, high = (figures["pasta"]["length_controlled_interval"][key] for key in ("low", "high"))
+    assert low <= figures["pasta"]["length_controlled_winrate"] <= high
+
+
+def test_order_figures_reveal_a_judge_that_favours_the_first_answer(tmp_path: Path) -> None:
+    for name, script, agreement, share in (
+        ("fair", good_wins, 1.0, 0.5),
+        ("biased", lambda _: stated("Verdict: A, confidence: 90"), 0.0, 0.9),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        run = answered(folder)
+        judged(run, script)
+        figures = alpaca_report(run)["systems"]["pasta"]
+        assert (figures["order_agreement"], figures["first_place_share"]) == (agreement, share)
+
+
+def test_the_report_has_speeds(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert figures["num_timed"] == 12
+    assert figures["realised_speedup"]["mean"] == pytest.approx(1.5 ** (11 / 12), abs=1e-5)
+    assert figures["theoretical_speedup_arithmetic"]["mean"] == pytest.approx(23 / 12, abs=1e-5)
+
+
+def test_every_data_set_has_its_own_figures(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    report = alpaca_report(run)["systems"]["pasta"]
+    assert [*report["datasets"]] == ["a", "b"]
+    rates = [one["win_rate"] for one in report["datasets"].values()]
+    assert rates == pytest.approx([90, 100 * (5 * 0.1 + 0.5) / 6])
+    controlled = [one["length_controlled_winrate"] for one in report["datasets"].values()]
+    assert sum(controlled) / 2 == pytest.approx(report["length_controlled_winrate"])
+    assert [one["num_prompts"] for one in report["datasets"].values()] == [6, 6]
+
+
+def test_without_all_verdicts_there_is_no_win_rate_and_the_missing_ones_are_named(
+    tmp_path: Path,
+) -> None:
+    def fails(said: str) -> dict[str, Any] | int:
+        if "Say 3." in said:
+            return 503
+        return stated("Hm.") if "Say 4." in said else good_wins(said)
+
+    run = answered(tmp_path)
+    judged(run, fails)
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert figures["problems"] == {
+        "no-reply": {"count": 2, "instructions": ["3"]},
+        "not-a-verdict": {"count": 2, "instructions": ["4"]},
+    }
+    assert figures["win_rate"] is figures["length_controlled_winrate"] is None
+    assert figures["refused"] == "no win rate: 2 of 12 rows have no verdict (3, 4)"
+    allowed = alpaca_report(run, allow_missing=True)["systems"]["pasta"]
+    assert allowed["win_rate"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 10)
+    assert allowed["win_rate_missing_lost"] == pytest.approx(100 * (5 * 0.9 + 4 * 0.1 + 0.5) / 12)
+    judged(run)
+    healed = alpaca_report(run)["systems"]["pasta"]
+    assert healed["missing_rows"] == [4]  # a reply that says nothing was paid for, and stays
+
+
+def test_a_scripted_judge_never_yields_a_win_rate(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run, lambda said: good_wins(said) | {"system_fingerprint": "scripted"})
+    report = alpaca_report(run, allow_missing=True)
+    write_outputs(run, report)
+    assert report["systems"]["pasta"]["pipeline_check"] == "pipeline check, n = 12"
+    assert not (run.folder / "judgements.jsonl").exists()
+    for name in ("report.json", "report.md"):
+        text = (run.folder / name).read_text()
+        assert "pipeline check, n = 12" in text
+        assert "win_rate" not in text
+        assert "| win rate" not in text
+
+
+def test_another_judge_is_not_comparable_and_the_reasons_are_named(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    report = alpaca_report(run)
+    assert report["is_comparable"] is False
+    for part in ("a-judge/stated-confidence-v1", "the baseline is sequential", "difficulty"):
+        assert part in report["comparability"]
+
+
+def test_the_report_is_computed_from_the_folder(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    before = alpaca_report(run)
+    (tmp_path / "instructions.jsonl").unlink()
+    moved = tmp_path / "moved"
+    run.folder.rename(moved)
+    assert alpaca_report(open_run(moved)) == before
+
+
+def test_every_number_of_the_page_has_its_n_interval_and_origin(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    write_outputs(run, alpaca_report(run))
+    page = (run.folder / "report.md").read_text()
+    sections = page.split("\n## ")[1:3]
+    told = ("Judge: a-judge", "baseline: sequential", "template: stated", "model: ")
+    told += ("engine: torch", "hardware: cpu", "commit: abc123", "kind: generated")
+    numbers = []
+    for section in sections:
+        assert all(part in section for part in told)
+        assert section.count("| figure | value | 95 % interval | n |") == 3  # a, b, and both
+        numbers += [line for line in section.splitlines() if line.endswith(" |")]
+    numbers = [line.split(" | ") for line in numbers if not line.startswith("| figure")]
+    assert len(numbers) > 40
+    for _, _, interval, count in numbers:
+        assert re.fullmatch(r"[-\d.]+ to [-\d.]+|-", interval)
+        assert int(count.removesuffix(" |")) > 0
+    assert sum(interval == "-" for _, _, interval, _ in numbers) == 2 * 3 + 4  # counts; LC of a, b
+    assert "://" not in page.replace("http://judge.invalid/v1", "")
+
+
+def test_a_failed_answer_is_a_loss_and_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    run = answered(tmp_path)
+    rows = [*run.answers.rows.values()]
+    for row in rows:
+        if row["id"] == "pasta/0":
+            row |= {"text": "", "finish_reason": TOO_LONG, "num_content_tokens": 0}
+    transport = judged(run)
+    assert len(transport.asked) == 2 * 10
+    assert judgements_of(run, reader(run), "pasta")[0].preference == 0
+    figures = alpaca_report(run)["systems"]["pasta"]
+    assert (figures["num_failed"], figures["num_prompts"], figures["num_timed"]) == (1, 12, 11)
+
+
+def test_outputs_have_the_form_of_alpaca_eval(tmp_path: Path) -> None:
+    run = answered(tmp_path)
+    judged(run)
+    write_outputs(run, alpaca_report(run))
+    rows = json.loads((run.folder / "alpaca_eval" / "pasta.json").read_text())
+    assert rows[0] == {
+        "dataset": "a",
+        "instruction": "Say 0.",
+        "output": "good 0!",
+        "generator": "pasta",
+    }
+    assert len(rows) == NUM
+    stored = read_judgements(run.folder / "judgements.jsonl")
+    assert [one.preference for one in stored["pasta"]] == pytest.approx(
+        [one.preference for one in judgements_of(run, reader(run), "pasta")]
+    )
+    assert stored["pasta"][0].judge == "a-judge/stated-confidence-v1"
+    assert file_name("BoN λ=8 / big") == "BoN_λ=8_big"
+
+
+def test_a_reference_file_is_the_baseline_of_quality_and_not_of_speed(tmp_path: Path) -> None:
+    file = tmp_path / "outputs_strong.jsonl"
+    rows = [{"instruction": f"Say {n}.", "output": f"good {n}?"} for n in range(NUM)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = answered(tmp_path, reference=str(file))
+    judged(run)
+    report = alpaca_report(run)
+    assert (report["baseline"], report["speed_baseline"]) == ("strong", "sequential")
+    assert (
+        report["systems"]["sequential"]["win_rate"]
+        == pytest.approx(
+            100 * sum(0.5 if n % 2 else 0.1 for n in range(11)) / 12 + 100 * 0.1 / 12, abs=0.5
+        )
+        or report["systems"]["sequential"]["win_rate"] < 50
+    )
+
+
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
+    answered(tmp_path)
+    assert begin_run(tmp_path / "run", settings(tmp_path)).answers.rows
+    with pytest.raises(UsageError, match="begun with max_tokens = 2048, not 5"):
+        begin_run(tmp_path / "run", settings(tmp_path, max_tokens=5))
+
+
+def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
+    run = begin_run(tmp_path / "run", settings(tmp_path))
+    with pytest.raises(InputError, match="no answers of sequential yet"):
+        alpaca_report(run)
+    with pytest.raises(InputError, match="is not the folder of an alpaca run"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"systems": (SYSTEMS[0], SYSTEMS[0])}, "named twice"),
+        ({"baseline": "sot"}, "no system answers as the baseline"),
+        ({"difficulty": "a.csv"}, "difficulty and gamed go together"),
+        ({"judge_url": None}, "judge.model and judge.url go together"),
+    ],
+)
+def test_inconsistent_settings_are_refused(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        settings(tmp_path, **changes)
+
+
+def test_instructions_are_read_from_json_lines_and_json_arrays(tmp_path: Path) -> None:
+    rows = [{"instruction": "One?", "dataset": "koala"}, {"instruction": "Two?", "id": "x"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("a.json", "a.jsonl"):
+        found = read_instructions(str(tmp_path / name))
+        assert [(one.id, one.row, one.dataset) for one in found] == [
+            ("0", 0, "koala"),
+            ("x", 1, ""),
+        ]
+        assert len(read_instructions(str(tmp_path / name), 1)) == 1
+
+
+def test_instructions_are_read_from_annotated_data(tmp_path: Path) -> None:
+    turn = {"role": "user", "content": "One?"}
+    rows = [
+        {"id": "a", "messages": [turn], "response": "1", "source": "ours"},
+        {"id": "b", "messages": [turn], "domain": "count", "source": "ours"},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_instructions(str(tmp_path / "a.jsonl"))
+    assert [(one.id, one.dataset, one.text) for one in found] == [
+        ("a", "ours", "One?"),
+        ("b", "count", "One?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"instruction": " "}', "no 'instruction'"),
+        ('{"messages": [{"role": "system", "content": "Hm."}]}', "no 'instruction'"),
+        ('{"messages": [1]}', "no 'instruction'"),
+        ('{"messages": [{"role": "user", "content": "a"}, {}]}', "no 'instruction'"),
+        ('{"instruction": "a", "id": 1}\n{"instruction": "b", "id": 1}', "id 1 occurs twice"),
+        ("", "has no instructions"),
+        ("[", "not JSON"),
+    ],
+)
+def test_invalid_instructions_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_instructions(str(file))
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("tatsu-lab/alpaca_eval", ("tatsu-lab/alpaca_eval", "alpaca_eval.json")),
+        ("owner/name:part/one.json", ("owner/name", "part/one.json")),
+        ("data/absent.jsonl", None),
+        ("./owner/name", None),
+        ("absent", None),
+    ],
+)
+def test_only_hub_names_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, asked: tuple[str, str] | None
+) -> None:
+    found = []
+
+    def download(name: str, file: str, repo_type: str) -> str:
+        found.append((name, file))
+        (tmp_path / "got.json").write_text('[{"instruction": "From the hub?"}]')
+        return str(tmp_path / "got.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    if asked is None:
+        with pytest.raises(InputError, match="no such file"):
+            read_instructions(source)
+    else:
+        assert read_instructions(source)[0].text == "From the hub?"
+    assert found == ([] if asked is None else [asked])
+
+
+def test_a_reference_has_one_generator(tmp_path: Path) -> None:
+    rows = [{"instruction": n, "output": "x", "generator": n} for n in "ab"]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    with pytest.raises(InputError, match="answers of 2 generators"):
+        read_reference(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text(json.dumps(rows[:1]))
+    assert read_reference(str(tmp_path / "a.json")).name == "a"
+
+
+def test_the_template_is_copied_into_the_folder(tmp_path: Path) -> None:
+    run = answered(tmp_path, template="one-token-v1")
+    assert reader(run).template == load_template("one-token-v1")

@@ -1,0 +1,407 @@
+"""A run on instructions by a tiny model: its records, its resumption, report and pages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.journal import Row, write_rows
+from pasta_lm.measure import ifeval
+from pasta_lm.measure.instructions import (
+    READ,
+    SCORED,
+    TIMED,
+    UNMASKED,
+    VERDICTS,
+    InstructionRun,
+    InstructionSettings,
+    answer_prompts,
+    begin_run,
+    check_answers,
+    open_run,
+    pack,
+    read_answers,
+)
+from pasta_lm.measure.instructions_report import AIMS, compare_with_aims, instructions_report
+from pasta_lm.measure.pages import answers_page, instructions_page, side_by_side
+from pasta_lm.measure.prompt_sets import OWN, SetFiles, read_labels, read_sets
+from tests.measure.tiny import tiny
+
+ROOT = Path(__file__).parents[2]
+NAMES = {"taught": True, "plain": False}
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few bootstrap samples: intervals have tests of their own."""
+    monkeypatch.setattr("pasta_lm.measure.intervals.NUM_DRAWS", 50)
+
+
+def settings(folder: Path, **changes: Any) -> InstructionSettings:
+    file, labels = folder / "alpaca.jsonl", folder / "labels.json"
+    prompts = ["Give me five tips.", "Who was it?", "Say <b>hello</b>.", "How?"]
+    rows = [{"id": n, "instruction": text} for n, text in enumerate(prompts)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parts = {"0": "several", "1": "one", "2": "one", "3": "between"}
+    labels.write_text(json.dumps({"parts": parts}))
+    sets = SetFiles(alpaca=str(file), alpaca_parts=str(labels))
+    usual: dict[str, Any] = {
+        "model": "taught",
+        "baseline": "plain",
+        "sets": sets,
+        "max_tokens": 40,
+        "num_timed": 1,
+        "num_unmasked": 2,
+        "num_read": 2,
+    }
+    return InstructionSettings(**(usual | changes))
+
+
+def answered(folder: Path, **changes: Any) -> InstructionRun:
+    run = begin_run(folder / "run", settings(folder, **changes))
+    models = {name: tiny(name, has_tag_pieces=has) for name, has in NAMES.items()}
+    answer_prompts(run, models, lambda *_: None)
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> InstructionRun:
+    """Return a run in which everything was answered, and one prompt's answers were read."""
+    found = answered(tmp_path_factory.mktemp("instructions"), reader="path/to/reader")
+    read_answers(found, by_length, lambda *_: None)
+    return found
+
+
+def by_length(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
+    """Read a nat a word with the prompt, and two without."""
+    counts = [max(len(text.split()), 1) for _, text in pairs]
+    return [(count, 2 * count, count) for count in counts]
+
+
+def test_every_prompt_is_answered_by_both_and_some_alone_and_without_the_mask(
+    run: InstructionRun,
+) -> None:
+    assert run.is_answered
+    counts = {name: len(run.rows(name)) for name in (SCORED, TIMED, UNMASKED)}
+    assert counts == {SCORED: 8, TIMED: 2, UNMASKED: 2}
+    assert all(row["wall_s"] for row in run.rows(TIMED))
+    assert {row["system"] for row in run.rows(UNMASKED)} == {"pasta"}
+
+
+def test_no_prompt_is_stored(run: InstructionRun) -> None:
+    assert pack(run)
+    for path in run.folder.iterdir():
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        assert "five tips" not in text, path
+
+
+def test_a_stopped_run_goes_on_and_answers_nothing_twice(tmp_path: Path) -> None:
+    first = answered(tmp_path)
+    rows = first.rows(SCORED)
+    write_rows(first.folder / "scored.jsonl", rows[:3])
+    assert not first.is_answered
+    again = answered(tmp_path)
+    assert {row["id"] for row in again.rows(SCORED)} == {row["id"] for row in rows}
+    assert again.rows(SCORED)[:3] == rows[:3]
+
+
+def test_a_clone_with_gzipped_records_alone_has_the_same_figures(
+    run: InstructionRun, tmp_path: Path
+) -> None:
+    expected = instructions_report(run)
+    pack(run)
+    for name in ("settings.json", *(path.name for path in run.folder.glob("*.gz"))):
+        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
+    assert instructions_report(open_run(tmp_path)) == expected
+
+
+def test_packing_twice_gives_the_same_bytes(run: InstructionRun) -> None:
+    before = {path: path.read_bytes() for path in pack(run)}
+    assert {path: path.read_bytes() for path in pack(run)} == before
+
+
+def test_a_second_reader_reads_the_same_answers_again(tmp_path: Path) -> None:
+    for reader in ("first", "second", "second"):
+        found = answered(tmp_path, reader=reader, num_timed=0, num_unmasked=0)
+        read_answers(found, by_length, lambda *_: None)
+    report = instructions_report(found)
+    assert report["readers"] == ["first", "second"]
+    assert report["read_by"]["first"] == report["read_by"]["second"]
+
+
+def test_other_settings_are_refused_and_a_reader_may_be_added(tmp_path: Path) -> None:
+    begun = settings(tmp_path)
+    begin_run(tmp_path / "run", begun)
+    with pytest.raises(UsageError, match="was begun with max_tokens"):
+        begin_run(tmp_path / "run", settings(tmp_path, max_tokens=50))
+    begin_run(tmp_path / "run", settings(tmp_path, reader="other"))
+
+
+def test_a_run_of_an_older_version_which_knew_one_strategy_goes_on(tmp_path: Path) -> None:
+    begun = begin_run(tmp_path / "run", settings(tmp_path))
+    file = begun.folder / "settings.json"
+    stored = json.loads(file.read_text())
+    assert stored.pop("strategy") == "pasta"
+    file.write_text(json.dumps(stored))
+    begin_run(begun.folder, settings(tmp_path))
+    with pytest.raises(UsageError, match="was begun with strategy = 'pasta'"):
+        begin_run(begun.folder, settings(tmp_path, strategy="apar"))
+
+
+def test_the_taught_model_answers_by_the_strategy_that_is_asked_for(tmp_path: Path) -> None:
+    run = answered(tmp_path, strategy="prompt-lookup", num_timed=0, num_unmasked=0)
+    ours = [row for row in run.rows("scored") if row["system"] == "pasta"]
+    assert {row["strategy"] for row in ours} == {"prompt-lookup"}
+    assert "strategy `prompt-lookup`" in instructions_page(instructions_report(run))
+
+
+def test_an_unknown_strategy_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="instructions.strategy is 'tea'"):
+        settings(tmp_path, strategy="tea")
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not the folder of a run"):
+        open_run(tmp_path)
+
+
+def test_the_report_has_speed_structure_and_text_by_what_is_asked_for(
+    run: InstructionRun,
+) -> None:
+    found = instructions_report(run)["sets"]["alpaca"]
+    assert found["num_prompts"] == 4
+    assert {name: one["num_prompts"] for name, one in found["parts"].items()} == {
+        "one": 2,
+        "several": 1,
+        "between": 1,
+    }
+    assert found["num_timed"] == 1
+    assert found["realised_speedup"]["mean"] > 0
+    assert found["forks"]["mean"] + found["stays_sequential"]["mean"] == 1
+    assert found["legal"] == 1.0
+    assert found["num_unmasked"] == 2
+    assert sum(found["finish_reasons"].values()) == 4
+    assert found["text"]["coverage"]["num_pairs"] == 1
+    read = found["read_by"]["reader"]
+    assert (read["nats"]["pasta"]["mean"], read["nats_alone"]["sequential"]["mean"]) == (1, 2)
+    assert read["prompt_gain"]["difference"]["mean"] == 0
+
+
+def row(system: str, prompt: str, program: str, text: str, path: int) -> Row:
+    return {
+        "id": f"{system}/{prompt}",
+        "prompt_id": prompt,
+        "system": system,
+        "text": text,
+        "program": program,
+        "finish_reason": "stop",
+        "num_illegal": 0,
+        "num_content_tokens": 10,
+        "critical_path": path,
+        "kind": "generated",
+    }
+
+
+def test_figures_of_drawn_answers_are_those_that_a_hand_computes(tmp_path: Path) -> None:
+    begun = begin_run(tmp_path / "run", settings(tmp_path))
+    block = '<promise topic="{0}" tokens="1"/><async>1. {1}\n</async>'
+    forked = block.format("a", "Eat fruit.") + block.format("a", "Sleep well at night.")
+    listed = "1. Eat fruit.\n2. Sleep.\n3. Walk.\n4. Read.\n5. Rest."
+    rows = []
+    for one in begun.prompts:
+        is_list = one.id == "alpaca/0"
+        text = "1. Eat fruit.\n1. Sleep well at night.\n" if is_list else "No."
+        rows.append(row("pasta", one.id, forked if is_list else "No.", text, 5))
+        base = listed if is_list else "No."
+        rows.append(row("sequential", one.id, base, base, 10))
+    begun.journal(SCORED).append(rows)
+    found = instructions_report(open_run(begun.folder))["sets"]["alpaca"]
+    several, one = found["parts"]["several"], found["parts"]["one"]
+    assert found["theoretical_speedup"]["mean"] == 2
+    assert (several["forks"]["mean"], one["stays_sequential"]["mean"]) == (1, 1)
+    assert several["blocks_of_forking"] == 2
+    assert several["text"]["repeated_topics"]["pasta"]["mean"] == 1
+    assert several["text"]["repeated_topics"]["sequential"] is None
+    coverage = several["text"]["coverage"]
+    assert (coverage["pasta"]["mean"], coverage["sequential"]["mean"]) == (0.4, 1)
+    assert coverage["difference"]["mean"] == -0.6
+    assert found["num_timed"] == 0
+    assert found["realised_speedup"] is None
+
+
+def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> None:
+    begun = begin_run(tmp_path / "run", settings(tmp_path))
+    with pytest.raises(InputError, match="no prompt that both systems answered"):
+        instructions_report(begun)
+    first = begun.prompts[0].id
+    begun.journal(SCORED).append(
+        [row(name, first, "No.", "No.", 1) for name in ("pasta", "sequential")]
+    )
+    report = instructions_report(begun)
+    assert report["num_unanswered"] == 3
+    assert "3 prompts are not answered yet" in instructions_page(report)
+
+
+def test_the_page_shows_tags_and_escapes_text(run: InstructionRun) -> None:
+    page = answers_page(side_by_side(run))
+    assert "Say &lt;b&gt;hello&lt;/b&gt;." in page
+    assert any("<promise " in one["program"] for one in run.rows(SCORED))
+    assert "<b>&lt;async&gt;</b>" in page
+    assert "<async>" not in page
+    assert "five tips" not in answers_page(side_by_side(run, OWN))
+
+
+def test_the_report_is_a_page_of_markdown(run: InstructionRun) -> None:
+    page = instructions_page(instructions_report(run))
+    assert "| **alpaca** | 4 |" in page
+    assert "| alpaca, several | 1 |" in page
+    assert "| repetition |" in page
+
+
+class TestAims:
+    REPORT = {
+        "references": {"cost": {"mean": 0.01, "low": -0.01, "high": 0.03}},
+        "sets": {
+            "alpaca": {"legal": 1.0, "theoretical_speedup": dict(mean=1.4, low=1.3, high=1.6)}
+        },
+    }
+
+    def test_a_figure_is_held_against_its_bound_and_so_is_its_interval(self) -> None:
+        found = {
+            one["aim"]: (one["is_met"], one["is_clear"]) for one in compare_with_aims(self.REPORT)
+        }
+        assert found["cost of not seeing, nats per token"] == (True, False)
+        assert found["AlpacaEval: theoretical speedup"] == (False, False)
+        assert found["AlpacaEval: only legal tags"] == (True, True)
+
+    def test_what_was_not_measured_is_neither_met_nor_missed(self) -> None:
+        found = {one["aim"]: one for one in compare_with_aims(self.REPORT)}
+        assert found["AlpacaEval: only legal tags, mask off"]["is_met"] is None
+
+    def test_every_aim_is_a_figure_of_the_report(self, run: InstructionRun) -> None:
+        report = instructions_report(run)
+        for aim in AIMS:
+            if aim.place.startswith("sets.alpaca") and "parts" not in aim.place:
+                figure = report
+                for key in aim.place.split("."):
+                    assert key in figure, aim
+                    figure = figure[key]
+
+
+class TestSets:
+    def test_own_corpora_give_their_held_out_rows(self) -> None:
+        corpora = ROOT / "corpora"
+        files = SetFiles(
+            starter=str(corpora / "starter"), instructions=str(corpora / "instructions")
+        )
+        found = read_sets(files)
+        assert len(found) == 300
+        assert {one.group for one in found} == set(OWN)
+        assert all(one.parts and one.text for one in found)
+
+    def test_the_first_prompts_of_a_set_do_not_depend_on_the_limit(self, tmp_path: Path) -> None:
+        files = settings(tmp_path).sets
+        assert read_sets(files, 2) == read_sets(files)[:2]
+
+    def test_a_prompt_without_a_label_is_named(self, tmp_path: Path) -> None:
+        files = settings(tmp_path).sets
+        (tmp_path / "labels.json").write_text('{"parts": {"0": "one"}}')
+        with pytest.raises(InputError, match="no label for 3 prompts, such as 1"):
+            read_sets(files)
+
+    def test_a_wrong_label_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "labels.json"
+        file.write_text('{"parts": {"7": "many"}}')
+        with pytest.raises(InputError, match="7 is 'many', none of one, several, between"):
+            read_labels(file)
+
+    def test_without_a_set_nothing_can_be_asked(self) -> None:
+        with pytest.raises(InputError, match="no set of prompts"):
+            read_sets(SetFiles())
+
+    def test_the_labels_of_alpacaeval_are_of_its_prompts(self, shared_data: Path) -> None:
+        file = shared_data / "alpaca_eval" / "alpacaeval_instructions.jsonl"
+        labels = read_labels(ROOT / "benchmarks" / "labels" / "alpaca_parts.json")
+        with file.open(encoding="utf-8") as lines:
+            assert labels.keys() == {str(json.loads(line)["id"]) for line in lines}
+
+
+class TestIfeval:
+    PROMPT = {
+        "key": 1,
+        "prompt": "Say it without commas and in two highlighted parts.",
+        "instruction_id_list": [
+            "punctuation:no_comma",
+            "detectable_format:number_highlighted_sections",
+        ],
+        "kwargs": [{}, {"num_highlights": 2}],
+    }
+
+    @pytest.mark.parametrize(
+        ("text", "strict", "loose"),
+        [
+            ("One *part* and *another*", [True, True], [True, True]),
+            ("One *part*, and *another*", [False, True], [False, True]),
+            ("Sure, here:\nOne *part* and *another*", [False, True], [True, True]),
+            ("", [False, False], [False, False]),
+        ],
+    )
+    def test_the_checkers_say_what_is_followed(
+        self, text: str, strict: list[bool], loose: list[bool]
+    ) -> None:
+        pytest.importorskip("lm_eval")
+        assert ifeval.check(self.PROMPT, text) == (strict, loose)
+
+    def test_sentences_can_be_counted_without_a_download(self) -> None:
+        pytest.importorskip("lm_eval")
+        prompt = {
+            "prompt": "Two sentences.",
+            "instruction_id_list": ["length_constraints:number_sentences"],
+            "kwargs": [{"relation": "at least", "num_sentences": 2}],
+        }
+        assert ifeval.check(prompt, "One is here. Two is here.").strict == [True]
+        assert ifeval.check(prompt, "One is here").strict == [False]
+
+    def test_an_instruction_without_a_checker_is_named(self) -> None:
+        pytest.importorskip("lm_eval")
+        prompt = self.PROMPT | {"instruction_id_list": ["a:b"], "kwargs": [{}]}
+        with pytest.raises(InputError, match="no checker for 'a:b'"):
+            ifeval.check(prompt, "Yes")
+
+    def test_accuracies_are_of_prompts_and_of_instructions(self) -> None:
+        def verdict(*flags: bool) -> ifeval.Verdict:
+            return ifeval.Verdict(list(flags), list(flags))
+
+        ours = [verdict(True, True), verdict(False)]
+        base = [verdict(True, False), verdict(False)]
+        found = ifeval.ifeval_figures(ours, base)
+        assert found["prompt_strict"]["mean"] == 0.5
+        assert found["prompt_strict_baseline"]["mean"] == 0
+        assert found["prompt_strict_difference"]["mean"] == 0.5
+        assert found["instruction_loose"]["mean"] == pytest.approx(2 / 3, abs=1e-5)
+        assert found["instruction_loose_difference"]["mean"] == pytest.approx(1 / 3, abs=1e-5)
+
+    def test_verdicts_of_a_run_are_in_its_report(self, tmp_path: Path) -> None:
+        pytest.importorskip("lm_eval")
+        file = tmp_path / "ifeval.jsonl"
+        file.write_text(json.dumps(self.PROMPT) + "\n")
+        sets = SetFiles(ifeval=str(file))
+        found = answered(tmp_path, sets=sets, num_timed=0, num_unmasked=0)
+        check_answers(found)
+        check_answers(found)
+        assert len(found.rows(VERDICTS)) == 2
+        assert instructions_report(found)["sets"]["ifeval"]["ifeval"]["num_prompts"] == 1
+        assert found.rows(READ) == []
+
+    def test_a_file_of_other_rows_is_refused(self, tmp_path: Path) -> None:
+        file = tmp_path / "other.jsonl"
+        file.write_text('{"instruction": "Hello"}\n')
+        with pytest.raises(InputError, match="other.jsonl:1: no 'prompt'"):
+            ifeval.read_prompts(file)

@@ -1,0 +1,190 @@
+"""Tables of speed from records and traces, and their figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.language import parse
+from pasta_lm.measure.figures import Place, bars, scatter, speed_figures
+from pasta_lm.measure.intervals import Span
+from pasta_lm.measure.speed import read_systems, speed_table, speed_tables
+
+SVG = "{http://www.w3.org/2000/svg}"
+WRITTEN = (
+    'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '
+    '<promise topic="two" tokens="1"/><async>Dim it.</async> <sync/>Both.'
+)
+
+
+def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **rest: Any) -> Any:
+    usual = {
+        "instruction_id": prompt,
+        "system": system,
+        "text": "x" * path,
+        "num_content_tokens": 12,
+        "critical_path": path,
+        "wall_s": wall_s,
+        "kind": "generated",
+    }
+    return usual | rest
+
+
+def stored(tmp_path: Path, *rows: Any) -> Path:
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Return records of two systems: four and one times as fast by path, two and half by clock."""
+    return stored(
+        tmp_path,
+        record("sequential", "1", 40, 2.0),
+        record("pasta", "1", 10, 1.0),
+        record("sequential", "2", 10, 1.0),
+        record("pasta", "2", 10, 2.0),
+        record("sequential", "3", 10, None),
+    )
+
+
+def test_the_table_has_both_means_and_both_speedups(records: Path) -> None:
+    table = speed_table(read_systems([records]), "sequential")
+    assert [*table] == ["sequential", "pasta"]
+    figures = table["pasta"]
+    means = {
+        "theoretical_speedup": 2.0,
+        "theoretical_speedup_arithmetic": 2.5,
+        "realised_speedup": 1.0,
+        "realised_speedup_arithmetic": 1.25,
+        "efficiency": 0.5,
+        "parallelism": 1.2,
+        "length_ratio": 0.5,
+    }
+    found = {key: figures[key]["mean"] for key in means}
+    assert found == pytest.approx(means, abs=1e-5)
+    counts = ("num_prompts", "num_timed", "num_unpaired", "kinds", "mean_characters")
+    assert [figures[key] for key in counts] == [2, 2, 1, ["generated"], 10]
+
+
+def test_each_run_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
+    # The machine was twice as slow in the second run, for the baseline too.
+    runs = []
+    for name, slowness in (("pasta", 1.0), ("apar", 2.0)):
+        (tmp_path / name).mkdir()
+        rows = (record("sequential", "1", 40, 4 * slowness), record(name, "1", 10, 2 * slowness))
+        runs.append(stored(tmp_path / name, *rows))
+    table = speed_tables(runs, "sequential")
+    assert [*table] == ["sequential", "pasta", "apar"]
+    assert [table[name]["realised_speedup"]["mean"] for name in table] == [1.0, 2.0, 2.0]
+
+
+def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) -> None:
+    runs = []
+    for prompt in "12":
+        (tmp_path / prompt).mkdir()
+        rows = (record("sequential", prompt, 40), record("pasta", prompt, 10))
+        runs.append(stored(tmp_path / prompt, *rows))
+    assert speed_tables(runs, "sequential")["pasta"]["num_prompts"] == 2
+    (tmp_path / "alone").mkdir()
+    alone = stored(tmp_path / "alone", record("apar", "1", 20))
+    table = speed_tables([*runs, alone], "sequential")
+    assert (table["apar"]["num_prompts"], table["apar"]["num_unpaired"]) == (1, 1)
+    with pytest.raises(UsageError, match="no answers of the baseline"):
+        speed_tables([alone], "sequential")
+
+
+def test_the_record_with_a_clock_is_taken(tmp_path: Path) -> None:
+    rows = [record("pasta", "1", 10, wall) for wall in (None, 3.0, None)]
+    (timing,) = read_systems([stored(tmp_path, *rows)])["pasta"].values()
+    assert timing.wall_s == 3.0
+
+
+def test_records_of_tasks_are_read(tmp_path: Path) -> None:
+    row = record("", "", 10) | {"task_id": "takings-test-0", "strategy": "pasta"}
+    row = {key: value for key, value in row.items() if key not in ("system", "instruction_id")}
+    assert [*read_systems([stored(tmp_path, row)])["pasta"]] == ["takings-test-0"]
+
+
+def test_folders_of_traces_are_read(tmp_path: Path) -> None:
+    document = parse(WRITTEN)
+    plain = parse(document.plain_text)
+    counts: list[tuple[int, int]] = []
+    for system, answer in (("sequential", plain), ("pasta", document)):
+        (tmp_path / system).mkdir()
+        trace = ScriptedEngine(answer).answer("?").trace
+        (tmp_path / system / "42.json").write_text(trace.to_json())
+        counts.append((trace.num_content_tokens, trace.critical_path))
+    found = read_systems([tmp_path])
+    ours, theirs = found["pasta"]["42"], found["sequential"]["42"]
+    assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
+    assert ours.kind == "simulated"
+    table = speed_table(found, "sequential")
+    wanted = theirs.critical_path / ours.critical_path
+    assert table["pasta"]["theoretical_speedup"]["mean"] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"system": "pasta"}, ":1: no record of an answer"),
+        (record("pasta", "1", -1), "'critical_path' is -1, not a count"),
+        (record("pasta", "1", 1, 0.0), "'wall_s' is 0.0, not a time"),
+        (record("pasta", "1", 1, num_content_tokens=True), "'num_content_tokens' is True"),
+    ],
+)
+def test_an_invalid_row_is_an_error_with_its_line(tmp_path: Path, row: Any, says: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_systems([stored(tmp_path, row)])
+    assert says in str(raised.value)
+
+
+def test_empty_sources_and_an_unknown_baseline_are_refused(records: Path) -> None:
+    with pytest.raises(InputError, match="no answers in"):
+        read_systems([records.parent])
+    with pytest.raises(UsageError, match="no answers of the baseline 'sot'"):
+        speed_table(read_systems([records]), "sot")
+
+
+def test_figure_4_needs_a_win_rate_and_a_clock(records: Path) -> None:
+    table = speed_table(read_systems([records]), "sequential")
+    rates = {"pasta": {"length_controlled_winrate": 48.7, "lc_standard_error": 1.0}}
+    assert "figure-4" not in speed_figures(table, {})
+    assert "figure-4" not in speed_figures(table, {"other": rates["pasta"]})
+    drawn = speed_figures(table, rates)
+    assert [*drawn] == ["figure-4", "theoretical-realised", "arithmetic-means", "lengths"]
+    assert "pasta (1.00, 48.7)" in drawn["figure-4"]
+    assert "sequential (" not in drawn["figure-4"]
+
+
+def test_a_figure_is_valid_xml_with_a_title_and_a_description() -> None:
+    name = 'a <b> & "c"'
+    places = [Place(name, Span(1.9, 1.8, 2.0), Span(40, 35, 45))]
+    for drawn in (
+        scatter(name, ("x", "y"), places),
+        bars(name, "y", ["s", "t"], {name: [Span(1.5, 1.2, 9.0), None]}),
+        scatter(name, ("x", "y"), []),
+    ):
+        root = ElementTree.fromstring(drawn)
+        title, description, *_ = root
+        assert root.get("role") == "img"
+        assert (title.tag, title.text) == (f"{SVG}title", name)
+        assert description.tag == f"{SVG}desc"
+    assert f"{name} (1.90, 40.00)" in (
+        ElementTree.fromstring(scatter("", ("", ""), places))[1].text or ""
+    )
+
+
+def test_the_names_of_many_systems_are_written_below_their_bars() -> None:
+    names = [f"A-long-name-{number}" for number in range(12)]
+    drawn = bars("", "", ["s", "t"], {name: [Span(1, 1, 1)] * 2 for name in names})
+    root = ElementTree.fromstring(drawn)
+    assert {*names} <= {one.text for one in root.iter() if one.text}
+    assert float((root.get("width") or "").removesuffix("pt")) > 60 * len(names)

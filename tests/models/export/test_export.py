@@ -1,0 +1,360 @@
+"""What an export holds: read back by transformers, as a stock server would read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gguf
+import pytest
+import torch
+from gguf import TokenType
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from pasta_lm.engines.local.loading import DTYPES, load
+from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelError, UsageError
+from pasta_lm.interpreter.limits import Limits
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
+from pasta_lm.models.adapter import Adapter, reference_to, save_adapter, tag_rows
+from pasta_lm.models.export import writing
+from pasta_lm.models.export.gguf_file import export_gguf, pre_tokenizer_name
+from pasta_lm.models.export.merged import export_merged
+from pasta_lm.models.folder import PastaConfig, add_pieces, save_model_folder
+from pasta_lm.models.pretrained import read_pretrained
+from tests.architectures import ARCHITECTURES, NUM_PADDED_ROWS, build
+from tests.small_tokenizers import FAMILIES, add_markers, byte_level
+from tests.taught import CHAT
+
+IDS = torch.arange(5, 45)[None]
+ROPE = {"rope_type": "default", "rope_theta": 25_000.0}
+SIZES = {"hidden_size": 64, "intermediate_size": 96}  # q8_0: blocks of 32
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def a_model(name: str, tokenizer: Any, **changes: Any) -> Any:
+    """Return a random model whose norms and biases matter."""
+    given = {**SIZES, "eos_token_id": tokenizer.eos_token_id, "rope_parameters": ROPE}
+    config = ARCHITECTURES[name].config(**(given | changes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                torch.nn.init.normal_(parameter, mean=0.5, std=0.2)
+    return model.eval()
+
+
+def a_folder(path: Path, name: str = "llama", tokenizer: Any = None, **changes: Any) -> Path:
+    """Save a random model with tag pieces and a padded embedding."""
+    tokenizer = tokenizer or byte_level()
+    tokenizer.chat_template = CHAT
+    add_markers(tokenizer, PIECES)
+    changes = {"vocab_size": len(tokenizer) + NUM_PADDED_ROWS, **changes}
+    model = a_model(name, tokenizer, **changes)
+    positions, limits = PositionStrategy.CONTINUE, Limits(max_threads=3)
+    save_model_folder(model, tokenizer, path, positions=positions, limits=limits)
+    return path
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model.eval()(IDS).logits[0].float()
+    return found
+
+
+def logits_of(source: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return logits(read_pretrained(source, dtype)[0])
+
+
+# --- merged folders
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_merged_folder_is_the_model_for_plain_transformers(
+    tmp_path: Path, dtype: str, is_tied: bool
+) -> None:
+    source = a_folder(tmp_path / "mine", tie_word_embeddings=is_tied)
+    done = export_merged(source, tmp_path / "out", dtype)
+    model = AutoModelForCausalLM.from_pretrained(done.path, attn_implementation="eager")
+    assert model.dtype is DTYPES[dtype]
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) is is_tied
+    assert torch.equal(logits(model), logits_of(source, DTYPES[dtype]))
+    tokenizer = AutoTokenizer.from_pretrained(done.path)
+    assert type(tokenizer).__name__ != "LlamaTokenizer"
+    assert tokenizer.chat_template == CHAT
+    text = f'So:{PROMISE_OPEN}one" tokens="3"/>{SYNC}'
+    pieces = [PROMISE_OPEN, '" tokens="3"/>', SYNC]
+    assert {*tokenizer.convert_tokens_to_ids(pieces)} <= {*tokenizer.encode(text)}
+    special = {str(one) for one in tokenizer.added_tokens_decoder.values() if one.special}
+    assert special >= {*PIECES}
+    assert done.num_bytes > done.num_parameters * DTYPES[dtype].itemsize
+
+
+def test_a_merged_folder_says_how_the_model_was_trained(tmp_path: Path) -> None:
+    source = a_folder(tmp_path / "mine")
+    export_merged(source, tmp_path / "out")
+    for name in ("pasta_config.json", "generation_config.json", "chat_template.jinja"):
+        assert (tmp_path / "out" / name).read_text() == (source / name).read_text()
+    loaded = load(tmp_path / "out")
+    assert loaded.positions is PositionStrategy.CONTINUE
+    assert loaded.vocabulary.piece_ids == load(source).vocabulary.piece_ids
+
+
+@pytest.mark.parametrize(
+    "rope", [ROPE, {"rope_type": "linear", "rope_theta": 99.0, "factor": 2.0}], ids=str
+)
+def test_servers_with_version_4_of_transformers_find_their_names(
+    tmp_path: Path, rope: dict[str, object]
+) -> None:
+    source = a_folder(tmp_path / "mine", rope_parameters=rope)
+    export_merged(source, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["rope_theta"], config["torch_dtype"]) == (rope["rope_theta"], "bfloat16")
+    assert config.get("rope_scaling", {}).get("factor") == rope.get("factor")
+    again = AutoConfig.from_pretrained(tmp_path / "out")
+    assert again.rope_parameters == AutoConfig.from_pretrained(source).rope_parameters
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+class Adapted(NamedTuple):
+    adapter: Path
+    base: Path
+
+
+@pytest.fixture
+def adapted(tmp_path: Path) -> Adapted:
+    """Save a base without tags, and an adapter for it that has them."""
+    base, tokenizer = tmp_path / "base", byte_level()
+    model = a_model("llama", tokenizer, vocab_size=len(tokenizer), tie_word_embeddings=True)
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    reference = reference_to(model, tokenizer, path=str(base))
+    torch.manual_seed(0)
+    low_rank = {
+        name: (torch.randn(4, one.in_features) / 8, torch.randn(one.out_features, 4) / 8)
+        for name, one in model.named_modules()
+        if name.endswith("q_proj")
+    }
+    ids = add_pieces(model, tokenizer)
+    config = PastaConfig(piece_ids=ids, positions=PositionStrategy.CONTINUE, limits=Limits())
+    rows = {name: 2 * one for name, one in tag_rows(model, ids).items()}
+    save_adapter(
+        tmp_path / "mine", Adapter(low_rank=low_rank, rows=rows), config=config, base=reference
+    )
+    return Adapted(tmp_path / "mine", base)
+
+
+@pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
+def test_an_adapter_is_merged_into_its_base(
+    tmp_path: Path, adapted: Adapted, export: Callable[..., Any], name: str
+) -> None:
+    done = export(adapted.adapter, tmp_path / name, "float32")
+    assert done.num_pieces == len(PIECES)
+    found, expected = logits_of(done.path), logits_of(adapted.adapter)
+    assert torch.allclose(found, expected, atol=1e-4)
+    rows = byte_level()
+    plain = logits_of(adapted.base)
+    assert not torch.allclose(found[:, : len(rows)], plain, atol=0.1)
+    assert not (tmp_path / name / "adapter_config.json").exists()
+
+
+def test_an_adapter_whose_base_is_gone_is_an_error(tmp_path: Path, adapted: Adapted) -> None:
+    adapted.base.rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelNotFoundError, match="base of the adapter"):
+        export_merged(adapted.adapter, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- GGUF files
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_a_gguf_file_has_the_logits_of_the_model(tmp_path: Path, name: str, is_tied: bool) -> None:
+    # transformers reads no other size of a head from the files of Qwen3.
+    changes = {"head_dim": 128} if name == "qwen3" else {}
+    source = a_folder(tmp_path / "mine", name, tie_word_embeddings=is_tied, **changes)
+    done = export_gguf(source, tmp_path / "out.gguf", "float32")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="out.gguf")
+    assert torch.allclose(logits(model), logits_of(source), atol=1e-4)
+    assert model.config.max_position_embeddings == 2048
+    assert done.num_bytes > 4 * done.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("bfloat16", 2**-8), ("float16", 2**-11), ("q8_0", 1 / 127)]
+)
+def test_weights_are_within_the_bound_of_their_dtype(
+    tmp_path: Path, dtype: str, bound: float
+) -> None:
+    source = a_folder(tmp_path / "mine", "qwen2")
+    export_gguf(source, tmp_path / "out.gguf", dtype)
+    expected = dict(read_pretrained(source, torch.float32)[0].named_parameters())
+    model, _ = read_pretrained(tmp_path / "out.gguf", None)
+    for name, weight in model.named_parameters():
+        true = expected[name]
+        largest = true.abs().amax(-1, keepdim=True)
+        assert ((weight - true).abs() <= bound * largest).all(), name
+        if weight.ndim == 1:
+            assert torch.equal(weight, true), name
+
+
+def fields_of(file: Path) -> dict[str, Any]:
+    return {name: field.contents() for name, field in gguf.GGUFReader(file).fields.items()}
+
+
+def test_the_metadata_are_those_of_the_model(tmp_path: Path) -> None:
+    source = a_folder(tmp_path / "mine")
+    export_gguf(source, tmp_path / "out.gguf", "q8_0")
+    found, config = fields_of(tmp_path / "out.gguf"), AutoConfig.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    expected = {
+        "general.architecture": "llama",
+        "general.file_type": gguf.LlamaFileType.MOSTLY_Q8_0,
+        "llama.context_length": config.max_position_embeddings,
+        "llama.embedding_length": config.hidden_size,
+        "llama.block_count": config.num_hidden_layers,
+        "llama.feed_forward_length": config.intermediate_size,
+        "llama.attention.head_count": config.num_attention_heads,
+        "llama.attention.head_count_kv": config.num_key_value_heads,
+        "llama.attention.key_length": config.head_dim,
+        "llama.attention.layer_norm_rms_epsilon": pytest.approx(config.rms_norm_eps),
+        "llama.rope.freq_base": 25_000.0,
+        "llama.rope.dimension_count": config.head_dim,
+        "llama.vocab_size": config.vocab_size,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.eos_token_id": tokenizer.eos_token_id,
+        "tokenizer.ggml.bos_token_id": tokenizer.bos_token_id,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.chat_template": CHAT,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    written = json.loads((source / "pasta_config.json").read_text())
+    assert json.loads(found["pasta.config"]) == {
+        "trained_strategy": "pasta",
+        **{name: written[name] for name in ("positions", "join", "limits")},
+    }
+
+
+def test_tag_pieces_are_control_tokens_and_padding_is_unused(tmp_path: Path) -> None:
+    source = a_folder(tmp_path / "mine")
+    export_gguf(source, tmp_path / "out.gguf")
+    found, tokenizer = fields_of(tmp_path / "out.gguf"), AutoTokenizer.from_pretrained(source)
+    tokens, types = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
+    assert len(tokens) == len(types) == len(tokenizer) + NUM_PADDED_ROWS
+    for token, token_id in tokenizer.get_vocab().items():
+        assert tokens[token_id] == token
+        is_added = token_id in tokenizer.added_tokens_decoder
+        assert types[token_id] == (TokenType.CONTROL if is_added else TokenType.NORMAL)
+    assert {*types[len(tokenizer) :]} == {TokenType.UNUSED}
+    assert {types[tokens.index(piece)] for piece in PIECES} == {TokenType.CONTROL}
+
+
+SUPPORTED = {"llama", "wide_llama", "qwen2", "qwen3"}
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - SUPPORTED))
+def test_another_architecture_is_refused_with_the_supported_ones(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "mine"
+    tokenizer = FAMILIES[ARCHITECTURES[name].tokenizer]()
+    add_markers(tokenizer, PIECES)
+    build(name).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    with pytest.raises(UnsupportedModelError, match="only for llama, qwen2, qwen3") as found:
+        export_gguf(source, tmp_path / "out.gguf")
+    assert "convert_hf_to_gguf.py of llama.cpp" in str(found.value.hint)
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_act": "gelu"}, "activation gelu"),
+        ({"attention_bias": True}, "biases of the attention"),
+        ({"mlp_bias": True}, "biases of the MLP"),
+        ({"rope_parameters": ROPE | {"rope_type": "linear", "factor": 2.0}}, "positions linear"),
+    ],
+)
+def test_a_setting_that_llama_cpp_would_compute_otherwise_is_refused(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    source = a_folder(tmp_path / "mine", **changes)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        export_gguf(source, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"byte_level"}))
+def test_another_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
+    source = a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]())
+    with pytest.raises(UnsupportedModelError, match="none of the byte-level BPE"):
+        export_gguf(source, tmp_path / "out.gguf")
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+
+
+def test_digits_apart_are_the_tokenizer_of_smollm() -> None:
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    assert pre_tokenizer_name(tokenizer) == "smollm"
+
+
+# --- complete or not at all
+
+
+EXPORTS = [(export_merged, "out"), (export_gguf, "out.gguf")]
+
+
+@pytest.mark.parametrize(("export", "name"), EXPORTS)
+def test_nothing_is_written_over(tmp_path: Path, export: Callable[..., Any], name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        export("not even read", tmp_path / name)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(("export", "name"), EXPORTS)
+def test_an_unknown_dtype_is_an_error(
+    tmp_path: Path, export: Callable[..., Any], name: str
+) -> None:
+    with pytest.raises(UsageError, match="unknown dtype 'q4'"):
+        export("not even read", tmp_path / name, "q4")
+
+
+@pytest.mark.parametrize(("export", "name"), EXPORTS)
+def test_a_full_disk_is_an_error_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[..., Any], name: str
+) -> None:
+    source = a_folder(tmp_path / "mine")
+    monkeypatch.setattr(writing, "_RESERVE", 2**60)
+    with pytest.raises(PastaError, match="MiB free, and the export takes"):
+        export(source, tmp_path / name)
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_after_an_error_nothing_is_left(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    def fill(out: Path) -> None:
+        with writing.written_whole(out, 0) as part:
+            make(part)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(PastaError, match="cannot be written: No space left"):
+        fill(tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_gguf_file_has_its_suffix(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not end in \.gguf"):
+        export_gguf("not even read", tmp_path / "out")

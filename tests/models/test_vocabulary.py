@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from pasta_lab.evaluate.structure import spans
+from pasta_lm.errors import RequestError, VocabularyError
+from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.events import Sync, Text
+from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
+from pasta_lm.models.annotated import read_records
+from pasta_lm.models.vocabulary import Vocabulary
+from tests.decoding import decode_document
+from tests.small_tokenizers import FAMILIES, TEXT, add_markers
+from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
+
+STARTER = Path(__file__).parents[2] / "corpora/starter/starter.jsonl"
+ANNOTATED = Path(__file__).parents[3] / "shared/data/annotated/gemma-7b-it.jsonl.gz"
+
+any_text = st.lists(
+    st.sampled_from(["<", ">", '"', "/", " ", "\n", "a", "<s>", "\u2581", *PIECES[:6]])
+    | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+each_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+# --- user text never forks
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@settings(max_examples=60, deadline=None)
+@given(text=any_text)
+def test_no_prompt_ever_holds_a_tag(name: str, text: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    messages = [{"role": text, "content": text}]
+    assert tags.isdisjoint(vocabulary.encode_prompt(text))
+    assert tags.isdisjoint(vocabulary.encode_text(text))
+    assert tags.isdisjoint(vocabulary.encode_prompt(messages))
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_no_piece_typed_by_a_user_is_a_tag(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    tags = set(vocabulary.piece_ids.values())
+    for piece in PIECES:
+        for text in (piece, f" {piece}", f"a{piece}b", piece * 2, f"\n{piece}\n"):
+            assert tags.isdisjoint(vocabulary.encode_prompt(text))
+            assert tags.isdisjoint(vocabulary.encode_text(text))
+
+
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
+def test_the_tags_trained_in_would_match_without_us(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    backend = vocabulary.tokenizer.backend_tokenizer
+    assert vocabulary.piece_id(SYNC) in backend.encode(SYNC).ids
+    if "whole_word" in name:
+        assert vocabulary.piece_id(PROMISE_OPEN) in backend.encode(PROMISE_OPEN).ids
+
+
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if "trained" in name])
+def test_other_ids_stay_when_the_tags_are_gone(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    backend = vocabulary.tokenizer.backend_tokenizer
+    text = f"three <after> tips{TEXT[0]}<after>"
+    assert vocabulary.encode_prompt(text) == backend.encode(text).ids
+    assert backend.token_to_id("<after>") in vocabulary.encode_prompt(text)
+
+
+@each_family
+def test_a_prompt_is_encoded_as_the_tokenizer_does_it(name: str) -> None:
+    for text in ["", "a", " Hello  world ", "<s>in<s>", *TEXT[:7]]:
+        assert TAUGHT[name].encode_prompt(text) == FAMILIES[name]()(text).input_ids
+
+
+@each_family
+def test_messages_go_through_the_chat_template(name: str) -> None:
+    tokenizer = FAMILIES[name]()
+    tokenizer.chat_template = CHAT
+    messages = [{"role": "user", "content": "Hello"}, {"role": "model", "content": "Yes?"}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert TAUGHT[name].encode_prompt(messages) == ids
+
+
+@each_family
+def test_without_a_chat_template_the_contents_are_the_prompt(name: str) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    plain = PLAIN[name]
+    assert plain.encode_prompt(messages) == plain.encode_prompt("Be brief.\n\nHi")
+
+
+def test_truncation_and_padding_left_switched_on_change_nothing() -> None:
+    tokenizer = FAMILIES["gemma_like"]()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    plain = PLAIN["gemma_like"]
+    assert Vocabulary(tokenizer).encode_prompt(TEXT[0]) == plain.encode_prompt(TEXT[0])
+
+
+def test_messages_that_cannot_be_written_are_refused() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = "{{ raise_exception('no system role') }}"
+    with pytest.raises(RequestError, match="no system role"):
+        Vocabulary(tokenizer).encode_prompt([{"role": "system", "content": "a"}])
+    with pytest.raises(RequestError, match="no text"):
+        PLAIN["byte_level"].encode_prompt([{"role": "user"}])
+
+
+@each_family
+def test_half_a_surrogate_pair_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        PLAIN[name].encode_prompt("a\ud800b")
+
+
+# --- round trips
+
+DOCUMENTS = [
+    Document(()),
+    Document((Text(" a "), Sync(), Text(" b"))),
+    Document((Block("left", 1, (Text(" x\n\n"),)), Block("right", 64, (Text("  y"),)), Sync())),
+    Document((Block('"<&>" async <sync/>', 2, (Text("<sync/> is text"),)), Text("</s><s>"))),
+    Document((Block("outer", 3, (Text("a"), Block("inner", 1, (Text("b"),)), Text("c"))),)),
+    Document((Text("caf\u00e9 \u4e2d\u6587 \U0001f469\u200d\U0001f4bb"), Sync(), Text("\u00e9"))),
+]
+
+
+@each_family
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_decoding_an_encoded_document_gives_it_back(name: str, document: Document) -> None:
+    vocabulary = TAUGHT[name]
+    assert decode_document(vocabulary, vocabulary.encode_document(document)) == document
+
+
+@each_family
+@settings(max_examples=100, deadline=None)
+@given(text=any_text.filter(lambda text: "\u2581" not in text and "<0x" not in text))
+def test_text_between_tags_survives(name: str, text: str) -> None:
+    TAUGHT[name].check_round_trip(text)
+
+
+@pytest.mark.skipif(not ANNOTATED.exists(), reason="the annotated answers are not here")
+@each_family
+def test_every_annotated_answer_survives(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    with gzip.open(ANNOTATED, "rt", encoding="utf-8") as lines:
+        answers = [json.loads(line)["annotated"] for line in lines]
+    assert len(answers) == 704
+    for answer in answers:
+        document = parse(answer, form="annotator").with_lengths(vocabulary.count_tokens)
+        encoded = vocabulary.encode_document(document)
+        assert decode_document(vocabulary, encoded) == clamped(document)
+
+
+@each_family
+def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    num_same = num_words = 0
+    for record in read_records(STARTER)[::10]:
+        document = record.document
+        encoded = vocabulary.encode_document(document)
+        assert decode_document(vocabulary, encoded) == document
+        plain = vocabulary.encode_text(document.plain_text)
+        places = [begin for begin, end in spans(document) if end is not None]
+        for place, block, ids in zip(places, document.blocks, encoded.blocks, strict=True):
+            before = vocabulary.encode_text(document.plain_text[:place])
+            if block.plain_text[0] == " " and plain[: len(before)] == before:
+                num_words += 1
+                num_same += plain[len(before)] == ids[0]
+    assert num_words > 50
+    assert num_same == num_words
+
+
+def clamped(document: Document) -> Document:
+    blocks = {block for block in document.blocks if block.units and block.units > 64}
+    items = (
+        Block(item.topic, 64, item.items) if isinstance(item, Block) and item in blocks else item
+        for item in document.items
+    )
+    return Document(tuple(items))
+
+
+def test_a_missing_length_is_counted_and_a_long_one_clamped() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    tokens = vocabulary.encode_text(TEXT[0])
+    for block, piece in [
+        (Block("t", None, (Text(TEXT[0]),)), closing_piece((len(tokens) + 2 + 5) // 10)),
+        (Block("t", 99, (Text("x"),)), closing_piece(64)),
+    ]:
+        main = vocabulary.encode_document(Document((block,))).main
+        assert main[0] == vocabulary.piece_id(PROMISE_OPEN)
+        assert main[-1] == vocabulary.piece_id(piece)
+
+
+def test_a_block_is_counted_with_the_tags_inside_it() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    one = len(vocabulary.encode_text("one"))
+    assert vocabulary.count_tokens("one") == one
+    assert vocabulary.count_tokens("&lt;sync/>") == len(vocabulary.encode_text(SYNC))
+
+
+def stages_like(family: str, **stages: object) -> Vocabulary:
+    data = json.loads(FAMILIES[family]().backend_tokenizer.to_str()) | stages
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(data)))
+    return Vocabulary(tokenizer, add_markers(tokenizer, PIECES))
+
+
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "split": False}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+WORDS = {"type": "Split", "pattern": {"Regex": r"\s?\p{L}+|\s"}, "behavior": "Isolated"}
+VARIANTS = {
+    "Llama 2, newer": stages_like(
+        "llama_2_like", normalizer=None, pre_tokenizer=METASPACE | {"prepend_scheme": "first"}
+    ),
+    "a space before every text": stages_like(
+        "byte_level", pre_tokenizer=BYTE_LEVEL | {"use_regex": True}
+    ),
+    "Llama 3": stages_like(
+        "whole_word_byte_level",
+        pre_tokenizer={
+            "type": "Sequence",
+            "pretokenizers": [
+                WORDS | {"invert": False},
+                BYTE_LEVEL | {"add_prefix_space": False, "use_regex": False},
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("vocabulary", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("text", [" a", "a ", "  ", "\n a\n\n", "a<s>", SYNC, *TEXT[:7]])
+def test_text_survives_what_tokenizers_do_around_their_model(
+    vocabulary: Vocabulary, text: str
+) -> None:
+    vocabulary.check_round_trip(text)
+    typed = vocabulary.tokenizer.backend_tokenizer.encode(text).ids
+    assert text == SYNC or vocabulary.encode_prompt(text) == typed
+
+
+LOSSY = {
+    "lower case": normalizers.Lowercase(),
+    "folded characters": normalizers.NFKC(),
+}
+
+
+@pytest.mark.parametrize("normalizer", LOSSY.values(), ids=LOSSY)
+def test_a_tokenizer_that_loses_text_is_refused(normalizer: normalizers.Normalizer) -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    with pytest.raises(VocabularyError, match="changes text"):
+        Vocabulary(tokenizer).check_round_trip("A \ufb01ne day")
+
+
+def test_a_tokenizer_that_drops_line_breaks_is_refused() -> None:
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"])
+    backend.train_from_iterator(TEXT, trainer)
+    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
+    with pytest.raises(VocabularyError, match="changes text"):
+        vocabulary.check_round_trip("a\nb")
+
+
+# --- pieces and masks
+
+
+def test_every_piece_says_what_it_is() -> None:
+    vocabulary = TAUGHT["byte_level"]
+    for units in (1, 64):
+        token_id = vocabulary.piece_id(closing_piece(units))
+        assert vocabulary.id_to_lexeme(token_id) == Lexeme(LexemeKind.PROMISE_CLOSE, units=units)
+    assert vocabulary.id_to_lexeme(vocabulary.piece_id(ASYNC_OPEN)) == Lexeme(LexemeKind.ASYNC_OPEN)
+    assert vocabulary.id_to_lexeme(vocabulary.encode_text("a")[0]) is None
+    assert vocabulary.has_pieces
+    assert not PLAIN["byte_level"].has_pieces
+
+
+def test_missing_pieces_are_named() -> None:
+    ids = dict(TAUGHT["byte_level"].piece_ids)
+    del ids[SYNC]
+    with pytest.raises(VocabularyError, match="1 of 68 .* '<sync/>'"):
+        Vocabulary(FAMILIES["byte_level"](), ids)
+    with pytest.raises(VocabularyError, match="share"):
+        Vocabulary(FAMILIES["byte_level"](), dict.fromkeys(PIECES, 3))
+    with pytest.raises(VocabularyError, match="no token for '<sync/>'"):
+        PLAIN["byte_level"].piece_id(SYNC)
+
+
+@each_family
+def test_what_cannot_stand_in_a_topic(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    ids = range(vocabulary.num_tokens)
+    for token_id in set(ids) - vocabulary.topic_forbidden:
+        text = vocabulary.token_text(token_id)
+        assert text
+        assert not set('"<>&\n\r\ufffd') & set(text)
+    backend = vocabulary.tokenizer.backend_tokenizer
+    assert vocabulary.topic_forbidden >= set(backend.get_added_tokens_decoder())
+    assert vocabulary.topic_forbidden.isdisjoint(vocabulary.encode_text("Wake up early"))
+
+
+@each_family
+def test_what_holds_more_than_white_space(name: str) -> None:
+    vocabulary = TAUGHT[name]
+    assert vocabulary.non_space.isdisjoint(vocabulary.encode_text("  \n "))
+    assert vocabulary.non_space.issuperset(vocabulary.encode_text("Wake"))
+    assert vocabulary.non_space.isdisjoint(vocabulary.piece_ids.values())
+
+
+def test_importing_the_vocabulary_leaves_torch_out() -> None:
+    code = (
+        "import sys, pasta_lm.models.vocabulary\n"
+        "sys.exit(' '.join({'torch', 'transformers'} & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+THINKS = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
+THINKS += "{% if enable_thinking is defined and enable_thinking is false %} at once{% endif %}"
+
+
+def test_a_template_that_can_ask_for_no_thinking_is_asked_so() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = THINKS
+    ids = Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
+    assert tokenizer.decode(ids).endswith("Say it at once")

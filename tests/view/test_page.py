@@ -1,0 +1,281 @@
+"""The exported page: complete in itself, closed by its policy, and right in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.serve.app import create_app
+from pasta_lm.view.page import STATIC, joined_modules, page_of
+from pasta_lm.view.run_data import run_data
+from tests.serve.conftest import (
+    CHAT,
+    LIMIT_S,
+    SCRIPT,
+    TEXT,
+    Open,
+    expect,
+    post,
+    scripted,
+    serving,
+    streamed,
+)
+from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
+
+MODULES = sorted(STATIC.glob("*.js"))
+
+
+def exported(*texts: str) -> str:
+    return page_of([run_data(answered(text).trace, "pasta") for text in texts])
+
+
+# --- the file
+
+
+def test_the_page_names_nothing_outside_of_itself() -> None:
+    page = exported(FLAT)
+    found = set(re.findall(r"https?://[^\"'\s)]+", page)) - {"http://www.w3.org/2000/svg"}
+    assert not found
+    assert not re.findall(r"""(?:src|href)=["'](?!#)|@import|^import """, page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["script", "style"])
+def test_the_policy_has_the_hashes_of_script_and_styles(kind: str) -> None:
+    page = exported(FLAT)
+    open_tag = {"script": '<script type="module">', "style": "<style>"}[kind]
+    text = page.split(open_tag)[1].split(f"</{kind}>")[0]
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert f"{kind}-src 'sha256-{digest}'" in page
+    assert "unsafe" not in page.split("<body>")[0]
+
+
+def test_a_models_text_cannot_end_the_script_that_holds_it() -> None:
+    page = exported(f"</script><script>{HOSTILE}<!--")
+    data = page.split('id="runs">')[1].split("</script>")[0]
+    assert "<" not in data
+    assert data.isascii()
+    assert page.count("</script>") == 2
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_a_module_parses_no_html_and_imports_what_its_neighbour_exports(module: Path) -> None:
+    text = module.read_text("utf-8")
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert forbidden not in text
+    imports = re.findall(r'^import \{ ([\w, ]+) \} from "\./(\w+\.js)";$', text, re.MULTILINE)
+    assert len(imports) == len(re.findall(r"^import ", text, re.MULTILINE))
+    for names, neighbour in imports:
+        for name in names.split(", "):
+            there = (STATIC / neighbour).read_text("utf-8")
+            assert re.search(rf"^export (?:async )?(?:class|function|const) {name}\b", there, re.M)
+
+
+def test_top_level_names_differ_in_all_modules_and_none_is_left_out() -> None:
+    joined = joined_modules()
+    names = re.findall(r"^(?:async )?(?:class|function|const|let) (\w+)", joined, re.MULTILINE)
+    assert len(names) == len(set(names))
+    assert not re.findall(r"^(?:import|export) ", joined, re.MULTILINE)
+    for module in MODULES:
+        assert module.read_text("utf-8").splitlines()[0] in joined, module.name
+
+
+def test_the_stream_of_events_ends_with_the_run_as_the_page_shows_it() -> None:
+    asked = {"strategy": "pasta", "stream": "events", "trace": True}
+    pieces = streamed(post("/v1/chat/completions", {**CHAT, "stream": True, "pasta": asked}))
+    runs = [one["pasta"]["run"] for one in pieces if "run" in one.get("pasta", {})]
+    assert [one["name"] for one in runs] == ["pasta"]
+    assert [one["topic"] for one in runs[0]["threads"]] == [None, "walk", "sleep", "eat"]
+    assert runs[0]["annotated"] == SCRIPT
+
+
+# --- in a browser
+
+
+def shown(page: Any, root: str) -> str:
+    """Return the text that stands in an answer now, numbers of threads left out."""
+    texts = page.locator(f"{root} .token:not(.off)").all_text_contents()
+    return "".join(texts)
+
+
+def test_the_answer_and_its_written_form_stand_there_at_the_end_of_the_run(opened: Open) -> None:
+    answer = answered(FLAT)
+    page = opened(exported(FLAT))
+    assert shown(page, "#answer") == answer.text
+    assert shown(page, "#written") == answer.program
+    assert page.locator(".labels button").all_inner_texts() == [
+        "m\nmain",
+        "1\nfirst part",
+        "2\nsecond part",
+    ]
+    assert page.locator(".critical, .fork, .sync, .waits, .ghost").count() >= 6
+
+
+def test_stepping_shows_what_was_written_by_then_in_its_place(opened: Open) -> None:
+    trace = answered(FLAT).trace
+    page = opened(exported(FLAT))
+    for passes in reversed(range(trace.forward_passes)):
+        page.keyboard.press(",")
+        data = [one for one in trace.tokens if one.decoded_step < passes]
+        assert page.locator("#written .token:not(.off)").count() == len(data)
+    page.keyboard.press(".")
+    assert page.locator(".reading").inner_text().startswith("pass 1 of")
+
+
+def test_replay_runs_from_the_start_to_the_end(opened: Open) -> None:
+    page = opened(exported(FLAT), reduced_motion="reduce")
+    page.get_by_label("Speed of the replay").select_option("4")
+    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Play").wait_for()
+    assert shown(page, "#answer") == answered(FLAT).text
+
+
+def test_a_picked_token_shows_exactly_what_its_thread_could_see(opened: Open) -> None:
+    page = opened(exported(FLAT))
+    page.locator("#answer .token", has_text="epsilon").click()
+    seen = "".join(page.locator("#written .seen").all_text_contents())
+    promises = (
+        '<promise topic="first part" tokens="1"/> And<promise topic="second part" tokens="1"/>'
+    )
+    assert seen == f"Two.{promises}<async>delta"
+    told = page.locator("#inspector").inner_text()
+    assert "3 tokens of the prompt" in told
+    assert "hidden from it" in told
+    page.locator("#written .token", has_text="Both").click()
+    assert "alpha beta gamma" in "".join(page.locator("#written .seen").all_text_contents())
+    page.keyboard.press("Escape")
+    expect(page.locator(".seen, .picked")).to_have_count(0)
+
+
+def test_pointing_at_one_view_marks_the_thread_in_the_others(opened: Open) -> None:
+    page = opened(exported(FLAT))
+    page.locator("#answer .token", has_text="beta").hover()
+    for focused in (
+        ".row.focus",
+        ".labels .focus",
+        "#written .part.focus",
+        "#answer .part.focus",
+    ):
+        expect(page.locator(focused)).to_have_count(1)
+    page.locator(".picture").hover(position={"x": 300, "y": 65})
+    assert page.locator(".labels .focus").inner_text() == "2\nsecond part"
+
+
+def test_the_keyboard_reaches_every_token_and_thread(opened: Open) -> None:
+    page = opened(exported(FLAT))
+    page.locator("#answer").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("#answer .picked").inner_text().strip() == "beta"
+    page.locator(".labels button").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#inspector")).to_contain_text("first part", use_inner_text=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("picks", [False, True], ids=["at rest", "inspected"])
+def test_axe_finds_nothing_serious(opened: Open, scheme: str, picks: bool) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(exported(FLAT), color_scheme=scheme, bypass_csp=True)
+    page.locator("summary").click()
+    if picks:
+        page.locator("#answer .token", has_text="epsilon").click()
+    found = axe.run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
+    assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
+
+
+def test_a_hostile_answer_is_text_and_breaks_no_policy(opened: Open) -> None:
+    text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 50_000}</async><sync/>end'
+    page = opened(exported(text), viewport={"width": 390, "height": 800})
+    assert shown(page, "#answer").startswith("<script>document.title = 'taken'</script><img")
+    assert page.title().endswith("pasta-lm")
+    expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(0)
+    assert "⟨U+202E⟩" in shown(page, "#answer")
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_sixty_five_threads_fit_a_phone_and_a_frame_of_replay_is_little_work(opened: Open) -> None:
+    page = opened(exported(wide(64)), viewport={"width": 360, "height": 700})
+    expect(page.locator(".row")).to_have_count(65)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    changed = page.evaluate(
+        """() => {
+            let count = 0;
+            const watcher = new MutationObserver((all) => { count += all.length; });
+            watcher.observe(document.body, { subtree: true, childList: true, attributes: true });
+            document.dispatchEvent(new KeyboardEvent("keydown", { key: ",", bubbles: true }));
+            count += watcher.takeRecords().length;
+            return count;
+        }"""
+    )
+    assert changed < 1000
+
+
+def test_two_runs_stand_on_one_clock_and_the_finish_line_is_told(opened: Open) -> None:
+    runs = [run_data(sequential(FLAT).trace, "sequential"), run_data(answered(FLAT).trace, "pasta")]
+    page = opened(page_of(runs))
+    expect(page.locator(".picture")).to_have_count(2)
+    page.get_by_role("button", name="sequential").click()
+    assert shown(page, "#written") == sequential(FLAT).text
+    page.get_by_role("button", name="pasta").click()
+    assert shown(page, "#written") == answered(FLAT).program
+
+
+# --- served
+
+
+def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: Any) -> None:
+    faults: list[str] = []
+    with serving(create_app(scripted())) as (_, address):
+        page = browser.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text))
+        page.goto(address)
+        page.get_by_label("Prompt").fill("How do I live well?")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="Ask").wait_for()
+        assert shown(page, "#answer") == TEXT
+        expect(page.locator(".picture")).to_have_count(2)
+        expect(page.locator("#answer friends, #answer b")).to_have_count(0)
+        page.locator("#answer .token", has_text="often").click()
+        expect(page.locator("#inspector")).to_contain_text(
+            "Its thread could see", use_inner_text=True
+        )
+        page.close()
+    assert not faults
+
+
+def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
+    with serving(create_app(scripted(), api_key="secret")) as (_, address):
+        page = browser.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        page.goto(address)
+        page.get_by_label("Prompt").fill("How do I live well?")
+        page.get_by_role("button", name="Ask").click()
+        page.locator(".ask [role=status]:not(:empty)").wait_for()
+        assert "key" in page.locator(".ask [role=status]").inner_text().lower()
+        page.get_by_label("API key").fill("secret")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("button", name="sequential").wait_for()
+        page.close()
+
+
+def test_a_theme_that_was_chosen_holds_on_the_other_page(browser: Any) -> None:
+    context = browser.new_context(color_scheme="light")
+    with serving(create_app(scripted())) as (_, address):
+        page = context.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        page.goto(address)
+        page.get_by_role("button", name="Switch between light and dark").click()
+        page.goto(f"{address}/chat.html")
+        page.locator("html.dark").wait_for()
+    context.close()

@@ -1,0 +1,473 @@
+"""The served page: asking, watching an answer while it is decoded, comparing, saving."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from pasta_lm.engines.request import Finished, SamplingParams
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.interpreter.trace import Trace
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
+from pasta_lm.view.page import page_of
+from pasta_lm.view.run_data import run_data
+from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, Open, ask, expect, scripted, serving
+from tests.serve.runs import FLAT, HOSTILE, answered, wide
+
+QUESTION = "How do I live well?"
+ALL_FOUR = ("sequential", "pasta", "apar", "sot")
+
+
+class Stepped(ScriptedBackend):
+    """A backend that takes as many steps as it is told to."""
+
+    def __init__(self, text: str | None = None, num_steps: int = 0) -> None:
+        document = DOCUMENT if text is None else parse(text, "annotator", max_depth=2)
+        super().__init__(ScriptedEngine(document))
+        self._allowed = threading.Semaphore(num_steps)
+        self.is_free = False
+
+    def allow(self, num_steps: int) -> None:
+        self._allowed.release(num_steps)
+
+    def step(self) -> Events:
+        if self.is_free or self._allowed.acquire(timeout=0.005):
+            return super().step()
+        return []
+
+
+class Watched:
+    """A page in a browser, with what it sent and what it complained of."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        self.bodies: list[Any] = []
+        page.set_default_timeout(1000 * LIMIT_S)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", lambda said: self.faults.append(said.text))
+        page.on("request", self._note)
+        page.goto(address)
+
+    def _note(self, sent: Any) -> None:
+        if sent.url.endswith("/v1/chat/completions"):
+            self.bodies.append(sent.post_data_json)
+
+    def ask(self, question: str = QUESTION) -> None:
+        self.page.get_by_label("Prompt").fill(question)
+        self.page.get_by_role("button", name="Ask").click()
+
+    def wait(self) -> None:
+        """Wait until nothing is asked any more."""
+        self.page.get_by_role("button", name="Ask").wait_for()
+
+    def shown(self, root: str) -> str:
+        return "".join(self.page.locator(f"{root} .token:not(.off)").all_text_contents())
+
+    def written(self, num_tokens: int) -> None:
+        """Wait until so many tokens stand in the written form."""
+        self.page.locator("#written .token:not(.off)").nth(num_tokens - 1).wait_for()
+
+    @property
+    def said(self) -> str:
+        said: str = self.page.locator(".ask [role=status]").inner_text()
+        return said
+
+
+@contextmanager
+def served(browser: Any, app: FastAPI, **settings: Any) -> Iterator[Watched]:
+    """Yield the page of a server."""
+    with serving(app) as (_, address):
+        context = browser.new_context(**settings)
+        try:
+            yield Watched(context.new_page(), address)
+        finally:
+            context.close()
+
+
+# --- asking
+
+
+def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        examples = watched.page.locator(".examples button")
+        assert examples.count() >= 6
+        question = examples.nth(2).inner_text()
+        examples.nth(2).click()
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sequential"]
+        assert {one["messages"][0]["content"] for one in watched.bodies} == {question}
+        expect(watched.page.locator(".picture")).to_have_count(2)
+        assert not watched.faults
+
+
+def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
+    browser: Any,
+) -> None:
+    backend = scripted()
+    backend.strategies = ALL_FOUR
+    with served(browser, create_app(backend)) as watched:
+        page = watched.page
+        page.get_by_label("sot").check()
+        page.get_by_label("sequential").uncheck()
+        page.get_by_text("Settings").click()
+        for name, value in {"Temperature": "0.5", "Most tokens": "30", "Seed": "7"}.items():
+            page.get_by_label(name).fill(value)
+        watched.ask()
+        watched.wait()
+        page.locator(".run-name", has_text="sot").wait_for()
+        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sot"]
+        for body in watched.bodies:
+            assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.5, 30, 7)
+            assert "max_threads" not in body["pasta"]
+        assert not watched.faults
+
+
+def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: Any) -> None:
+    backend = scripted(name="plain")
+    backend.strategies = ("sequential", "sot", "prompt-lookup")
+    with served(browser, create_app(backend)) as watched:
+        watched.page.locator("#facts", has_text="plain").wait_for()
+        offered = watched.page.locator(".strategies input")
+        assert [one.get_attribute("value") for one in offered.all()] == ["sequential", "sot"]
+        watched.ask()
+        watched.wait()
+        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential"]
+
+
+def test_enter_asks_and_with_shift_it_begins_a_line(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        prompt = watched.page.get_by_label("Prompt")
+        prompt.fill("One")
+        prompt.press("Shift+Enter")
+        prompt.press_sequentially("two")
+        assert not watched.bodies
+        prompt.press("Enter")
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        assert watched.bodies[0]["messages"][0]["content"] == "One\ntwo"
+
+
+def test_keys_of_the_replay_are_characters_where_one_writes(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        watched.ask()
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        before = watched.page.locator(".reading").inner_text()
+        watched.page.get_by_text("Settings").click()
+        for field, text in {"Temperature": "0.7", "Prompt": "One, two."}.items():
+            box = watched.page.get_by_label(field)
+            box.fill("")
+            box.press_sequentially(text)
+            expect(box).to_have_value(text)
+        expect(watched.page.locator(".reading")).to_have_text(before, use_inner_text=True)
+
+
+def test_a_question_without_a_word_or_a_strategy_is_not_sent(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        watched.ask("  ")
+        assert "question" in watched.said
+        for box in watched.page.locator(".strategies input").all():
+            box.uncheck()
+        watched.ask()
+        assert "strategy" in watched.said
+        assert not watched.bodies
+
+
+def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
+    browser: Any, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    backend = Stepped()
+    with served(browser, create_app(backend)) as watched:
+        watched.ask()
+        backend.allow(9)
+        watched.written(6)
+        watched.page.get_by_role("button", name="Stop").click()
+        watched.wait()
+        assert watched.said == "Stopped."
+        assert watched.shown("#answer")
+        expect(watched.page.locator(".run-figures")).to_have_text("stopped", use_inner_text=True)
+        until(lambda: not backend.has_work)
+        backend.is_free = True
+        watched.ask()
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        assert watched.shown("#answer") == TEXT
+        assert not watched.faults
+
+
+REFUSALS = {
+    "an error of the server": ({"error": {"message": "the queue is full"}}, "the queue is full"),
+    "no JSON at all": ("<h1>Bad gateway</h1>", "status 503"),
+    "nothing": (None, "does not answer"),
+}
+
+
+@pytest.mark.parametrize(("body", "told"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_the_server_refuses_is_told(browser: Any, body: Any, told: str) -> None:
+    def refuse(route: Any) -> None:
+        if body is None:
+            route.abort()
+        else:
+            text = body if isinstance(body, str) else json.dumps(body)
+            route.fulfill(status=503, body=text)
+
+    with served(browser, create_app(scripted())) as watched:
+        watched.page.route("**/v1/chat/completions", refuse)
+        watched.ask()
+        watched.wait()
+        assert told in watched.said
+        watched.page.unroute("**/v1/chat/completions")
+        watched.ask()
+        watched.page.get_by_role("button", name="sequential").wait_for()
+
+
+class Failing(ScriptedEngine):
+    """Writes a while, then fails."""
+
+    def steps(self, request: Any) -> Iterator[Any]:
+        for number, events in enumerate(super().steps(request)):
+            if number == 8:
+                raise RuntimeError("a fault of the test")
+            yield events
+
+
+def test_an_answer_that_fails_halfway_stays_there_as_far_as_it_came(browser: Any) -> None:
+    with served(browser, create_app(ScriptedBackend(Failing(DOCUMENT)))) as watched:
+        watched.ask()
+        watched.wait()
+        assert "engine" in watched.said
+        assert TEXT.startswith(watched.shown("#answer")[:10])
+        assert watched.page.locator(".labels button").count() > 1
+
+
+def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(browser: Any) -> None:
+    with served(browser, create_app(scripted(), api_key="very secret")) as watched:
+        page = watched.page
+        page.get_by_label("API key").fill("very secret")
+        page.get_by_text("Settings").click()
+        page.get_by_label("Temperature").fill("0.7")
+        page.get_by_label("sequential").uncheck()
+        watched.ask("Do you remember this?")
+        watched.page.locator(".run-name", has_text="pasta").wait_for()
+        watched.wait()
+        kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+        assert "remember" in kept
+        assert "secret" not in kept
+        page.reload()
+        page.get_by_label("API key").wait_for()
+        expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
+        expect(page.get_by_label("Temperature")).to_have_value("0.7")
+        expect(page.get_by_label("sequential")).not_to_be_checked()
+        expect(page.get_by_label("API key")).to_have_value("")
+
+
+def test_a_server_without_a_key_wants_none(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        watched.page.locator("#facts", has_text="script").wait_for()
+        expect(watched.page.get_by_label("API key")).to_be_hidden()
+
+
+def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
+    browser: Any, opened: Open
+) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        watched.page.get_by_role("link", name="Chat").click()
+        watched.page.get_by_role("link", name="Compare strategies").click()
+        watched.page.get_by_label("Prompt").wait_for()
+    assert (
+        opened(page_of([run_data(answered(FLAT).trace, "pasta")])).get_by_role("link").count() == 0
+    )
+
+
+# --- while it is decoded
+
+
+def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browser: Any) -> None:
+    backend = Stepped(num_steps=14)
+    with served(browser, create_app(backend)) as watched:
+        watched.ask()
+        watched.written(18)
+        page = watched.page
+        labels = page.locator(".labels button").all_inner_texts()
+        assert labels[:2] == ["m\nmain", "1\nwalk"]
+        assert '<promise topic="walk" tokens="1"/><async> Walk' in watched.shown("#written")
+        page.locator("#answer .token", has_text="Walk").click()
+        seen = "".join(page.locator("#written .seen").all_text_contents())
+        assert seen.endswith('<promise topic="walk" tokens="1"/><async>')
+        told = page.locator("#inspector .sight").inner_text()
+        assert "5 tokens of the prompt" in told
+        backend.is_free = True
+        page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        # The same run became the stored one: what was picked is picked, and sees the same.
+        assert "".join(page.locator("#written .seen").all_text_contents()) == seen
+        expect(page.locator("#inspector .sight")).to_have_text(told, use_inner_text=True)
+        assert watched.shown("#written") == DOCUMENT.with_lengths(lambda text: 1).program
+        assert not watched.faults
+
+
+def test_a_reader_who_went_back_is_left_there_while_more_is_decoded(browser: Any) -> None:
+    backend = Stepped(num_steps=12)
+    with served(browser, create_app(backend)) as watched:
+        watched.ask()
+        watched.written(10)
+        for _ in range(4):
+            watched.page.keyboard.press("Escape")
+            watched.page.locator("#answer").press(",")
+        before = watched.shown("#written")
+        num_threads = watched.page.locator(".labels button").count()
+        backend.allow(6)
+        watched.page.locator(".labels button").nth(num_threads).wait_for()
+        assert watched.shown("#written") == before
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
+    browser: Any, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    backend = Stepped(num_steps=14)
+    settings = {"color_scheme": scheme, "bypass_csp": True}
+    with served(browser, create_app(backend), **settings) as watched:
+        page = watched.page
+        for state in ("idle", "live", "picked", "over"):
+            if state == "live":
+                page.get_by_text("Settings").click()
+                watched.ask()
+                watched.written(16)
+            elif state == "picked":
+                page.locator("#answer .token", has_text="Walk").click()
+            elif state == "over":
+                backend.is_free = True
+                page.get_by_role("button", name="sequential").wait_for()
+                watched.wait()
+                page.get_by_text("Examples").click()
+            found = axe.run(page).response["violations"]
+            serious = [one for one in found if one["impact"] in {"serious", "critical"}]
+            assert not serious, (state, [(one["id"], one["nodes"][0]["html"]) for one in serious])
+
+
+def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(browser: Any) -> None:
+    text = f'{HOSTILE}<async topic="<b>x</b>">{HOSTILE}{"long" * 250_000}</async><sync/>end'
+    with served(
+        browser, create_app(Stepped(text, 1000)), viewport={"width": 390, "height": 800}
+    ) as (watched):
+        page = watched.page
+        watched.ask()
+        page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        assert "long" * 250_000 in watched.shown("#answer")
+        expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(
+            0
+        )
+        assert "\u202e" not in watched.shown("#answer")
+        assert page.title() != "taken"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.locator("#answer").press(",")
+        page.locator("#answer .token").first.click()
+        expect(page.locator("#inspector")).to_contain_text(
+            "Its thread could see", use_inner_text=True
+        )
+        assert not watched.faults
+
+
+def test_sixty_five_threads_are_followed_while_they_are_decoded(browser: Any) -> None:
+    backend = Stepped(wide(64), num_steps=60)
+    with served(browser, create_app(backend), viewport={"width": 390, "height": 800}) as watched:
+        watched.page.get_by_text("Settings").click()
+        watched.page.get_by_label("Most tokens").fill("4096")
+        watched.ask()
+        watched.page.locator(".labels button").nth(10).wait_for()
+        backend.is_free = True
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        expect(watched.page.locator(".timeline").first.locator(".row")).to_have_count(65)
+        assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not watched.faults
+
+
+# --- comparing and saving
+
+
+def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
+    backend = scripted()
+    backend.strategies = ALL_FOUR
+    with served(browser, create_app(backend)) as watched:
+        for name in ALL_FOUR:
+            watched.page.get_by_label(name).check()
+        watched.ask()
+        watched.page.get_by_role("button", name="sot").wait_for()
+        watched.wait()
+        page = watched.page
+        names = page.locator(".run-name").all_inner_texts()
+        assert names == ["pasta", "sequential", "apar", "sot"]
+        runs = [trace_of(backend, name) for name in names]
+        for run, line in zip(runs, page.locator(".run-figures").all_inner_texts(), strict=True):
+            told = " ".join(line.split())
+            assert f"{run.parallelism:.2f} parallelism" in told
+            assert f"{run.critical_path} critical path" in told
+            assert f"{run.num_content_tokens} tokens" in told
+            if run.strategy != "sequential":
+                assert (
+                    f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over sequential"
+                    in told
+                )
+        expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
+
+
+def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
+    """Return the trace of the backend's answer by a strategy."""
+    request = backend.prepare(Prompt(QUESTION, strategy), SamplingParams(max_tokens=1024))
+    backend.submit(request)
+    while True:
+        for _, event in backend.step():
+            if isinstance(event, Finished):
+                return event.answer.trace
+
+
+def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(
+    browser: Any, opened: Open, tmp_path: Path
+) -> None:
+    with served(browser, create_app(scripted()), accept_downloads=True) as watched:
+        watched.ask()
+        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.wait()
+        files = {}
+        for name in ("Save page", "Save trace"):
+            with watched.page.expect_download() as waiting:
+                watched.page.get_by_role("button", name=name).click()
+            waiting.value.save_as(tmp_path / "file")
+            files[name] = (tmp_path / "file").read_text("utf-8")
+        assert not watched.faults
+    trace = Trace.from_json(files["Save trace"])
+    before, _, rest = files["Save page"].partition('id="runs">')
+    data, _, after = rest.partition("</script>")
+    assert f'{before}id="runs">[]</script>{after}' == page_of([])
+    assert data.isascii()
+    assert "<" not in data
+    runs = json.loads(data)
+    assert [one["name"] for one in runs] == ["sequential", "pasta"]  # the last one is shown
+    expected = run_data(trace, "pasta", DOCUMENT.annotator_form())
+    assert runs[1] == json.loads(json.dumps(expected))
+    page = opened(files["Save page"])
+    assert "".join(page.locator("#answer .token:not(.off)").all_text_contents()) == TEXT
+
+
+def test_the_empty_page_wants_the_key_as_all_private_routes_do() -> None:
+    for key, status in {"secret": 200, "wrong": 401}.items():
+        app = create_app(scripted(), api_key="secret")
+        headers = {"Authorization": f"Bearer {key}"}
+        reply = ask("GET", "/v1/page", app=app, headers=headers)
+        assert reply.status_code == status
+        assert (reply.text == page_of([])) == (status == 200)
+        assert "/v1/page" in app.openapi()["paths"]

@@ -1,0 +1,506 @@
+"""The chat of the served page, in a browser: turns, variants, what is kept, and hostile text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
+from pasta_lm.serve.app import create_app
+from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.view.page import STATIC
+from tests.serve.conftest import LIMIT_S, TEXT, expect, scripted, serving
+from tests.serve.runs import HOSTILE, wide
+
+MODULES = sorted((STATIC / "chat").glob("*.js"))
+VENDOR = STATIC / "vendor"
+ROOT = Path(__file__).parents[2]
+Open = Callable[..., Any]
+
+MARKDOWN = """\
+# Ways to *rest*
+
+A paragraph with **bold**, `x < y` and a [link](https://example.org/a?b=c).
+
+1. One
+2. Two
+   - Inside
+
+| a | b |
+|---|--:|
+| 1 | 22 |
+
+```python
+print("<b>")
+```
+> quoted ~~gone~~
+"""
+
+
+# --- files
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_a_module_parses_no_html_and_imports_what_its_neighbour_exports(module: Path) -> None:
+    text = module.read_text("utf-8")
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert forbidden not in text
+    imports = re.findall(r'^import \{ ([\w, ]+) \} from "(\.[\w./-]+)";$', text, re.MULTILINE)
+    vendored = re.findall(r'^import \w+ from "(\.\./vendor/[\w./-]+)";$', text, re.MULTILINE)
+    assert len(imports) + len(vendored) == len(re.findall(r"^import ", text, re.MULTILINE))
+    assert all((module.parent / path).is_file() for path in vendored)
+    for names, neighbour in imports:
+        for name in names.split(", "):
+            there = (module.parent / neighbour).read_text("utf-8")
+            assert re.search(
+                rf"^export (?:async )?(?:class|function\*?|const) {name}\b", there, re.M
+            )
+
+
+def test_vendored_files_are_those_that_the_table_names_and_have_their_licence() -> None:
+    table = (VENDOR / "README.md").read_text("utf-8")
+    folders = [one for one in VENDOR.iterdir() if one.is_dir()]
+    assert folders
+    for folder in folders:
+        (module,) = folder.glob("*.js")
+        assert hashlib.sha256(module.read_bytes()).hexdigest() in table
+        assert "Permission is hereby granted" in (folder / "LICENSE").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = {path for one in project["license-files"] for path in ROOT.glob(one)}
+    assert {folder / "LICENSE" for folder in folders} <= named
+
+
+# --- in a browser
+
+
+class PausingBackend(ScriptedBackend):
+    """A script that pauses after some steps, so that a browser sees it being written."""
+
+    num_steps = 40
+
+    def step(self) -> Events:
+        if not self.num_steps:
+            time.sleep(0.005)
+            return []
+        self.num_steps -= 1
+        return super().step()
+
+
+def answering(text: str) -> ScriptedBackend:
+    return ScriptedBackend(ScriptedEngine(parse(text, "annotator")))
+
+
+def pausing() -> ScriptedBackend:
+    words = " ".join(f"w{number}" for number in range(400))
+    text = f'Begin<async topic="left"> {words}</async><async topic="right"> {words}</async><sync/>.'
+    return PausingBackend(ScriptedEngine(parse(text, "annotator")))
+
+
+@pytest.fixture
+def chatting(browser: Any) -> Iterator[Open]:
+    """Return what opens the chat of a backend; the test fails if the page reports an error."""
+    faults: list[str] = []
+    with ExitStack() as open_things:
+
+        def open_chat(backend: ScriptedBackend, *, key: str | None = None, **settings: Any) -> Any:
+            app = create_app(backend, api_key=key)
+            _, address = open_things.enter_context(serving(app))
+            context = browser.new_context(base_url=address, **settings)
+            open_things.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(1000 * LIMIT_S)
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("console", lambda said: faults.append(said.text))
+            page.goto("chat.html")
+            return page
+
+        yield open_chat
+    # The browser writes down each refusal and each broken connection that the page tells.
+    assert not [one for one in faults if "Failed to load resource" not in one]
+
+
+def ask(page: Any, question: str) -> None:
+    page.get_by_label("Your question").fill(question)
+    page.get_by_role("button", name="Ask", exact=True).click()
+
+
+def finished(page: Any, number: int = 1) -> None:
+    """Wait for a turn's figures."""
+    page.locator(f".turn:nth-child({number}) .figures strong").first.wait_for()
+
+
+def asked_of(page: Any) -> list[dict[str, Any]]:
+    """Return the list into which the bodies of all later questions go."""
+    bodies: list[dict[str, Any]] = []
+
+    def take(sent: Any) -> None:
+        if sent.url.endswith("/chat/completions"):
+            bodies.append(json.loads(sent.post_data))
+
+    page.on("request", take)
+    return bodies
+
+
+def test_two_turns_are_answered_and_the_second_is_asked_with_the_first(chatting: Open) -> None:
+    page = chatting(scripted())
+    bodies = asked_of(page)
+    ask(page, "How do I live well?")
+    finished(page)
+    ask(page, "And then?")
+    finished(page, 2)
+    assert [one["role"] for one in bodies[1]["messages"]] == ["user", "assistant", "user"]
+    assert bodies[1]["messages"][1]["content"] == TEXT
+    assert bodies[1]["pasta"] == {"strategy": "pasta", "stream": "events", "trace": True}
+    line = page.locator(".turn:last-child .figures").inner_text()
+    for name in ("theoretical speedup", "parallelism", "critical path", "no wall clock"):
+        assert name in line
+    assert "cut short" not in line
+
+
+def test_the_figures_are_the_server_s(chatting: Open) -> None:
+    page = chatting(scripted())
+    ask(page, "How do I live well?")
+    finished(page)
+    figures = page.evaluate(
+        """async () => {
+            const body = { messages: [{ role: "user", content: "How do I live well?" }] };
+            const headers = { "Content-Type": "application/json" };
+            const request = { method: "POST", headers, body: JSON.stringify(body) };
+            return (await (await fetch("v1/chat/completions", request)).json()).pasta.choices[0];
+        }"""
+    )
+    shown = page.locator(".figures strong").all_inner_texts()
+    names = ("theoretical_speedup", "parallelism")
+    assert shown[0].rstrip("×") == f"{figures[names[0]]:.2f}"
+    assert shown[1:] == [f"{figures[names[1]]:.2f}", str(figures["critical_path_tokens"])]
+
+
+def test_a_limit_that_ends_the_answer_is_told(chatting: Open) -> None:
+    page = chatting(scripted())
+    page.locator(".options summary").click()
+    page.get_by_label("Tokens at most").fill("12")
+    ask(page, "How do I live well?")
+    finished(page)
+    expect(page.locator(".figures")).to_contain_text("cut short by a limit", use_inner_text=True)
+
+
+def test_threads_are_seen_to_write_and_stop_keeps_what_they_wrote(chatting: Open) -> None:
+    page = chatting(pausing())
+    ask(page, "Write at once")
+    page.locator(".live .hue-0.writing", has_text="w2").wait_for()
+    page.locator(".live .hue-1.writing", has_text="w2").wait_for()
+    assert page.locator(".lanes .bar").count() >= 3
+    page.get_by_role("button", name="Stop").click()
+    page.locator(".mark").wait_for()
+    text = page.locator(".markdown").inner_text()
+    assert len(re.findall(r"\bw2\b", text)) == 2
+    assert "w399" not in text
+    expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
+    page.reload()
+    assert page.locator(".markdown").inner_text() == text
+
+
+def test_a_stopped_answer_has_every_block_in_its_place_and_no_skeleton(chatting: Open) -> None:
+    page = chatting(scripted())
+    texts = page.evaluate(
+        """async () => {
+            const { Answering } = await import("./chat/answering.js");
+            return ["pasta", "sot"].map((strategy) => {
+                const answering = new Answering({ strategy });
+                const { run } = answering;
+                const forks = strategy === "pasta" ? [1, 2] : [null, null];
+                const write = (thread, text, role = "content", child = null) =>
+                    run.addToken({ thread, text, role, decoded: 0, forks: child });
+                run.addThread({ id: 0 });
+                write(0, "One ");
+                run.addThread({ id: 1, parent: 0 });
+                write(0, '" tokens="1"/>', "tag", forks[0]);
+                run.addThread({ id: 2, parent: 0 });
+                write(0, '" tokens="1"/>', "tag", forks[1]);
+                write(2, "three ");
+                write(0, "four");
+                write(1, "two ", "given");
+                answering.end("stopped");
+                return answering.answer.text;
+            });
+        }"""
+    )
+    assert texts == ["One two three four", "two three "]
+
+
+def test_sixty_five_threads_fit_a_phone(chatting: Open) -> None:
+    page = chatting(answering(wide(64)), viewport={"width": 360, "height": 700})
+    page.locator(".options summary").click()
+    page.get_by_label("Tokens at most").fill("4096")
+    ask(page, "Everything at once")
+    finished(page)
+    assert page.locator(".strip.many .lanes .bar").count() >= 65
+    assert page.locator(".lanes").bounding_box()["height"] < 500
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_regenerate_adds_a_variant_with_another_seed_and_keeps_the_first(chatting: Open) -> None:
+    page = chatting(scripted())
+    bodies = asked_of(page)
+    ask(page, "How do I live well?")
+    finished(page)
+    ask(page, "And then?")
+    finished(page, 2)
+    page.get_by_role("button", name="Regenerate").first.click()
+    page.locator(".variants", has_text="2 of 2").wait_for()
+    assert [one["seed"] for one in bodies] == [0, 0, 1]
+    assert len(bodies[2]["messages"]) == 1
+    expect(page.locator(".turn")).to_have_count(1)
+    page.get_by_role("button", name="Earlier variant").click()
+    expect(page.locator(".variants")).to_have_text("‹1 of 2›", use_inner_text=True)
+    assert page.locator(".turn .said").all_inner_texts() == ["How do I live well?", "And then?"]
+
+
+def test_an_edited_question_is_asked_instead_and_the_old_one_stays_reachable(
+    chatting: Open,
+) -> None:
+    page = chatting(scripted())
+    bodies = asked_of(page)
+    ask(page, "How do I live wel?")
+    finished(page)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("The question").fill("How do I live well?")
+    page.get_by_role("button", name="Ask again").click()
+    page.locator(".variants", has_text="2 of 2").wait_for()
+    assert [one["content"] for one in bodies[1]["messages"]] == ["How do I live well?"]
+    page.get_by_role("button", name="Earlier variant").click()
+    expect(page.locator(".said")).to_have_text("How do I live wel?", use_inner_text=True)
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False], ids=["secure", "insecure"])
+def test_an_answer_is_copied_as_plain_text(chatting: Open, has_clipboard: bool) -> None:
+    page = chatting(scripted(), permissions=["clipboard-read", "clipboard-write"])
+    if not has_clipboard:  # as on a page that comes from another machine without https
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    ask(page, "How do I live well?")
+    finished(page)
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    page.get_by_label("Your question").focus()
+    page.keyboard.press("Control+v")
+    expect(page.get_by_label("Your question")).to_have_value(TEXT)
+
+
+def test_the_conversation_survives_a_reload_with_its_runs_and_without_the_key(
+    chatting: Open,
+) -> None:
+    page = chatting(scripted(), key="secret key")
+    page.get_by_text("wants an API key").wait_for()
+    ask(page, "How do I live well?")
+    page.locator(".failed", has_text="key").wait_for()
+    page.get_by_label("API key").fill("secret key")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_role("button", name="Retry").click()
+    finished(page)
+    page.reload()
+    finished(page)
+    expect(page.locator(".options summary")).to_contain_text("temperature 0.5", use_inner_text=True)
+    stored = page.evaluate("JSON.stringify(sessionStorage) + JSON.stringify(localStorage)")
+    assert "How do I live well?" in stored
+    assert "secret" not in stored
+    page.get_by_role("button", name="Watch").click()
+    page.locator("dialog .labels", has_text="sleep").wait_for()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_old_runs_are_dropped_when_the_conversation_grows_too_long_to_keep(chatting: Open) -> None:
+    page = chatting(scripted())
+    kept = page.evaluate(
+        """async () => {
+            const { Conversation } = await import("./chat/conversation.js");
+            const { keep, kept } = await import("./chat/keeping.js");
+            const talk = new Conversation();
+            for (const ended_ms of [1, 2, 3]) {
+                const run = { text: "x".repeat(800_000) };
+                const [variant] = talk.ask("why?").variants;
+                variant.answer = { state: "finished", text: "so", run, ended_ms };
+            }
+            const isKept = keep(talk, {});
+            const turns = kept().conversation.turns;
+            const runs = turns.map(({ variants }) => "run" in variants[0].answer);
+            talk.ask("x".repeat(3_000_000));
+            return [isKept, runs, keep(talk, {}), kept()];
+        }"""
+    )
+    assert kept == [True, [False, True, True], False, None]
+
+
+def test_the_run_of_an_answer_is_watched_in_three_views(chatting: Open) -> None:
+    page = chatting(scripted())
+    ask(page, "How do I live well?")
+    finished(page)
+    page.get_by_role("button", name="Watch").click()
+    dialog = page.get_by_role("dialog")
+    assert "".join(dialog.locator("#answer .token").all_text_contents()) == TEXT
+    expect(dialog.locator(".picture .row")).to_have_count(4)
+    dialog.locator("#written .token", has_text="often").click()
+    expect(dialog.locator("#inspector")).to_contain_text(
+        "Its thread could see", use_inner_text=True
+    )
+    page.keyboard.press("Escape")
+    expect(dialog.locator(".picked")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    assert page.evaluate("document.activeElement.textContent") == "Watch"
+
+
+def test_the_conversation_is_exported(chatting: Open, tmp_path: Path) -> None:
+    page = chatting(scripted())
+    ask(page, "How do I live well?")
+    finished(page)
+    with page.expect_download() as markdown:
+        page.get_by_role("button", name="Export as Markdown").click()
+    text = Path(markdown.value.path()).read_text("utf-8")
+    assert text == f"## Question 1\n\nHow do I live well?\n\n## Answer 1\n\n{TEXT}\n"
+    with page.expect_download() as stored:
+        page.get_by_role("button", name="Export as JSON").click()
+    data = json.loads(Path(stored.value.path()).read_text("utf-8"))
+    assert [one["content"] for one in data["messages"]] == ["How do I live well?", TEXT]
+    (variant,) = data["turns"]["variants"]
+    assert variant["answer"]["figures"]["critical_path_tokens"] > 0
+    assert variant["answer"]["asked"]["strategy"] == "pasta"
+
+
+def test_an_error_is_told_in_its_place_and_the_question_can_be_asked_again(chatting: Open) -> None:
+    page = chatting(scripted())
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(page, "How do I live well?")
+    page.get_by_role("alert").wait_for()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached", use_inner_text=True)
+    page.unroute("**/v1/chat/completions")
+    page.get_by_role("button", name="Retry").click()
+    finished(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".variants")).to_have_count(0)
+
+
+def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turn(chatting: Open) -> None:
+    page = chatting(scripted())
+    bodies = asked_of(page)
+    for number in (1, 2):
+        ask(page, f"Question {number}")
+        finished(page, number)
+    error = {"error": {"message": "the prompt has 9000 tokens, the model's context is 8192"}}
+    refused = "**/v1/chat/completions"
+    page.route(refused, lambda route: route.fulfill(status=400, json=error))
+    ask(page, "Question 3")
+    page.get_by_role("alert").get_by_text("context is 8192").wait_for()
+    page.unroute(refused)
+    page.get_by_role("button", name="Retry without the oldest turn").click()
+    finished(page, 3)
+    expect(page.locator(".turn:last-child .reply-text")).to_contain_text(
+        "1 earlier turn not sent", use_inner_text=True
+    )
+    ask(page, "Question 4")
+    finished(page, 4)
+    sent = [[one["content"] for one in body["messages"]] for body in bodies[-2:]]
+    assert sent[0] == ["Question 2", TEXT, "Question 3"]
+    assert sent[1] == ["Question 2", TEXT, "Question 3", TEXT, "Question 4"]
+
+
+def test_markdown_is_drawn_as_elements(chatting: Open) -> None:
+    page = chatting(answering(MARKDOWN))
+    ask(page, "Show it")
+    finished(page)
+    answer = page.locator(".markdown")
+    expect(answer.locator("h3 em")).to_have_text("rest", use_inner_text=True)
+    expect(answer.locator("strong")).to_have_text("bold", use_inner_text=True)
+    expect(answer.locator("ol > li > ul > li")).to_have_text("Inside", use_inner_text=True)
+    expect(answer.locator("td.to-right")).to_have_text("22", use_inner_text=True)
+    assert answer.locator("pre code").inner_text() == 'print("<b>")'
+    expect(answer.locator("blockquote s")).to_have_text("gone", use_inner_text=True)
+    link = answer.get_by_role("link")
+    expect(link).to_have_attribute("href", "https://example.org/a?b=c")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+
+
+def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
+    links = (
+        "[a](javascript:alert(1)) [b](data:text/html,x) [c](file:///etc) "
+        "![d](https://example.org/d.png) <https://example.org/e> <javascript:alert(2)> "
+        "[f](https://example.org/\u202ef) &#x202e;"
+    )
+    text = f'{HOSTILE}\n\n{links}<async topic="<b>x</b>">{"long" * 20_000}</async><sync/>end'
+    page = chatting(answering(text), viewport={"width": 390, "height": 800})
+    requests: list[str] = []
+    page.on("request", lambda sent: requests.append(sent.url))
+    ask(page, f"{HOSTILE}?")
+    finished(page)
+    answer = page.locator(".reply-text")
+    expect(answer).to_contain_text(
+        "<script>document.title = 'taken'</script><img", use_inner_text=True
+    )
+    assert page.title() == "Chat · pasta-lm"
+    expect(page.locator("main img, main script, .strip b")).to_have_count(0)
+    targets = [one.get_attribute("href") for one in page.locator(".turn a").all()]
+    assert [one.startswith("https://example.org/") for one in targets] == [True] * 3
+    expect(answer).to_contain_text("⟨U+202E⟩", use_inner_text=True)
+    expect(page.locator(".said")).to_contain_text("⟨U+202E⟩", use_inner_text=True)
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert not [one for one in requests if "example.org" in one]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_megabyte_in_one_line_is_shown_as_it_was_written(chatting: Open) -> None:
+    page = chatting(answering(f"**{'x' * 1_000_000}** <b>end</b>"))
+    ask(page, "Write a long word")
+    finished(page)
+    text = page.locator(".as-written").text_content()
+    assert len(text) == 1_000_015
+    assert text.endswith("** <b>end</b>")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_screen_readers_hear_a_finished_answer_once_and_no_token(chatting: Open) -> None:
+    page = chatting(pausing())
+    ask(page, "Write at once")
+    page.locator(".live .hue-0.writing", has_text="w2").wait_for()
+    expect(page.locator("main :is([aria-live], [role=status], [role=log])")).to_have_count(0)
+    assert page.locator("#heard").inner_text() == ""
+    page.get_by_label("Your question").press("Escape")
+    page.locator(".mark").wait_for()
+    assert page.locator("#heard").inner_text().startswith("Stopped, ")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chatting: Open, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = chatting(answering(MARKDOWN), color_scheme=scheme, bypass_csp=True)
+    serious = []
+    for step in ("empty", "answered", "edited", "watched"):
+        if step == "answered":
+            page.locator(".options summary").click()
+            ask(page, "Show it")
+            finished(page)
+            page.get_by_role("button", name="Regenerate").click()
+            page.locator(".variants", has_text="2 of 2").wait_for()
+        elif step == "edited":
+            page.get_by_role("button", name="Edit").click()
+        elif step == "watched":
+            page.get_by_role("button", name="Watch").click()
+        found = axe.run(page).response["violations"]
+        serious += [
+            (step, one["id"], one["nodes"][0]["html"])
+            for one in found
+            if one["impact"] in {"serious", "critical"}
+        ]
+    assert not serious
