@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from pasta_lm.engines.local.loading import DTYPES, LoadedModel
 from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies.replay import Pair, ReplayReport, replay
 

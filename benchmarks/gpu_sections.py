@@ -33,6 +33,7 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.entries import Entries
+from pasta_lm.machine import describe_machine
 from pasta_lm.measure.engine_load import LoadBenchmark, measure_load
 from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies.replay import Pair, replay
@@ -115,7 +116,7 @@ def seconds(function: Callable[[], object], device: str, *, least: float = 0.3) 
 
 def machine(at: Conditions) -> None:
     """Hardware, versions, and the bandwidth of copying and of reading memory once."""
-    at.note(machine=timing.describe_machine())
+    at.note(machine=describe_machine())
     asked = "name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit"
     try:
         command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]

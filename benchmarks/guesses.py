@@ -20,8 +20,8 @@ from pasta_lab.tasks.registry import task_set, training_families
 from pasta_lm.engines.local.drafting import DraftModel
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
+from pasta_lm.machine import describe_machine
 from pasta_lm.measure.intervals import as_dict, geometric_mean
 from pasta_lm.strategies import sequential, speculation
 from pasta_lm.strategies.model import Pasta

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.engines.request import Answer, SamplingParams
+from pasta_lm.machine import describe_machine
 from pasta_lm.measure.intervals import as_dict, geometric_mean
 from pasta_lm.strategies import pasta, sequential, speculation
 from pasta_lm.strategies.model import BUILTIN, Pasta

@@ -22,7 +22,7 @@ from torch import Tensor
 from pasta_lm.engines.cpu.huge_pages import HugePages
 from pasta_lm.engines.cpu.kernels import PACKED_ROWS, Linear
 from pasta_lm.engines.cpu.linear import CompiledLinear, fits
-from pasta_lm.engines.local.timing import describe_machine
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.eight_bits import INT8
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # outputs and inputs of a layer

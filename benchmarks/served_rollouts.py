@@ -29,12 +29,12 @@ from transformers import AutoModelForCausalLM
 from benchmarks.server_load import ProcessorClock
 from benchmarks.stock_servers import Engine, instructions
 from benchmarks.token_agreement import Choice, Threads, choices
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.learn.data.preferences import ScoreConfig, select_pairs
 from pasta_lm.learn.data.rollouts import Rollout, Sampling
 from pasta_lm.learn.judge.judge import Comparison, Verdict
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import sequential
 from pasta_lm.strategies.model import Pasta

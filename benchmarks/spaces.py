@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 
 from pasta_lm.engines.local.loading import DTYPES
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
@@ -30,6 +29,7 @@ from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
 from pasta_lm.learn.train.collate import collate, labelled_logits
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import Learner, load_learner
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.annotated import Record, read_records
 
 STARTER = Path(__file__).parents[1] / "corpora" / "starter" / "starter.jsonl"

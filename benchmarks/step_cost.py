@@ -21,10 +21,11 @@ import torch
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import DTYPES
 from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
-from pasta_lm.engines.local.timing import describe_machine, num_entries, step_s
+from pasta_lm.engines.local.timing import num_entries, step_s
 from pasta_lm.interpreter import Entries, Interpreter, Limits, Placer, PositionStrategy
 from pasta_lm.interpreter.interpreter import Resume
 from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.machine import describe_machine
 
 PROMPT = list(range(5, 105))
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)

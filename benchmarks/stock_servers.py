@@ -24,10 +24,10 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.server_load import at_load, brief, costs_ms, measured_by
 from benchmarks.token_agreement import Choice, Place, agreement, choices
-from pasta_lm.engines.local.timing import describe_machine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.engines.servers.dialects import VLLM
 from pasta_lm.interpreter import Join, PositionStrategy
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 from tests.witness import MARGIN

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.errors import InputError, PastaError
-from pasta_lm.journal import write_rows
+from pasta_lm.journal import read_lines, write_rows
 from pasta_lm.language.tags import ASYNC_OPEN
 from pasta_lm.learn.annotate.marks import Marks, marked, parse_marks, shown
 from pasta_lm.learn.annotate.own_answers import USABLE, usable_answers
-from pasta_lm.models.annotated import read_lines
 
 COUNTS = ".counts.json"
 SOURCE = "pasta-lm own answers"

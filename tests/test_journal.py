@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from pasta_lm.errors import InputError
-from pasta_lm.journal import Journal, Row, line_of, read_rows, write_rows
+from pasta_lm.journal import Journal, Row, line_of, read_objects, read_rows, write_rows
 
 ROWS: list[Row] = [
     {"id": "one", "text": "first\nline"},
@@ -88,3 +89,51 @@ def test_a_file_that_is_written_at_once_replaces_the_one_before(tmp_path: Path) 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.jsonl cannot be read"):
         read_rows(tmp_path / "absent.jsonl")
+
+
+HALF = {"id": "half", "text": "\ud83d"}
+"""JSON can hold half a surrogate pair as an escape; UTF-8 cannot."""
+
+
+def test_a_row_with_half_a_surrogate_pair_is_kept_and_so_are_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    Journal(path).append([ROWS[0], HALF, ROWS[1]])
+    assert list(Journal(path).rows.values()) == [ROWS[0], HALF, ROWS[1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (line_of(HALF), "rows.jsonl:2: a text holds half a surrogate pair: it is no Unicode"),
+        (b"{\n", "rows.jsonl:2: not JSON: .* at column"),
+        (b"[]\n", "rows.jsonl:2: not a JSON object"),
+    ],
+)
+def test_the_line_of_a_users_file_that_is_no_object_is_named(
+    tmp_path: Path, line: bytes, message: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line_of(ROWS[0]) + line)
+    objects = read_objects(path)
+    assert next(objects) == (1, ROWS[0])
+    with pytest.raises(InputError, match=message):
+        next(objects)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_row(
+    tmp_path: Path, packed: bool
+) -> None:
+    data = b"\xef\xbb\xbf" + b"".join(map(line_of, ROWS)).replace(b"}\n", b"}\r\n")
+    path = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert read_rows(path) == ROWS == [row for _, row in read_objects(path)]
+
+
+@pytest.mark.parametrize("damage", [b"no gzip", gzip.compress(b"x" * 99)[:-9]])
+def test_a_damaged_gzip_file_is_named(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(damage)
+    for read in (read_rows, lambda path: list(read_objects(path))):
+        with pytest.raises(InputError, match=r"rows\.jsonl\.gz cannot be read"):
+            read(path)

@@ -1,21 +1,24 @@
-"""A journal of JSON lines that survives a kill: every row is complete, or was never written.
+"""Files of JSON lines: a journal that survives a kill, and readers for the files of users.
 
-An incomplete last line was being written when the process ended; it is cut off when the file is
-opened again.
+In a journal every row is complete, or was never written. An incomplete last line was being written
+when the process ended; it is cut off when the journal is opened again.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, PastaError, UsageError, cause
+from pasta_lm.errors import InputError, MissingFileError, PastaError, UsageError, cause
 
 Row = dict[str, Any]
+HALF_SURROGATE = "a text holds half a surrogate pair: it is no Unicode"
 
 
 class Journal:
@@ -84,7 +87,7 @@ def held(path: Path) -> Iterator[None]:
     Raises:
         UsageError: another process holds it.
     """
-    import fcntl
+    import fcntl  # not on Windows, where the rest of this module works
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -99,17 +102,67 @@ def held(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, gzipped if named ``.gz``, without a byte-order mark.
+
+    Raises:
+        InputError: there is no such file, or it is not a text file.
+    """
+    opening = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opening(path, "rt", encoding="utf-8-sig") as file:
+            yield from file
+    except FileNotFoundError as exc:
+        raise MissingFileError(path) from exc
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
+
+
+def parse_object(line: str) -> Row:
+    """Parse one line of a user's file.
+
+    Raises:
+        InputError: it is no JSON object, or one of its texts cannot be encoded.
+    """
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as exc:
+        raise InputError(f"not JSON: {exc.msg} at column {exc.colno}") from exc
+    if not isinstance(row, dict):
+        raise InputError("not a JSON object")
+    try:
+        line_of(row, escapes=False)
+    except UnicodeEncodeError as exc:
+        raise InputError(HALF_SURROGATE) from exc
+    return row
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, with line numbers.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no JSON object; the line is named.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                row = parse_object(line)
+            except InputError as exc:
+                raise InputError(f"{path}:{number}: {exc.message}") from exc
+            yield number, row
+
+
 def read_rows(path: Path) -> list[Row]:
-    """Read a file of rows.
+    """Read a file of rows, gzipped if named ``.gz``.
 
     Raises:
         InputError: it cannot be read, a line is not a row with an ``id``, or an id occurs twice.
     """
-    rows: list[Row] = []
-    seen: set[str] = set()
+    rows: dict[str, Row] = {}
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as exc:
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.name.endswith(".gz") else data).splitlines()
+    except (OSError, EOFError, zlib.error) as exc:
         raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -117,11 +170,10 @@ def read_rows(path: Path) -> list[Row]:
         row = _row_of(line)
         if row is None:
             raise InputError(f"{path}:{number}: no JSON object with an id")
-        if row["id"] in seen:
+        if row["id"] in rows:
             raise InputError(f"{path}:{number}: {row['id']} occurs twice")
-        seen.add(row["id"])
-        rows.append(row)
-    return rows
+        rows[row["id"]] = row
+    return list(rows.values())
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -141,14 +193,23 @@ def write_whole(path: Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def line_of(row: Row) -> bytes:
-    """Return a row as a line of a file."""
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+def line_of(row: Row, *, escapes: bool = True) -> bytes:
+    """Return a row as a line of a file.
+
+    Half a surrogate pair, which UTF-8 cannot encode, is written as a JSON escape: no row is lost.
+    Without ``escapes`` it is a UnicodeEncodeError.
+    """
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        if not escapes:
+            raise
+        return json.dumps(row).encode() + b"\n"
 
 
 def _row_of(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8-sig"))
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("id"), str) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, MissingExtraError, cause
-from pasta_lm.models.annotated import read_lines
+from pasta_lm.journal import read_lines
 
 _KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
 

@@ -6,14 +6,14 @@ answer in written form, or in annotator form under ``"annotated"``.
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError, MissingFileError, PastaError, cause
+from pasta_lm.errors import InputError, PastaError, cause
+from pasta_lm.journal import Row, parse_object, read_lines
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 
@@ -86,12 +86,10 @@ def read_annotated(
         if not line.strip():
             continue
         try:
-            record = _record(json.loads(line), number)
+            record = _record(parse_object(line), number)
             if needs_prompt and not record.prompt:
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
             found.records.append(record)
-        except json.JSONDecodeError as exc:
-            found.problems.append(Problem(number, f"not JSON: {exc.msg} at column {exc.colno}"))
         except PastaError as exc:
             found.problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
     return found
@@ -113,22 +111,6 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     return len(rows)
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, gzipped if its name ends in ``.gz``.
-
-    Raises:
-        InputError: there is no such file, or it is not a text file.
-    """
-    opening = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opening(path, "rt", encoding="utf-8") as file:
-            yield from file
-    except FileNotFoundError as exc:
-        raise MissingFileError(path) from exc
-    except (OSError, EOFError, UnicodeDecodeError) as exc:
-        raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
-
-
 def read_ids(path: Path) -> list[str]:
     """Read a file of ids: one per line, or the ``id`` of each JSON object.
 
@@ -146,9 +128,7 @@ def read_ids(path: Path) -> list[str]:
     return ids
 
 
-def _record(row: Any, number: int) -> Record:
-    if not isinstance(row, dict):
-        raise InputError("not a JSON object")
+def _record(row: Row, number: int) -> Record:
     if isinstance(row.get("response"), str):
         document = parse(row["response"], Form.WRITTEN)
     elif isinstance(row.get("annotated"), str):
@@ -161,7 +141,7 @@ def _record(row: Any, number: int) -> Record:
     return Record(str(name), _prompt(row), document, str(row.get("source") or ""))
 
 
-def _prompt(row: dict[str, Any]) -> str:
+def _prompt(row: Row) -> str:
     if row.get("messages") is not None:
         return _prompt_of_messages(row["messages"])
     for key in ("prompt", "instruction"):
@@ -183,7 +163,7 @@ def _prompt_of_messages(messages: Any) -> str:
     return "\n\n".join(texts)
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record) -> Row:
     document = record.document
     for part, text in (("prompt", record.prompt), ("answer", document.plain_text)):
         if not text:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.journal import read_lines
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.tags import units_for
 from pasta_lm.learn.annotate.filters import examine, speedup
 from pasta_lm.learn.annotate.own_answers import why_unusable
-from pasta_lm.models.annotated import read_ids, read_lines, read_records
+from pasta_lm.models.annotated import read_ids, read_records
 from tests.learn.data.test_instructions import grams, prompts_of_tests  # noqa: F401
 
 ROOT = Path(__file__).parents[3]

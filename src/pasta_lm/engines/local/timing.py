@@ -6,13 +6,9 @@ process; what is compared must be timed in the same run.
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,6 +21,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
+from pasta_lm.machine import describe_machine
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -160,43 +157,12 @@ def _wait(device: torch.device) -> None:
 
 def describe_run(loaded: LoadedModel) -> dict[str, object]:
     """Return the conditions of a measurement: kind, weights, model, dtype, device and machine."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "kind": Kind.REPLAYED.value,
         "weights": "random" if loaded.kind is Kind.RANDOM_WEIGHTS else "given",
         "model": loaded.name,
         "dtype": loaded.dtype_name,
         "device": str(loaded.device),
-        "machine": describe_machine(),
+        "machine": describe_machine(gpu, torch.get_num_threads()),
     }
-
-
-def describe_machine() -> dict[str, str | int]:
-    """Return the hardware, the versions and the commit of a measurement."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return {
-        "cpu": _cpu(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpu": device,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "commit": _commit(),
-    }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
-
-
-def _commit() -> str:
-    """Return the commit of the checkout that this file is in, or 'unknown' for an installation."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return asked.stdout.strip() or "unknown"

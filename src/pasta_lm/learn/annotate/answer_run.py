@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import InputError
-from pasta_lm.journal import Row, write_rows
+from pasta_lm.journal import Row, read_lines, write_rows
 from pasta_lm.learn.annotate.own_answers import IN_FLIGHT, OWN_SAMPLING, own_answers, usable_answers
-from pasta_lm.models.annotated import read_ids, read_lines
+from pasta_lm.models.annotated import read_ids
 from pasta_lm.recipe import check_positive
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pasta_lm.errors import InputError, MissingExtraError, PastaSyntaxError, RemoteError, UsageError
+from pasta_lm.journal import read_lines
 from pasta_lm.language.document import parse
-from pasta_lm.models.annotated import read_lines
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of
 
 NOT_JSON = "not_json"

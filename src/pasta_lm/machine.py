@@ -1,0 +1,88 @@
+"""The machine, the versions and the commit of a measurement, without importing torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+CPU_KINDS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
+"""By the flag of Linux, the best first: kernels differ by it."""
+
+
+def describe_machine(gpu: str = "none", num_threads: int | None = None) -> dict[str, str | int]:
+    """Return the hardware, the versions and the commit of a measurement.
+
+    Args:
+        gpu: The name of the GPU.
+        num_threads: Of torch; None: one per core.
+    """
+    num_cores = os.cpu_count() or 1
+    return {
+        "cpu": f"{processor()}, {num_cores} cores",
+        "cpu_capability": processor_kind(),
+        "gpu": gpu,
+        "threads": num_threads or num_cores,
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "commit": commit() or "unknown",
+    }
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    return _cpu_facts("model name") or platform.processor() or platform.machine()
+
+
+def processor_kind() -> str:
+    """Return the kind of the processor's vector instructions, such as AVX2."""
+    flags = {*_cpu_facts("flags").split(), *_cpu_facts("Features").split()}
+    if platform.machine() == "arm64":  # macOS has no flags to read
+        flags.add("asimd")
+    return next((kind for flag, kind in CPU_KINDS.items() if flag in flags), "scalar")
+
+
+def commit() -> str | None:
+    """Return the commit of this code, with a plus if files were changed; None: no repository."""
+    folder = Path(__file__).parent
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder)) else "")
+
+
+def provenance(hardware: str, dtype: str) -> dict[str, str]:
+    """Return what a stored answer keeps of the machine and of this version."""
+    release = _version("pasta-lm")
+    return {
+        "hardware": hardware,
+        "dtype": dtype,
+        "commit": commit() or f"release {release}",
+        "version": release,
+    }
+
+
+def _cpu_facts(key: str) -> str:
+    """Return a value of the first processor in Linux's list; elsewhere it is empty."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

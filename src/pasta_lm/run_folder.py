@@ -1,0 +1,191 @@
+"""The output folder of a run that can be stopped and continued.
+
+::
+
+    settings.json     the settings that the results depend on
+    NAME.jsonl        rows: a journal each; NAME.jsonl.gz is its packed copy
+    done.json         the result, written when the run is over
+    lock              held by the process that writes
+
+The same command continues a run. With other settings it is refused: rows of two kinds would stand
+in one file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pasta_lm.errors import InputError, PastaError, UsageError, cause
+from pasta_lm.journal import Journal, Row, held, read_rows, write_rows, write_whole
+from pasta_lm.recipe import check_same_settings
+
+SETTINGS, DONE, LOCK = "settings.json", "done.json", "lock"
+
+
+class RunFolder:
+    """The settings, the rows and the result of a run."""
+
+    def __init__(self, path: Path, settings_file: str = SETTINGS) -> None:
+        """Name the folder; nothing is read or made."""
+        self.path = path
+        self._settings_file = path / settings_file
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the folder holds a run."""
+        return self._settings_file.exists()
+
+    def settings(self) -> Row:
+        """Read the stored settings.
+
+        Raises:
+            InputError: the folder holds no run, or the file is damaged.
+        """
+        return _read_object(self._settings_file, f"{self.path} is not the folder of a run")
+
+    def begin(
+        self,
+        settings: Mapping[str, object],
+        *,
+        defaults: Mapping[str, object] | None = None,
+        may_change: Collection[str] = (),
+        prepare: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Begin a run, or continue the one that the folder holds; return whether it is new.
+
+        Args:
+            settings: Nested tables, such as ``asdict(config)``.
+            defaults: Values of keys that an older version did not store.
+            may_change: Dotted keys that no result depends on.
+            prepare: Writes the inputs of a new run. The settings are stored after it, so a folder
+                with settings has all inputs.
+
+        Raises:
+            UsageError: the run was begun with other settings; they are named.
+            InputError: the stored settings are damaged.
+            PastaError: the disk cannot be written.
+        """
+        is_new = not self.has_begun
+        if not is_new:
+            begun = {**(defaults or {}), **self.settings()}
+            check_same_settings(self.path, begun, settings, may_change=may_change)
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            if is_new:
+                prepare()
+            write_whole(self._settings_file, _text(settings))
+        return is_new
+
+    def require_new(self, *, resume: bool = False, overwrite: bool = False) -> None:
+        """Refuse a folder that holds a run, unless it is to be continued or replaced.
+
+        Raises:
+            UsageError: it holds a run, and the user chose neither; or both.
+        """
+        if resume and overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+        if overwrite:
+            self.clear()
+        elif self.has_begun and not resume:
+            raise UsageError(
+                f"{self.path} has a run already",
+                hint="--resume continues it, --overwrite replaces it; or name another folder",
+            )
+
+    def clear(self) -> None:
+        """Delete everything in the folder.
+
+        Raises:
+            UsageError: it holds files, but no run.
+        """
+        if not self.path.exists():
+            return
+        files = list(self.path.iterdir())
+        if files and not self.has_begun:
+            raise UsageError(
+                f"{self.path} holds files, but no run: it is not overwritten",
+                hint="name another folder",
+            )
+        with self._writing():
+            for file in sorted(files, key=lambda file: file == self._settings_file):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+    def journal(self, name: str) -> Journal:
+        """Open a journal of the run; raises an InputError if it is damaged."""
+        return Journal(self.path / f"{name}.jsonl")
+
+    def rows(self, name: str) -> list[Row]:
+        """Read the rows of a journal, or of its packed copy; empty if there is neither."""
+        path = self.path / f"{name}.jsonl"
+        packed = path.with_name(f"{path.name}.gz")
+        return next((read_rows(one) for one in (path, packed) if one.exists()), [])
+
+    def pack(self, names: Iterable[str]) -> None:
+        """Write journals gzipped beside them; the same rows give the same bytes."""
+        for source in (self.path / f"{name}.jsonl" for name in names):
+            if source.exists():
+                packed = gzip.compress(source.read_bytes(), mtime=0)
+                source.with_name(f"{source.name}.gz").write_bytes(packed)
+
+    def unpack(self, names: Iterable[str]) -> None:
+        """Write the journals of which the folder has only the packed copy, as a clone does."""
+        for name in names:
+            if not (self.path / f"{name}.jsonl").exists() and (rows := self.rows(name)):
+                write_rows(self.path / f"{name}.jsonl", rows)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the run is over."""
+        return (self.path / DONE).exists()
+
+    def finish(self, result: Mapping[str, object]) -> None:
+        """Store the result: the run is over."""
+        with self._writing():
+            write_whole(self.path / DONE, _text(result))
+
+    def result(self) -> Row:
+        """Read the stored result; raises an InputError if the run is not over."""
+        return _read_object(self.path / DONE, f"the run in {self.path} is not over")
+
+    @contextmanager
+    def locked(self, name: str = LOCK) -> Iterator[None]:
+        """Hold the folder, which is made if it does not exist.
+
+        Raises:
+            UsageError: another process holds it.
+            PastaError: the disk cannot be written.
+        """
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / name).touch()
+        with held(self.path / name):
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise PastaError(
+                f"{self.path} cannot be written: {cause(exc)}",
+                hint="make room, or name another folder; what is stored is safe",
+            ) from exc
+
+
+def _read_object(path: Path, problem: str) -> Row:
+    try:
+        found = json.loads(path.read_text("utf-8-sig"))
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{problem}: {path.name}: {cause(exc)}") from exc
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is no JSON object")
+    return found
+
+
+def _text(data: Mapping[str, object]) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
