@@ -53,7 +53,7 @@ class MissingExtraError(UsageError):
         """Name what needs the extra and the extra itself."""
         super().__init__(
             f"{what} needs the extra '{extra}', which is not installed",
-            hint=f"pip install 'pasta-lm[{extra}]'",
+            hint=f"in a clone of the repository: pip install '.[{extra}]'",
         )
 
 

@@ -73,16 +73,6 @@ def test_every_position_strategy_can_be_replayed(
     assert (result.code, result.json["positions"], result.err) == (0, positions, "")
 
 
-def test_the_old_flag_for_positions_works_with_a_hint(
-    pasta: Pasta, answers: Path, taught_folder: Path
-) -> None:
-    flags = ("--positions", "rotate", "--json")
-    result = pasta("replay", answers, "--model", taught_folder, *flags)
-    assert (result.code, result.json["positions"]) == (0, "rotate")
-    assert result.err.startswith("pasta: --positions is now part of --strategy")
-    assert "--positions" not in pasta("replay", "--help").out
-
-
 @pytest.mark.parametrize("strategy", ["pasta", "apar", "sot"])
 def test_a_model_without_tag_pieces_is_given_rows_for_them(
     pasta: Pasta, answers: Path, untaught_folder: Path, strategy: str
@@ -120,7 +110,6 @@ def test_forced_blocks_are_decoded_in_parallel_by_a_model_without_tag_pieces(
         (("--model", "a", "--tokenizer", "b"), 2),
         (("--model", "./nowhere"), 2),
         (("--random", "./nowhere.json"), 3),
-        (("--random", "a.json", "--positions", "guess"), 2),
         (("--random", "a.json", "--strategy", "pasta:guess"), 2),
         (("--random", "a.json", "--strategy", "past"), 2),
         (("--random", "a.json", "--limit", "0"), 2),

@@ -1,4 +1,4 @@
-"""Tables, lists of facts, and old names on the command line."""
+"""Tables and lists of facts on standard output."""
 
 from __future__ import annotations
 
@@ -7,21 +7,7 @@ import json
 import pytest
 
 from pasta_lm.cli import exit_codes
-from pasta_lm.cli.tables import (
-    Renamed,
-    interval,
-    number,
-    print_facts,
-    print_json,
-    table_lines,
-    translate,
-)
-from tests.cli.conftest import Pasta
-
-RENAMED = (
-    Renamed("evaluate programs", "evaluate export"),
-    Renamed("--rounds", "--num-rounds", of="evaluate export"),
-)
+from pasta_lm.cli.tables import interval, number, print_facts, print_json, table_lines
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() -> None:
@@ -63,37 +49,3 @@ def test_cells_say_when_there_is_no_figure(capsys: pytest.CaptureFixture[str]) -
 def test_exit_codes_are_those_of_the_documentation() -> None:
     codes = (exit_codes.DONE, exit_codes.FAILED, exit_codes.USAGE, exit_codes.INVALID)
     assert (*codes, exit_codes.INTERRUPTED) == (0, 1, 2, 3, 130)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "num_hints"),
-    [
-        ("evaluate export a", "evaluate export a", 0),
-        ("evaluate programs a", "evaluate export a", 1),
-        ("evaluate programs --rounds 3", "evaluate export --num-rounds 3", 2),
-        ("evaluate export --rounds=3", "evaluate export --num-rounds=3", 1),
-        ("evaluate export -- --rounds", "evaluate export -- --rounds", 0),
-        ("evaluate tasks --rounds", "evaluate tasks --rounds", 0),
-        ("evaluate", "evaluate", 0),
-    ],
-)
-def test_old_names_are_translated_with_a_hint_for_each(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str, num_hints: int
-) -> None:
-    monkeypatch.setattr("pasta_lm.cli.tables.RENAMED", RENAMED)
-    arguments, hints = translate(old.split())
-    assert arguments == new.split()
-    assert len(hints) == num_hints
-    assert all("is now called" in hint for hint in hints)
-
-
-def test_the_hint_of_an_old_name_goes_to_standard_error(
-    pasta: Pasta, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    renamed = (Renamed("watch", "play"), Renamed("--scene", "--example", of="play"))
-    monkeypatch.setattr("pasta_lm.cli.tables.RENAMED", renamed)
-    old, new = pasta("watch", "--scene", "sunday"), pasta("play", "--example", "sunday")
-    assert (old.code, old.out) == (0, new.out)
-    assert old.err.splitlines()[0].startswith("pasta: 'watch' is now called 'play'")
-    assert "--scene" in old.err.splitlines()[1]
-    assert "watch" not in pasta("--help").out

@@ -1,79 +1,135 @@
-"""The command ``pasta``: its verbs, and how errors are printed.
+"""The command ``pasta``: the table of its verbs, and how errors are printed.
 
-Only typer is imported here, so that ``pasta --help`` answers at once. A verb imports what it needs
-when it runs.
+A verb is one function in a file of its own: its flags, then a few lines that call the package. The
+file is imported when the verb is used, so ``pasta --help`` is instant, and may import at its top
+whatever is installed without extras. What needs torch or another extra is imported inside the
+verb's function, by one statement, from the one module that does the work: ``pasta VERB --help``
+works without extras, and a module that is missing becomes a message that names the extra.
+
+Verbs raise ``PastaError`` and return; only ``main`` prints errors and exits.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated, Never
+from io import TextIOWrapper
+from typing import Annotated, Never, TextIO
 
 import typer
 
 from pasta_lm import __version__
-from pasta_lm.cli import (
-    alpaca,
-    annotate,
-    answer,
-    bench,
-    chat,
-    check,
-    doctor,
-    evaluate,
-    export,
-    instructions,
-    play,
-    replay,
-    run,
-    serve,
-    speed,
-    teach,
-    train,
-    view,
-)
+from pasta_lm.cli.extras import extra_of
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.tables import translate
-from pasta_lm.errors import MissingExtraError, PastaError
+from pasta_lm.cli.verbs import Verb, verb_group
+from pasta_lm.errors import MissingExtraError, PastaError, UsageError
 
 MAX_ERROR_LINES = 4
-MODULES = {"scikit-learn": "sklearn"}
-EXTRA_OF = {
-    MODULES.get(package, package.replace("-", "_")): extra
-    for extra, packages in reversed(doctor.EXTRAS.items())
-    for package in packages
-}
-"""The first extra that installs a module."""
+HELP = """\
+Run and train language models that mark the independent parts of their own answers.
 
-app = typer.Typer(
-    name="pasta",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
+PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
+A flag on the command line wins."""
+
+app = verb_group(
+    "pasta",
+    HELP,
+    {
+        "Use a model": (
+            Verb("run", "pasta_lm.cli.run:run", "Answer a prompt with a model."),
+            Verb("chat", "pasta_lm.cli.chat:chat", "Talk with a model; /help lists the commands."),
+            Verb("serve", "pasta_lm.cli.serve:serve", "Serve a model to OpenAI clients."),
+            Verb(
+                "play", "pasta_lm.cli.play:play", "Watch several threads decode a written answer."
+            ),
+            Verb(
+                "view",
+                "pasta_lm.cli.view:view",
+                "Show a trace: when each thread decoded and when it waited.",
+            ),
+        ),
+        "Teach a model": (
+            Verb(
+                "teach",
+                "pasta_lm.cli.teach:teach",
+                "Teach a model to promise, from its own answers.",
+            ),
+            Verb(
+                "answer",
+                "pasta_lm.cli.answer:answer",
+                "Let a model answer instructions, to be taught on its own text.",
+            ),
+            Verb(
+                "annotate",
+                "pasta_lm.cli.annotate:annotate",
+                "Mark the independent parts of the answers of a data set.",
+            ),
+            Verb("train", "pasta_lm.cli.train:app", "Train a model to write PASTA-LANG."),
+            Verb(
+                "export",
+                "pasta_lm.cli.export:export",
+                "Write a model, adapter merged, for stock servers.",
+            ),
+        ),
+        "Measure": (
+            Verb("evaluate", "pasta_lm.cli.app:evaluate", "Measure quality and speed."),
+            Verb("bench", "pasta_lm.cli.bench:app", "Measure speed."),
+            Verb(
+                "replay",
+                "pasta_lm.cli.replay:replay",
+                "Decode given answers sequentially and in parallel.",
+            ),
+        ),
+        "Check": (
+            Verb("check", "pasta_lm.cli.check:check", "Check an annotated text, or repair it."),
+            Verb("doctor", "pasta_lm.cli.doctor:doctor", "Check the installation."),
+        ),
+    },
+    completes=True,
 )
-app.command()(run.run)
-app.command()(chat.chat)
-app.command()(play.play)
-app.command()(check.check)
-app.command()(replay.replay)
-app.command()(serve.serve)
-app.command()(view.view)
-app.command()(teach.teach)
-app.add_typer(train.app, name="train")
-app.command()(export.export)
-app.command()(answer.answer)
-app.command()(annotate.annotate)
-evaluate.app.command("lc-winrate")(alpaca.lc_winrate)
-evaluate.app.command()(speed.speed)
-evaluate.app.command()(alpaca.alpaca)
-evaluate.app.command()(instructions.cost)
-evaluate.app.command()(instructions.instructions)
-evaluate.app.command()(instructions.ifeval)
-app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(bench.app, name="bench")
-app.command()(doctor.doctor)
+
+evaluate = verb_group(
+    "evaluate",
+    "Measure quality and speed.",
+    {
+        "Benchmarks": (
+            Verb(
+                "alpaca",
+                "pasta_lm.cli.alpaca:alpaca",
+                "Answer AlpacaEval's instructions and let a judge compare the answers.",
+            ),
+            Verb(
+                "instructions",
+                "pasta_lm.cli.instructions:instructions",
+                "Answer instructions, and report decisions, speedups and text.",
+            ),
+            Verb(
+                "ifeval",
+                "pasta_lm.cli.instructions:ifeval",
+                "Grade how far answers follow instructions that can be checked.",
+            ),
+        ),
+        "Reports": (
+            Verb(
+                "cost",
+                "pasta_lm.cli.instructions:cost",
+                "Measure what it costs a model not to see the other blocks.",
+            ),
+            Verb(
+                "lc-winrate",
+                "pasta_lm.cli.alpaca:lc_winrate",
+                "Compute win rates, also length-controlled, from stored judgements.",
+            ),
+            Verb(
+                "speed",
+                "pasta_lm.cli.speed:speed",
+                "Compute the paper's table and figures of speed.",
+            ),
+        ),
+    },
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -95,26 +151,26 @@ def pasta(
         option("--debug", help="Show the traceback of an error; also allowed after a command."),
     ] = False,
 ) -> None:
-    """Run and train language models that mark the independent parts of their own answers.
-
-    The marked parts are decoded in parallel. The environment variables PASTA_MODEL, PASTA_DTYPE and
-    PASTA_DEVICE set --model, --dtype and --device of every command, and PASTA_DEBUG=1 sets --debug.
-    A flag on the command line wins.
-    """
+    """Take the flags that stand before a verb; ``main`` has removed --debug."""
 
 
-def main(app: typer.Typer = app, name: str = "pasta") -> None:
-    """Run the command line that was typed."""
+def main(app: typer.Typer = app, name: str = "pasta") -> Never:
+    """Run the command line that was typed, and exit."""
     arguments, is_debug = _find_debug(sys.argv[1:])
-    arguments, hints = translate(arguments)
-    for hint in hints:
-        typer.echo(f"pasta: {hint}", err=True)
+    match arguments:
+        case ["help", *verb]:
+            arguments = [*verb, "--help"]
+        case ["version"]:
+            arguments = ["--version"]
+    _open_streams()
     try:
-        app(arguments, prog_name=name)
+        code = app(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except Exception as error:
-        if is_debug:
+        if is_debug and not isinstance(error, typer.TyperException):
             raise
-        _fail(_known(error))
+        code = _print_error(_known(error))
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -125,14 +181,33 @@ def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return kept + arguments[end:], len(kept) < end or from_environment
 
 
+def _open_streams() -> None:
+    """Replace standard streams that are closed, and let no character fail to be printed."""
+    if sys.stdout is None:  # opened for reading: a verb without output works, other output fails
+        sys.stdout = _null_stream(os.O_RDONLY)
+    if sys.stderr is None:
+        sys.stderr = _null_stream(os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _null_stream(flags: int) -> TextIO:
+    return os.fdopen(os.open(os.devnull, flags), "w", encoding="utf-8")
+
+
 def _known(error: Exception) -> PastaError:
     """Return an error with a message for the user."""
     if isinstance(error, PastaError):
         return error
+    if isinstance(error, typer.TyperException):
+        return _wrong_usage(error)
     if isinstance(error, ModuleNotFoundError):
-        package = (error.name or "").partition(".")[0]
-        if package in EXTRA_OF:
-            return MissingExtraError(f"this (module {package})", EXTRA_OF[package])
+        module = (error.name or "").partition(".")[0]
+        if extra := extra_of(module):
+            return MissingExtraError(f"this (module {module})", extra)
+    if isinstance(error, OSError) and error.strerror:
+        return _failed_file(error)
     first_line = str(error).strip().partition("\n")[0]
     return PastaError(
         f"unexpected {type(error).__name__}: {first_line}",
@@ -140,8 +215,32 @@ def _known(error: Exception) -> PastaError:
     )
 
 
-def _fail(error: PastaError) -> Never:
+def _wrong_usage(error: typer.TyperException) -> UsageError:
+    """Return an error of the command line's parser with a hint."""
+    message, _, suggestion = error.format_message().partition(" Did you mean ")
+    message, _, options = message.partition(" (Possible options: ")
+    names = suggestion.rstrip("?") or options.rstrip(")")
+    context = getattr(error, "ctx", None)  # only usage errors have one
+    hint = f"did you mean {names}?" if names else None
+    if context is not None and hint is None:
+        hint = f"{context.command_path} --help"
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
+
+
+def _failed_file(error: OSError) -> PastaError:
+    reason = (error.strerror or "").lower()
+    if error.filename is None and error.errno in (errno.EBADF, errno.ENOSPC, errno.EIO):
+        sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
+        return PastaError(f"the output cannot be written: {reason}")
+    place = error.filename or "a file"
+    return PastaError(
+        f"{place} cannot be read or written: {reason}", hint="check its path, rights and free space"
+    )
+
+
+def _print_error(error: PastaError) -> int:
+    """Print an error in at most four lines, and return its exit code."""
     hint = [] if error.hint is None else [f"    hint: {error.hint}".partition("\n")[0]]
     lines = error.message.splitlines()[: MAX_ERROR_LINES - len(hint)] + hint
     typer.echo("pasta: " + "\n".join(lines), err=True)
-    sys.exit(error.exit_code)
+    return error.exit_code

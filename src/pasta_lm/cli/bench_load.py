@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.cli.bench_engine import NOTHING, numbers
-from pasta_lm.cli.flags import Device, Dtype, Json, MaxThreads, Model, option, replaced_option
+from pasta_lm.cli.flags import Device, Dtype, Json, MaxThreads, Model, option
 from pasta_lm.cli.tables import number, print_json, print_table
 
 POOL_TOKENS = 65_536
@@ -40,9 +40,7 @@ def load(
         float, option("--rate", metavar="R", help="Requests a second; inf: all at once.")
     ] = inf,
     max_threads: MaxThreads = None,
-    pool_tokens: Annotated[
-        int | None, replaced_option("--pool-tokens", by="--cache-memory")
-    ] = None,
+    pool_tokens: Annotated[int | None, typer.Option("--pool-tokens", hidden=True)] = None,
     cache_memory: Annotated[
         str | None,
         option(

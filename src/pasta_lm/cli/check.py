@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pasta_lm.cli.exit_codes import INVALID
 from pasta_lm.cli.flags import option, require_one_of
 from pasta_lm.cli.tables import print_json
-
-if TYPE_CHECKING:
-    from pasta_lm.language.check import Diagnostic
+from pasta_lm.cli.terminal import read_text
+from pasta_lm.errors import UsageError
+from pasta_lm.language import check as find_errors
+from pasta_lm.language import fix as repair
+from pasta_lm.language import render
 
 FORMS = ("written", "main", "annotator")
 
@@ -35,11 +37,6 @@ def check(
     grammar of PASTA-LANG. With --fix the repaired text is printed on standard output and the
     errors on standard error, and the exit code is 0.
     """
-    from pasta_lm.cli.terminal import read_text
-    from pasta_lm.errors import UsageError
-    from pasta_lm.language import check as find_errors
-    from pasta_lm.language import fix as repair
-
     require_one_of("--form", form, FORMS)
     require_one_of("--format", output, ("text", "json"))
     if fix and output == "json":
@@ -48,19 +45,14 @@ def check(
     diagnostics = find_errors(text, form)
     is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
     if output == "json":
-        print_json({"valid": is_valid, "diagnostics": [one.to_row() for one in diagnostics]})
+        rows = [diagnostic.to_row() for diagnostic in diagnostics]
+        print_json({"valid": is_valid, "diagnostics": rows})
     else:
-        _report(file, text, diagnostics, to_stderr=fix)
+        for diagnostic in diagnostics:
+            typer.echo(f"{file}: {render(diagnostic, text)}", err=fix)
+        if not diagnostics and not fix:
+            typer.echo(f"{file}: valid")
     if fix:
         typer.echo(repair(text, form), nl=False)
     elif not is_valid:
         raise typer.Exit(INVALID)
-
-
-def _report(file: str, text: str, diagnostics: list[Diagnostic], *, to_stderr: bool) -> None:
-    from pasta_lm.language import render
-
-    for diagnostic in diagnostics:
-        typer.echo(f"{file}: {render(diagnostic, text)}", err=to_stderr)
-    if not diagnostics and not to_stderr:
-        typer.echo(f"{file}: valid")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.exit_codes import FAILED
+from pasta_lm.cli.extras import installed_version, packages_by_extra
 from pasta_lm.cli.flags import Device, Dtype, Json, option
 from pasta_lm.cli.tables import print_facts, print_json
 
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
     from pasta_lm.engines.local.self_test import SelfTest
 
 CORE = ("typer", "rich")
-EXTRAS = {
-    "torch": ("torch", "transformers", "safetensors", "tokenizers", "gguf", "accelerate"),
-    "train": ("peft", "pydantic", "scikit-learn", "tensorboard"),
-    "data": ("openai", "httpx2", "pyarrow", "datasets", "pydantic"),
-    "evaluate": ("jinja2", "matplotlib", "numpy", "pydantic", "scikit-learn", "scipy"),
-    "ifeval": ("lm_eval", "langdetect", "immutabledict", "nltk"),
-    "serve": ("fastapi", "uvicorn", "starlette", "pydantic", "prometheus-client"),
-    "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-}
-"""The packages of each extra, as in pyproject.toml."""
 Rows = list[tuple[str, str]]
 
 
@@ -104,13 +95,16 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
 
     from pasta_lm import __version__
 
-    packages = {name: _version(name) for names in (CORE, *EXTRAS.values()) for name in names}
+    extras = packages_by_extra()
+    packages = {
+        name: installed_version(name) for names in (CORE, *extras.values()) for name in names
+    }
     found = Diagnosis(
         pasta_lm=__version__,
         python=python_version(),
         platform=platform(),
         packages=packages,
-        extras={extra: all(map(packages.get, names)) for extra, names in EXTRAS.items()},
+        extras={extra: all(map(packages.get, names)) for extra, names in extras.items()},
     )
     try:
         from pasta_lm.engines.local.model_report import describe
@@ -126,15 +120,6 @@ def _diagnose(model: str | None, dtype: str | None, device: str | None) -> Diagn
         builtin_model=_builtin(),
         model=None if model is None else describe(model, dtype=dtype, device=device),
     )
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _builtin() -> BuiltinReport | None:
@@ -170,7 +155,7 @@ def _versions(found: Diagnosis) -> Rows:
 
 def _extras(found: Diagnosis) -> Rows:
     return [
-        (f"[{extra}]", "installed" if is_there else f"pip install 'pasta-lm[{extra}]'")
+        (f"[{extra}]", "installed" if is_there else f"pip install '.[{extra}]'")
         for extra, is_there in found.extras.items()
     ]
 

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from pasta_lm.cli.flags import ENVIRONMENT, option
 
 if TYPE_CHECKING:
@@ -19,16 +17,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Measure quality and speed.")
 Set = Annotated[
     list[str] | None,
     option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated."),
 ]
-
-
-@app.callback()
-def evaluate() -> None:
-    """Measure quality and speed."""
 
 
 def split_names(listed: str | None) -> list[str] | None:

@@ -20,7 +20,12 @@ ENVIRONMENT = {
 
 
 def option(
-    name: str, *more: str, help: str, metavar: str | None = None, min: float | None = None
+    name: str,
+    *more: str,
+    help: str,
+    metavar: str | None = None,
+    min: float | None = None,
+    panel: str | None = None,
 ) -> Any:
     """Return the annotation that makes a parameter of a verb a flag.
 
@@ -30,37 +35,19 @@ def option(
         help: Its line in the help.
         metavar: What stands for its value in the help.
         min: The smallest number allowed.
+        panel: The heading under which the help lists it.
     """
     variable = ENVIRONMENT.get(name)
     return typer.Option(
-        name, *more, envvar=variable, show_envvar=False, help=help, metavar=metavar, min=min
+        name,
+        *more,
+        envvar=variable,
+        show_envvar=False,
+        help=help,
+        metavar=metavar,
+        min=min,
+        rich_help_panel=panel,
     )
-
-
-def replaced_option(name: str, *, by: str) -> Any:
-    """Return the annotation of a flag that another one replaces, for one release.
-
-    It is hidden from the help, and prints a hint on standard error when it is used. A flag that
-    only has a new name belongs in ``renamed.RENAMED`` instead.
-    """
-
-    def hint(value: str | None) -> str | None:
-        if value is not None:
-            typer.echo(f"pasta: {name} is now part of {by}; the old flag will go", err=True)
-        return value
-
-    return typer.Option(name, hidden=True, callback=hint)
-
-
-def refused_option(name: str, *, because: str) -> Any:
-    """Return the annotation of a flag that other verbs have and this one cannot; it is hidden."""
-
-    def refuse(value: str | None) -> str | None:
-        if value is not None:
-            raise UsageError(f"{name} cannot be used here: {because}", hint="leave it out")
-        return value
-
-    return typer.Option(name, hidden=True, callback=refuse)
 
 
 Recipe = Annotated[

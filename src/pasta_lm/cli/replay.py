@@ -16,8 +16,6 @@ from pasta_lm.cli.flags import (
     Json,
     MaxThreads,
     option,
-    refused_option,
-    replaced_option,
     require_one_of,
 )
 from pasta_lm.cli.tables import number, print_json, print_table
@@ -27,11 +25,6 @@ if TYPE_CHECKING:
     from pasta_lm.models.annotated import Record
     from pasta_lm.strategies.replay import ReplayReport
 
-NO_SERVERS = (
-    "a stock server chooses its tokens; to force them takes a request for each one, and the clock "
-    "would measure requests"
-)
-STRATEGY = "--strategy NAME:POSITIONS"
 ROWS = (
     ("answers", "num_documents", 0, ""),
     ("threads, mean", "num_threads_mean", 2, ""),
@@ -88,8 +81,6 @@ def replay(
             "promise: predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
-    positions: Annotated[str | None, replaced_option("--positions", by=STRATEGY)] = None,
-    engine: Annotated[str | None, refused_option("--engine", because=NO_SERVERS)] = None,
     json: Json = False,
 ) -> None:
     """Decode given answers sequentially and in parallel.
@@ -106,7 +97,7 @@ def replay(
     from pasta_lm.strategies.replay import replay as decode
 
     strategy, _, named = strategy.partition(":")
-    positions = named or positions
+    positions = named or None
     require_one_of("--strategy", strategy, REPLAYED)
     require_one_of("positions", positions, [one.value for one in PositionStrategy])
     if (model is None) == (random is None):

@@ -80,7 +80,7 @@ def read_text(file: str) -> str:
     """
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except FileNotFoundError as exc:
         raise MissingFileError(file) from exc
     except OSError as exc:

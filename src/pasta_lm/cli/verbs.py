@@ -1,0 +1,137 @@
+"""Groups of verbs: listed under headings, imported when they are used, flags in panels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+Command = TyperCommand | TyperGroup
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+class Verb(NamedTuple):
+    """A verb: the name that is typed, and where its function is defined."""
+
+    name: str
+    place: str
+    """``module:function``; a ``typer.Typer`` there is a group of verbs."""
+    help: str
+    """Its line in the list of verbs; the function's docstring is its own help."""
+
+
+Sections = Mapping[str, tuple[Verb, ...]]
+"""Verbs by the heading under which they are listed."""
+
+
+def verb_group(name: str, help: str, sections: Sections, *, completes: bool = False) -> typer.Typer:
+    """Return a group whose verbs are imported when they are used.
+
+    Args:
+        name: What is typed.
+        help: The text above the list of verbs.
+        sections: The verbs.
+        completes: Whether it has the flags that install shell completion.
+    """
+    kind = type("Verbs", (VerbGroup,), {"sections": sections})
+    group = typer.Typer(
+        name=name,
+        cls=kind,
+        help=help,
+        add_completion=completes,
+        context_settings=CONTEXT,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    group.callback()(lambda: None)
+    return group
+
+
+class VerbGroup(TyperGroup):
+    """A group that lists its verbs without importing them."""
+
+    sections: Sections = {}
+
+    def __init__(self, **attrs: object) -> None:
+        super().__init__(**attrs)  # type: ignore[arg-type]  # handed through from typer
+        verbs = (verb for section in self.sections.values() for verb in section)
+        self.commands = ImportedVerbs({verb.name: verb.place for verb in verbs})  # type: ignore[assignment]
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Print the help where no verb was typed."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Return the names of the verbs."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the verbs under their headings."""
+        width = max(len(verb.name) for section in self.sections.values() for verb in section)
+        for heading, verbs in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(verb.name.ljust(width), verb.help) for verb in verbs])
+
+
+class ImportedVerbs(MutableMapping[str, Command]):
+    """Commands by name; a module is imported when its command is looked up."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+        self._commands: dict[str, Command] = {}
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self._commands:
+            self._commands[name] = _command(name, self._places[name])
+        return self._commands[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._places, *self._commands)))
+
+    def __len__(self) -> int:
+        return len({*self._places, *self._commands})
+
+
+def _command(name: str, place: str) -> Command:
+    module, _, attribute = place.partition(":")
+    verb = getattr(import_module(module), attribute)
+    if not isinstance(verb, typer.Typer):
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name, cls=VerbCommand)(verb)
+        verb = alone
+    command = get_command(verb)
+    assert isinstance(command, TyperCommand | TyperGroup)
+    return command
+
+
+class VerbCommand(TyperCommand):
+    """A verb whose flags are listed by panel (``option(…, panel="Sampling")``)."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write arguments and flags, each panel under its heading."""
+        panels = defaultdict[str, list[tuple[str, str]]](list)
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            default = "Arguments" if param.param_type_name == "argument" else "Options"
+            if record is not None:
+                panels[getattr(param, "rich_help_panel", None) or default].append(record)
+        for heading in sorted(panels, key=lambda heading: heading != "Arguments"):
+            with formatter.section(heading):
+                formatter.write_dl(panels[heading])
