@@ -165,7 +165,7 @@ fi
 instructions=()
 source_edits=()
 if $is_tiny; then
-    is_done inputs/model/config.json || $PYTHON runs/paper_tiny.py "$out/inputs"
+    is_done inputs/model/config.json || $PYTHON -m tests.fakes.tiny_paper_inputs "$out/inputs"
     instructions=(--set instructions="$out/inputs/instructions.jsonl")
     source_edits=(-e "s#^hub = .*#file = \"$out/inputs/answers.jsonl\"#" -e 's/^columns = .*/columns = "pairs"/')
 fi

@@ -14,7 +14,7 @@ scripts/setup
 PASTA=${PASTA:-.venv/bin/pasta}
 PYTHON=.venv/bin/python
 out=${OUT:-outputs/smollm2}
-results=${RESULTS:-benchmarks/results/smollm2}
+results=${RESULTS:-outputs/smollm2/results}
 mkdir -p "$out"
 
 sft() { # sft RECIPE OUT [FLAGS...]: train, or go on, or say that it is there

@@ -328,7 +328,7 @@ class TestSets:
 
     def test_the_labels_of_alpacaeval_are_of_its_prompts(self, shared_data: Path) -> None:
         file = shared_data / "alpaca_eval" / "alpacaeval_instructions.jsonl"
-        labels = read_labels(ROOT / "benchmarks" / "labels" / "alpaca_parts.json")
+        labels = read_labels(ROOT / "lab" / "benchmarks" / "labels" / "alpaca_parts.json")
         with file.open(encoding="utf-8") as lines:
             assert labels.keys() == {str(json.loads(line)["id"]) for line in lines}
 

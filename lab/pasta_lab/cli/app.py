@@ -5,12 +5,14 @@ from __future__ import annotations
 import typer
 
 from pasta_lab.cli import evaluate, examples, judge
+from pasta_lab.corpora import rewrite
 from pasta_lm.cli import main as run
 
 app = typer.Typer(
     name="pasta-lab", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.command()(examples.examples)
+app.command("corpora", hidden=True)(rewrite)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(judge.app, name="judge")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from torch.nn.attention import flex_attention
 
-from benchmarks import gpu, gpu_report
-from benchmarks.gpu import CUT, DONE, FAILED, OWN_ANSWERS, ROOT, SECTIONS, Results, run
-from benchmarks.gpu_sections import Conditions
+from lab.benchmarks import gpu, gpu_report
+from lab.benchmarks.gpu import CUT, DONE, FAILED, OWN_ANSWERS, ROOT, SECTIONS, Results, run
+from lab.benchmarks.gpu_sections import Conditions
 
 TINY = {
     "device": "cpu",
     "is_tiny": True,
-    "shape": ROOT / "benchmarks" / "shapes" / "tiny.json",
+    "shape": ROOT / "lab" / "benchmarks" / "shapes" / "tiny.json",
     "answers_file": OWN_ANSWERS,
     "weights": None,
 }

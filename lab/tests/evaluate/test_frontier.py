@@ -333,13 +333,6 @@ def test_a_comparison_is_read_with_all_keys(tmp_path: Path) -> None:
     )
 
 
-def test_the_shipped_comparison_names_models_of_recipes() -> None:
-    found = read_comparison(ROOT / "runs" / "comparisons" / "stages.toml")
-    recipes = {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
-    models = {Path(one.model).parts[2] for one in found.points}
-    assert {"baseline", "baseline-bon", "pasta-noisy", "pasta-bon-4"} < models <= recipes
-
-
 @pytest.mark.parametrize(
     ("change", "shown"),
     [

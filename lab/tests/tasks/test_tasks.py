@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections import Counter
 from os.path import commonprefix
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 
 import pytest
 
@@ -186,19 +184,3 @@ def test_a_rule_that_reads_the_layout_alone_is_wrong_on_one_side(pair: tuple[str
         assert len(free.units) == len(bound.units)
         assert [unit.before for unit in free.units] == [unit.before for unit in bound.units]
         assert [unit.anchor for unit in free.units] == [unit.anchor for unit in bound.units]
-
-
-def test_the_page_is_up_to_date() -> None:
-    script = load(ROOT / "scripts" / "tasks_page.py")
-    text = script.PAGE.read_text("utf-8")
-    assert all(mark in text for mark in (script.RULES_MARK, script.END_MARK, script.MARK))
-    assert text == script.page()
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -20,7 +20,7 @@ LOOKUP = "prompt-lookup"
 DRAFT = "draft-model"
 PASTA_LOOKUP = "pasta-prompt-lookup"
 PASTA_DRAFT = "pasta-draft-model"
-NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts (``benchmarks/guesses.py``)
+NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,13 @@ GOOD: dict[str, Any] = {
     "data": {"tasks": {"annotator": "gold"}},
     "train": {"out": "build/x", "steps": 10},
 }
-PATHS = (Path(__file__).parents[3] / "runs" / "recipes").glob("*.toml")
-ALL_RECIPES = sorted(path for path in PATHS if path.stem != "instructions")  # of an evaluation
-RECIPES = [path for path in ALL_RECIPES if "bon" not in path.stem.split("-")]
+RUNS = Path(__file__).parents[3] / "runs"
+RECIPES = sorted(
+    path
+    for folder in ("recipes/paper", "smollm2")
+    for path in (RUNS / folder).glob("*.toml")
+    if path.stem not in {"bon", "preference"}  # of stage two
+)
 FILE = {"file": "data.jsonl"}
 NONE: Any = object()
 """Stands for a key that is left out."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from pasta_lm.learn.train.adapters import cut_difference
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.sft import train_sft
-from pasta_lm.models.adapter import merge_adapter, read_adapter, read_base
+from pasta_lm.models.adapter import merge_adapter
 from tests.learn.train.recipes import begin, sft
 
 ROOT = Path(__file__).parents[3]
@@ -95,25 +93,3 @@ def test_other_models_and_ranks_that_are_too_high_are_refused(folders: tuple[Pat
     taught.resize_token_embeddings(900)
     with pytest.raises(ModelError, match="have other weights"):
         cut_difference(base, taught, piece_ids, RANK)
-
-
-def test_the_script_writes_an_adapter_folder_and_prints_what_it_keeps(
-    folders: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    script, out = str(ROOT / "scripts" / "cut_adapter.py"), tmp_path / "adapter"
-    given = ["--rank", str(RANK), "--hub-id", "some/base", "--revision", "abc"]
-    monkeypatch.setattr(sys, "argv", [script, *map(str, folders), str(out), *given])
-    run_path(script, run_name="__main__")
-    printed = capsys.readouterr().out
-    assert "mlp.gate_proj" in printed
-    assert f"{out}: rank 4, bfloat16" in printed
-    assert {len(a) for a, _ in read_adapter(out).low_rank.values()} == {RANK}
-    assert (read_base(out).hub_id, read_base(out).revision) == ("some/base", "abc")
-    monkeypatch.setattr(sys, "argv", [script, str(folders[0]), str(tmp_path), str(out)])
-    with pytest.raises(SystemExit) as caught:
-        run_path(script, run_name="__main__")
-    assert caught.value.code == 2
-    assert "has no pasta_config.json" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from pasta_lm.interpreter.entries import PROMPT_ROW, Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 
-NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts (``benchmarks/guesses.py``)
+NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
 NUM_SLOTS = 4096  # tokens that it can have read; beyond them it guesses nothing
 
 

@@ -220,7 +220,7 @@ class SftConfig:
         freezes = self.train.freeze_old_rows and self.lora is not None
         check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
         if self.train.save == "adapter" and self.lora is None:
-            hint = "scripts/cut_adapter.py makes an adapter of a model with all weights trained"
+            hint = "add [lora], or leave train.save out"
             raise UsageError('train.save = "adapter" needs a table [lora]', hint=hint)
         if self.lora and self.model.base is None:
             raise UsageError("[lora] needs model.base: random weights must all be trained")

@@ -109,7 +109,7 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
     except (OSError, ValueError) as exc:
         raise ModelNotFoundError(
             f"[model.random] no tokenizer at {random.tokenizer}",
-            hint="name a folder with a tokenizer.json, such as runs/recipes/tokenizer",
+            hint="name a folder with a tokenizer.json",
         ) from exc
     config = read_architecture(Path(random.architecture))
     config.vocab_size = max(config.vocab_size, len(tokenizer))

@@ -1,0 +1,280 @@
+"""Record the behaviour that a refactoring must preserve, and compare two recordings.
+
+``frozen.py record FOLDER`` runs the oracle models, the verbs and the encoder of this checkout and
+writes one JSON file each. ``frozen.py compare BEFORE AFTER`` exits with 1 and names every value
+that differs. Wall-clock times, machines and paths are left out; everything else must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order of a sum depends on it
+
+CLOCKS = ("wall", "realised", "efficiency", "per_s", "seconds", "of_perfect_forks")
+PLACES = {"provenance", "commit", "machine", "path", "created", "date"}
+ADDED = {"num_failed"}
+"""Keys of reports that older recordings do not have."""
+LOGIT_TOLERANCE = 1e-5
+NUM_STARTER_ROWS, NUM_REPLAYED, NUM_TASKS = 100, 20, 84
+TEXTS = {
+    "plain": "Nothing is marked.",
+    "written": 'A <promise topic="x y" tokens="1"/><async>one two three four five</async><sync/> b',
+    "no close": 'A <promise topic="x" tokens="1"/><async>one two',
+    "stray close": "A </async> b",
+    "early sync": "A<sync/>B",
+    "wrong length": 'A <promise topic="x" tokens="9"/><async>one</async>',
+    "long topic": '<promise topic="one two three four five" tokens="1"/><async>a</async>',
+    "nested": '<promise topic="x" tokens="1"/><async>a <promise topic="y" tokens="1"/></async>',
+    "lone promise": '<promise topic="x" tokens="1"/> and on',
+    "escaped": "a &lt;sync/> and a bare < sign\n\nsecond paragraph \u00e9\U0001f35d",
+}
+
+
+def _pasta(*arguments: object, stdin: str = "", codes: tuple[int, ...] = (0,)) -> str:
+    """Run one command line and return what it wrote to standard output."""
+    code = "from pasta_lm.cli import main; main()"
+    line = [sys.executable, "-c", code, *map(str, arguments)]
+    found = subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
+    if found.returncode not in codes:
+        raise SystemExit(f"{arguments}: exit {found.returncode}\n{found.stderr}")
+    return found.stdout
+
+
+def logits() -> dict[str, Any]:
+    """Return the logits met while decoding random programs, summed up for every architecture."""
+    import torch
+
+    from pasta_lm.engines.request import Request, SamplingParams
+    from pasta_lm.interpreter import PositionStrategy
+    from tests.architectures import ARCHITECTURES, loaded
+    from tests.programs import random_program
+    from tests.witness import Witness
+
+    torch.set_num_threads(1)
+    found = {}
+    for name, architecture in ARCHITECTURES.items():
+        if architecture.tokenizer == "unigram":
+            continue  # its training breaks ties by chance, so programs differ between processes
+        model = loaded(name)
+        rng = random.Random(name)
+        for positions in PositionStrategy:
+            programs = [random_program(rng, model.vocabulary) for _ in range(3)]
+            if name in {"phi3", "gpt_oss"} and positions is PositionStrategy.ROTATE:
+                continue  # refused where rotation is not exact
+            requests = [
+                Request(
+                    prompt=program.prompt,
+                    forced=program.answer,
+                    positions=positions,
+                    params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
+                )
+                for program in programs
+            ]
+            try:
+                seen = [one for [one] in Witness(model).run(requests)]
+            except Exception as error:
+                found[f"{name}/{positions.value}"] = str(error)
+                continue
+            all_logits = torch.cat([torch.stack(one.logits) for one in seen]).double()
+            found[f"{name}/{positions.value}"] = {
+                "shape": list(all_logits.shape),
+                "slots": [one.slots for one in seen],
+                "means": all_logits.mean(1).tolist(),
+                "largest": all_logits.max(1).values.tolist(),
+                "chosen": all_logits.argmax(1).tolist(),
+            }
+    return found
+
+
+def tasks() -> dict[str, Any]:
+    """Return the report of ``evaluate tasks`` on development prompts, and its records."""
+    from pasta_lm.interpreter.trace import Trace
+
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "records.jsonl"
+        options = ("--split", "dev", "--num-prompts", NUM_TASKS, "--num-timed", 1)
+        report = _pasta("evaluate", "tasks", *options, "--records", records, "--json")
+        rows = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
+    for row in rows:  # a packed trace holds clocks, which the comparison leaves out
+        if row["trace"] is not None:
+            row["trace"] = json.loads(Trace.from_packed(row["trace"]).to_json())
+    return {"report": json.loads(report), "rows": rows}
+
+
+def replay() -> dict[str, Any]:
+    """Return the report of replaying annotated answers with random weights."""
+    answers = SHARED / "annotated" / "gemma-7b-it.jsonl.gz"
+    shape = ROOT / "lab" / "benchmarks" / "shapes" / "llama-6m.json"
+    options = ("--random", shape, "--limit", NUM_REPLAYED, "--threads", 1)
+    return dict(json.loads(_pasta("replay", answers, *options, "--json")))
+
+
+def win_rates() -> dict[str, Any]:
+    """Return AlpacaEval's win rates of the ten models with stored judgements."""
+    folder = SHARED / "alpaca_eval"
+    files = {
+        "--annotations": folder / "annotations_weighted_gpt4_turbo.jsonl.gz",
+        "--difficulty": folder / "instruction_difficulty.csv",
+        "--gamed": folder / "df_gamed_surrogate.csv",
+    }
+    flags = [part for pair in files.items() for part in pair]
+    return dict(json.loads(_pasta("evaluate", "lc-winrate", *flags, "--json")))
+
+
+def annotation() -> dict[str, Any]:
+    """Return what a run against the scripted teacher keeps and rejects."""
+    from tests.fakes.scripted_server import ScriptedServer
+    from tests.fakes.scripted_teacher import teacher_by_rule
+
+    with tempfile.TemporaryDirectory() as name, ScriptedServer(teacher_by_rule(0.2, 0.1)) as server:
+        folder = Path(name)
+        starter = islice(_starter(), NUM_STARTER_ROWS)
+        rows = [
+            {"id": row["id"], "instruction": row["messages"][0]["content"], "output": _plain(row)}
+            for row in starter
+        ]
+        (folder / "source.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        recipe = (
+            f'[source]\nfile = "{folder}/source.jsonl"\n[output]\nfolder = "{folder}/out"\n'
+            f'[teacher]\nbase_url = "{server.base_url}"\nmodel = "scripted"\n'
+        )
+        (folder / "recipe.toml").write_text(recipe)
+        _pasta("annotate", folder / "recipe.toml")
+        return {
+            file: [json.loads(line) for line in (folder / "out" / file).read_text().splitlines()]
+            for file in ("annotated.jsonl", "failed.jsonl")
+        }
+
+
+def _starter() -> Iterator[dict[str, Any]]:
+    file = ROOT / "corpora" / "starter" / "starter.jsonl"
+    return (json.loads(line) for line in file.read_text("utf-8").splitlines())
+
+
+def _plain(row: dict[str, Any]) -> str:
+    from pasta_lm import parse
+
+    return parse(row["response"]).plain_text
+
+
+def encoded() -> dict[str, Any]:
+    """Return the encoded form of starter rows under every position strategy that trains."""
+    try:
+        from pasta_lm.learn.data.encode import encode_example
+        from pasta_lm.models.annotated import read_records
+    except ImportError as error:
+        raise SystemExit(f"the encoder has moved: {error}") from error
+    from pasta_lm.interpreter import PositionStrategy
+    from pasta_lm.language.tags import PIECES
+    from pasta_lm.models.vocabulary import Vocabulary
+    from tests.small_tokenizers import add_markers, byte_level
+
+    tokenizer = byte_level()
+    vocabulary = Vocabulary(tokenizer, add_markers(tokenizer, PIECES))
+    records = islice(read_records(ROOT / "corpora" / "starter" / "starter.jsonl"), NUM_STARTER_ROWS)
+    found = {}
+    for record in records:
+        for strategy in (s for s in PositionStrategy if s is not PositionStrategy.ROTATE):
+            one = encode_example(record, vocabulary, tokenizer.eos_token_id, strategy)
+            parts = (one.token_ids, one.labels, one.positions, one.owners, one.row_of, one.rows)
+            text = json.dumps([[list(row) for row in one.rows or ()], *map(list, parts[:5])])
+            name = f"{record.id}/{strategy.value}"
+            found[name] = hashlib.sha256(text.encode()).hexdigest()
+    return found
+
+
+def checks() -> dict[str, Any]:
+    """Return the diagnostics of ``check`` for a table of texts."""
+    return {
+        name: json.loads(_pasta("check", "-", "--format", "json", stdin=text, codes=(0, 3)))
+        for name, text in TEXTS.items()
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    part.__name__: part for part in (checks, encoded, win_rates, annotation, replay, logits, tasks)
+}
+
+
+def record(folder: Path, names: list[str]) -> None:
+    """Write the recording of each part."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or PARTS:
+        with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8") as file:
+            json.dump(PARTS[name](), file, indent=0, sort_keys=True)
+        print(f"{name}: recorded", flush=True)
+
+
+def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Yield every difference of two recordings, except times and machines."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            if key in PLACES or any(word in key for word in CLOCKS) or key.endswith(("_s", "_ms")):
+                continue
+            if key in ADDED and key not in before:
+                continue
+            if key not in before or key not in after:
+                yield f"{place}/{key}: only {'before' if key in before else 'after'}"
+            else:
+                yield from differences(before[key], after[key], f"{place}/{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{place}[{index}]")
+    elif isinstance(before, float) and isinstance(after, float):
+        if abs(before - after) > LOGIT_TOLERANCE * max(1.0, abs(before)):
+            yield f"{place}: {before} before, {after} after"
+    elif before != after:
+        yield f"{place}: {str(before)[:80]!r} before, {str(after)[:80]!r} after"
+
+
+def compare(before: Path, after: Path, names: list[str]) -> int:
+    """Print the differences; return 1 if there are any."""
+    num_differences = 0
+    for name in names or PARTS:
+        parts = []
+        for folder in (before, after):
+            with gzip.open(folder / f"{name}.json.gz", "rt", encoding="utf-8") as file:
+                parts.append(json.load(file))
+        found = list(differences(*parts, name))
+        num_differences += len(found)
+        print(f"{name}: {'equal' if not found else f'{len(found)} differences'}")
+        for line in found[:20]:
+            print(f"    {line}")
+    return int(num_differences > 0)
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, folders in (("record", ["folder"]), ("compare", ["before", "after"])):
+        one = verbs.add_parser(verb)
+        for folder in folders:
+            one.add_argument(folder, type=Path)
+        one.add_argument("--only", nargs="+", choices=PARTS, default=[], metavar="PART")
+    arguments = parser.parse_args()
+    if arguments.verb == "compare":
+        return compare(arguments.before, arguments.after, arguments.only)
+    record(arguments.folder, arguments.only)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Figures of the annotated corpora's cards, and the ids that no training reads.
+
+``pasta-lab corpora`` rewrites what stands below the mark of each card and each ``held_out.txt``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import geometric_mean, mean, median, quantiles
+from typing import Any, NamedTuple
+
+from pasta_lab.evaluate.agreement import agreement, paired
+from pasta_lab.evaluate.agreement import rows as agreement_rows
+from pasta_lm.engines.scripted import words
+from pasta_lm.interpreter.speed import document_speedup
+from pasta_lm.journal import read_lines
+from pasta_lm.models.annotated import Record, read_records
+
+CORPORA = Path(__file__).parents[2] / "corpora"
+FOLDER = CORPORA / "starter"
+ROWS, SECOND_PASS, CARD = (
+    FOLDER / name for name in ("starter.jsonl", "second_pass.jsonl", "README.md")
+)
+OWN_FOLDER = CORPORA / "own_answers"
+OWN_CARD, OWN_COUNTS, READING, SECOND_READING = (
+    OWN_FOLDER / name
+    for name in (
+        "README.md",
+        "own_answers.counts.json",
+        "starter_reading.jsonl",
+        "second_reading.jsonl",
+    )
+)
+INSTRUCTIONS = CORPORA / "instructions"
+WRITTEN_FOLDER = CORPORA / "written_answers"
+WRITTEN, WRITTEN_CARD = (WRITTEN_FOLDER / name for name in ("written_answers.jsonl", "README.md"))
+MARK = "<!-- below: pasta-lab corpora -->\n"
+TOKENS_PER_WORD = 1.3
+"""About what tokenizers of large models make of English; the promised lengths are from it."""
+
+
+class Row(NamedTuple):
+    """A record with all fields of its row."""
+
+    fields: dict[str, Any]
+    record: Record
+    speedup: float
+    """Theoretical, one token for a word and for a piece of a tag."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Return how many blocks the answer has."""
+        return len(self.record.document.blocks)
+
+
+def estimate_tokens(text: str) -> int:
+    """Return an estimate of the number of tokens, as used for the lengths in the files."""
+    return round(TOKENS_PER_WORD * len(text.split()))
+
+
+def read(path: Path = ROWS) -> list[Row]:
+    """Return the rows of a data set."""
+    return [
+        Row(json.loads(line), record, _speedup(record))
+        for line, record in zip(read_lines(path), read_records(path), strict=True)
+    ]
+
+
+def own_rows() -> Path:
+    """Return the file of own answers, which is gzipped if it is large."""
+    return next(OWN_FOLDER.glob("own_answers.jsonl*"))
+
+
+def both_passes() -> tuple[list[Record], list[Record]]:
+    """Return both annotations of the doubly annotated answers, in the same order."""
+    return paired(read_records(ROWS), read_records(SECOND_PASS))
+
+
+def figures() -> str:
+    """Return the generated part of the card."""
+    rows = read()
+    first, second = both_passes()
+    found = agreement([one.document for one in first], [one.document for one in second])
+    lines = [*_statistics(rows, "domain"), *_groups(rows, "domain"), *_agreement(found)]
+    return "\n".join(lines) + "\n"
+
+
+def own_figures() -> str:
+    """Return the generated part of the card of the own answers."""
+    rows = read(own_rows())
+    lines = [*_left_out(len(rows)), *_statistics(rows, "shape")]
+    lines += [*_groups(rows, "parts"), *_groups(rows, "shape"), *_reading()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def written_figures() -> str:
+    """Return the generated part of the card of the written answers."""
+    rows = read(WRITTEN)
+    lines = [*_statistics(rows, "shape"), *_groups(rows, "parts"), *_groups(rows, "shape")]
+    return "\n".join(lines) + "\n"
+
+
+def _reading() -> Iterator[str]:
+    yield "\n## Agreement of the reading\n"
+    second = paired(read_records(own_rows()), read_records(SECOND_READING))
+    starter = paired(read_records(READING), read_records(SECOND_PASS))
+    for (one, other), of in (
+        (starter, "of the starter, read without their tags, against its second pass"),
+        (second, "here, drawn by chance from those without a hint, against a second reading"),
+    ):
+        found = agreement(
+            [record.document for record in one], [record.document for record in other]
+        )
+        blocks, syncs = found["blocks"], found["syncs"]
+        yield (
+            f"{len(one)} answers {of}: {blocks['num_first']} and {blocks['num_second']} blocks, "
+            f"{syncs['num_first']} and {syncs['num_second']} syncs.\n"
+        )
+        yield from _agreement_table(found)
+        yield ""
+
+
+def _left_out(num_rows: int) -> Iterator[str]:
+    counts = json.loads(OWN_COUNTS.read_text("utf-8"))
+    rules, reader = counts["rules"], counts["reader"]
+    yield "\n## What was left out\n"
+    yield "| answers | left out by | because | number |\n|---|---|---|---|"
+    yield f"| sampled | | | {counts['sampled']:,} |"
+    yield from (f"| | rules | `{name}` | {count:,} |" for name, count in rules.items())
+    yield from (f"| | the reader | {name} | {count:,} |" for name, count in reader.items())
+    yield f"| usable, but not read | | | {counts['not_read']:,} |"
+    yield f"| another answer to the same instruction is here | | | {counts['twice']:,} |"
+    yield f"| in the data set | | | {num_rows:,} |"
+
+
+def _speedup(record: Record) -> float:
+    return document_speedup(record.document, lambda text: len(words(text)))
+
+
+def _statistics(rows: Sequence[Row], group: str) -> Iterator[str]:
+    documents = [row.record.document for row in rows]
+    forked = [row for row in rows if row.num_blocks]
+    blocks = [len(block.plain_text.split()) for one in documents for block in one.blocks]
+    syncs = [one.num_syncs for one in documents]
+    tenths = quantiles(blocks, n=10, method="inclusive")
+    histogram = Counter(row.num_blocks for row in forked)
+    yield "\n## Statistics\n"
+    yield f"{len(rows):,} rows in {len({row.fields[group] for row in rows})} {group}s.\n"
+    yield "| figure | value |\n|---|---|"
+    yield f"| answers with blocks | {len(forked)} |"
+    yield f"| answers without, which stay sequential | {_share(len(rows) - len(forked), rows)} |"
+    yield f"| words in an answer | {mean(_num_words(rows)):.0f} on average |"
+    yield f"| blocks | {len(blocks):,} |"
+    yield f"| blocks in an answer that has some | {len(blocks) / len(forked):.1f} on average |"
+    yield f"| … how many answers have so many | {_counts(histogram)} |"
+    yield (
+        f"| words in a block | median {median(blocks):.0f}, nine tenths have {tenths[0]:.0f} or "
+        f"more, one tenth has {tenths[-1]:.0f} or more |"
+    )
+    yield f"| answers with a sync | {_share(sum(map(bool, syncs)), rows)} |"
+    yield f"| syncs | {sum(syncs)} |"
+    yield f"| theoretical speedup, all answers | {_mean_speedup(rows)} |"
+    yield f"| … answers with blocks | {_mean_speedup(forked)} |"
+
+
+def _groups(rows: Sequence[Row], group: str) -> Iterator[str]:
+    yield f"\n| {group} | rows | sequential | with a sync | blocks | speedup | … with blocks |"
+    yield "|---|---|---|---|---|---|---|"
+    for name in dict.fromkeys(row.fields[group] for row in rows):
+        chosen = [row for row in rows if row.fields[group] == name]
+        forked = [row for row in chosen if row.num_blocks]
+        cells = [
+            name,
+            len(chosen),
+            len(chosen) - len(forked),
+            sum(row.record.document.num_syncs > 0 for row in chosen),
+            sum(row.num_blocks for row in chosen),
+            _mean_speedup(chosen),
+            _mean_speedup(forked),
+        ]
+        yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _agreement(found: dict[str, Any]) -> Iterator[str]:
+    blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
+    yield "\n## Agreement of the two passes\n"
+    yield (
+        f"{found['num_answers']} answers. The first pass has {blocks['num_first']} blocks and "
+        f"{syncs['num_first']} syncs in them, the second {blocks['num_second']} and "
+        f"{syncs['num_second']}. Both fork {forks['num_both']} answers and leave "
+        f"{forks['num_neither']} sequential; the first alone forks {forks['num_first_only']}, the "
+        f"second alone {forks['num_second_only']}.\n"
+    )
+    yield from _agreement_table(found)
+
+
+def _agreement_table(found: dict[str, Any]) -> Iterator[str]:
+    yield "| what | measure | agreement |\n|---|---|---|"
+    yield from ("| " + " | ".join(row) + " |" for row in agreement_rows(found))
+
+
+def _num_words(rows: Sequence[Row]) -> list[int]:
+    return [len(row.record.document.plain_text.split()) for row in rows]
+
+
+def _share(count: int, rows: Sequence[Row]) -> str:
+    return f"{count} ({count / len(rows):.0%})"
+
+
+def _counts(histogram: Counter[int]) -> str:
+    return ", ".join(f"{number}: {count}" for number, count in sorted(histogram.items()))
+
+
+def _mean_speedup(rows: Sequence[Row]) -> str:
+    return f"{geometric_mean(row.speedup for row in rows):.2f}" if rows else "-"
+
+
+SEED = 18
+NUM_HELD_OUT = 100
+"""Held-out answers of the starter, and held-out instructions of each kind."""
+
+
+def first_by_hash(ids: Sequence[str], count: int) -> list[str]:
+    """Return the ids of least rank, sorted by name.
+
+    The rank is a hash, so the choice depends neither on the order of a file nor on deleted rows.
+    """
+    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{SEED}:{name}".encode()).digest())
+    return sorted(ranked[:count])
+
+
+def held_out_starter() -> list[str]:
+    """Return held-out ids of the starter; each has a second annotation."""
+    return first_by_hash([record.id for record in read_records(SECOND_PASS)], NUM_HELD_OUT)
+
+
+def held_out_instructions() -> list[str]:
+    """Return held-out ids of the instructions: as many that ask for one part as for several."""
+    rows = [json.loads(line) for line in read_lines(INSTRUCTIONS / "instructions.jsonl")]
+    groups = [[row["id"] for row in rows if row["parts"] == kind] for kind in ("one", "several")]
+    return sorted(name for ids in groups for name in first_by_hash(ids, NUM_HELD_OUT))
+
+
+def rewrite() -> None:
+    """Rewrite the cards below their marks, and the held-out ids."""
+    cards = ((CARD, figures), (OWN_CARD, own_figures), (WRITTEN_CARD, written_figures))
+    for card, below in cards:
+        text = card.read_text("utf-8")
+        card.write_text(text.partition(MARK)[0] + MARK + below(), encoding="utf-8")
+    held_out = ((FOLDER, held_out_starter), (INSTRUCTIONS, held_out_instructions))
+    for folder, ids in held_out:
+        (folder / "held_out.txt").write_text("\n".join(ids()) + "\n", encoding="utf-8")
