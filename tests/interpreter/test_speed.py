@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.interpreter.speed import (
     document_critical_path,
@@ -13,9 +15,11 @@ from pasta_lm.interpreter.speed import (
     efficiency,
     parallelism,
     realised_speedup,
+    speedup_over_text,
     theoretical_speedup,
 )
-from pasta_lm.language.document import Block, Document
+from pasta_lm.interpreter.trace import Role
+from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
 
 TEXTS = st.integers(1, 6).map(lambda number: Text(" word" * number))
@@ -43,6 +47,28 @@ def test_the_critical_path_is_that_of_the_trace(items: list[Text | Block | Sync]
     assert document_speedup(document, count) == pytest.approx(found)
 
 
+@given(st.integers(0, 9), st.integers(1, 10), st.sampled_from([(), ("3",), ("none",)]))
+def test_one_thread_has_a_speedup_of_exactly_one(
+    num_words: int, max_tokens: int, stop: tuple[str, ...]
+) -> None:
+    text = " ".join(map(str, range(num_words)))
+    params = SamplingParams(max_tokens=max_tokens, stop=stop)
+    answer = ScriptedEngine(parse(text)).answer("p", params)
+    assert answer.trace.parallelism == AnswerRecord.of(answer).parallelism == 1.0
+    assert answer.trace.speedup_over_text(count(answer.text)) == 1.0
+
+
+@given(st.integers(1, 30))
+def test_the_last_token_of_a_cut_thread_counts_on_neither_side(max_tokens: int) -> None:
+    document = Document((Text("a b"), Block("t", 1, (Text(" c d e f"),)), Text(" g h i j")))
+    trace = ScriptedEngine(document).answer("p", SamplingParams(max_tokens=max_tokens)).trace
+    fed = [one for one in trace.tokens if one.role is Role.CONTENT and one.slot is not None]
+    if trace.is_parallel:
+        assert trace.parallelism == len(fed) / trace.critical_path
+    else:
+        assert trace.parallelism == 1.0
+
+
 def test_the_metrics_are_the_ratios_that_the_paper_defines() -> None:
     assert parallelism(30, 10) == 3.0
     assert theoretical_speedup(40, 10) == 4.0
@@ -55,3 +81,6 @@ def test_an_answer_that_fed_no_token_counts_as_a_path_of_one() -> None:
     assert parallelism(1, 0) == 1.0
     assert theoretical_speedup(0, 0) == 1.0
     assert theoretical_speedup(9, 0) == 9.0
+    assert parallelism(3, 2, is_parallel=False) == 1.0
+    assert speedup_over_text(3, 2, is_parallel=False) == 1.0
+    assert speedup_over_text(9, 2, is_parallel=True, is_cut=True) == 4.0

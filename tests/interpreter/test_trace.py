@@ -8,6 +8,7 @@ from pasta_lm.cli.view import to_perfetto
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import Kind, Role, Trace
 from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, SYNC, closing_piece
 
 
 @pytest.fixture
@@ -16,11 +17,11 @@ def trace() -> Trace:
     tokens = [
         TokenRecord(0, 5, "A", Role.CONTENT, -1, 0.1, False, 0, 3, 3, 1),
         TokenRecord(0, 6, "t", Role.TOPIC, 0, 0.2, False, 1, 4, 4, 2),
-        TokenRecord(0, 7, "", Role.TAG, 1, 0.3, False, 2, 5, 5, 3),
-        TokenRecord(1, 8, "", Role.TAG, 1, 0.3, True, 2, 6, 6, 3),
+        TokenRecord(0, 7, "", Role.TAG, 1, 0.3, False, 2, 5, 5, 3, closing_piece(1), forks=1),
+        TokenRecord(1, 8, "", Role.TAG, 1, 0.3, True, 2, 6, 6, 3, ASYNC_OPEN),
         TokenRecord(1, 9, "b\u00e9\n\U0001f600", Role.CONTENT, 2, 0.4, False, 3, 7, 7, 4),
-        TokenRecord(1, 4, "", Role.TAG, 3, 0.5, False, 4, 8, 8, 5),
-        TokenRecord(0, 3, "", Role.TAG, 2, 0.4, False, 4, 9, 16, 5),
+        TokenRecord(1, 4, "", Role.TAG, 3, 0.5, False, 4, 8, 8, 5, ASYNC_CLOSE),
+        TokenRecord(0, 3, "", Role.TAG, 2, 0.4, False, 4, 9, 16, 5, SYNC),
         TokenRecord(0, 5, "C", Role.CONTENT, 4, 0.6),  # decoded last, never fed
     ]
     threads = [
@@ -69,12 +70,13 @@ def test_what_is_no_packed_trace_is_refused(packed: str) -> None:
 def test_a_trace_without_tokens_survives_being_written() -> None:
     empty = Trace(kind=Kind.SIMULATED)
     assert Trace.from_json(empty.to_json()) == empty
-    assert empty.parallelism == 0.0
+    assert empty.parallelism == 1.0
+    assert (list(empty.in_reading_order()), empty.critical_tokens()) == ([], [])
 
 
 def test_the_derived_figures_are_in_the_file_for_readers_without_this_code(trace: Trace) -> None:
     data = json.loads(trace.to_json())
-    assert data["parallelism"] == trace.parallelism == 3 / 5
+    assert data["parallelism"] == trace.parallelism == 2 / 5
     assert data["num_content_tokens"] == 3
     assert data["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
     assert data["kind"] == "replayed"
@@ -83,8 +85,33 @@ def test_the_derived_figures_are_in_the_file_for_readers_without_this_code(trace
 def test_content_tokens_are_neither_tags_nor_topics(trace: Trace) -> None:
     assert trace.num_content_tokens == 3
     assert trace.num_tokens == 8
-    assert trace.parallelism == 3 / trace.critical_path
+    assert trace.parallelism == 2 / trace.critical_path, "the last token is never fed"
     assert [token.text for token in trace.tokens_of(1)] == ["", "b\u00e9\n\U0001f600", ""]
+
+
+def test_the_tokens_of_a_block_stand_behind_the_token_that_forks_it(trace: Trace) -> None:
+    order = [trace.tokens.index(token) for token in trace.in_reading_order()]
+    assert order == [0, 1, 2, 3, 4, 5, 6, 7]
+    trace.tokens[2].forks = None  # Skeleton-of-Thought: no token forks a block
+    order = [trace.tokens.index(token) for token in trace.in_reading_order()]
+    assert order == [0, 1, 2, 6, 7, 3, 4, 5]
+
+
+def test_the_critical_tokens_go_through_the_block_that_a_sync_waits_for(trace: Trace) -> None:
+    assert [token.text or token.tag for token in reversed(trace.critical_tokens())] == [
+        "A", "t", closing_piece(1), ASYNC_OPEN, "b\u00e9\n\U0001f600", ASYNC_CLOSE
+    ]  # fmt: skip
+    trace.tokens[5].depth = None
+    assert [token.text or token.tag for token in trace.critical_tokens()][:2] == [
+        SYNC, "b\u00e9\n\U0001f600"
+    ]  # fmt: skip
+
+
+def test_a_trace_without_the_later_facts_is_read(trace: Trace) -> None:
+    data = json.loads(trace.to_json())
+    for token in data["tokens"]:
+        del token["tag"], token["forks"]
+    assert {token.tag for token in Trace.from_json(json.dumps(data)).tokens} == {None}
 
 
 @pytest.mark.parametrize(

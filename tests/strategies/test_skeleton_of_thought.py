@@ -304,7 +304,7 @@ def test_an_aborted_response_frees_its_memory_at_any_step() -> None:
         number = one.submit(asked)
         for _ in range(when):
             one.step()
-        ended = [event for event in one.abort(number) if isinstance(event, Finished)]
+        ended = [event for event in one.cancel(number) if isinstance(event, Finished)]
         assert all(event.answer.finish_reason == "abort" for event in ended)
         assert_empty(one)
 

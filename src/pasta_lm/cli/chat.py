@@ -208,12 +208,11 @@ def figures(trace: Trace, num_sequential: int) -> str:
         num_sequential: Tokens of the answer's text alone, the steps of sequential decoding.
     """
     from pasta_lm.interpreter.limits import FinishReason
-    from pasta_lm.interpreter.speed import theoretical_speedup
     from pasta_lm.interpreter.trace import Kind
 
     rate = f"{trace.tokens_per_s:.1f} tokens/s" if trace.tokens_per_s else ""
     parts = [
-        f"theoretical speedup {theoretical_speedup(num_sequential, trace.critical_path):.2f}",
+        f"theoretical speedup {trace.speedup_over_text(num_sequential):.2f}",
         f"parallelism {trace.parallelism:.2f}",
         f"critical path {trace.critical_path} of {trace.num_tokens} tokens",
         "no wall clock (simulated)" if trace.kind is Kind.SIMULATED else rate,

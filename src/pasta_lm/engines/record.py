@@ -25,6 +25,7 @@ class AnswerRecord:
     num_illegal: int  # tags where the grammar has none
     num_content_tokens: int  # tokens of all threads, tags and topics excluded
     critical_path: int  # tokens that were decoded one after another, tags included
+    num_threads: int | None = None  # main included; None: not recorded
     kind: str | None = None  # how it came about, a value of ``Kind``; None: not recorded
     wall_s: float | None = None  # seconds, if decoded alone; None among others
     trace: str | None = None  # the packed trace (``Trace.from_packed`` reads it); None: not kept
@@ -42,6 +43,7 @@ class AnswerRecord:
             num_illegal=trace.num_illegal,
             num_content_tokens=trace.num_content_tokens,
             critical_path=trace.critical_path,
+            num_threads=len(trace.threads),
             kind=trace.kind.value,
             wall_s=trace.wall_s if is_timed else None,
             trace=trace.packed() if keeps_trace else None,
@@ -78,8 +80,11 @@ class AnswerRecord:
 
     @property
     def parallelism(self) -> float:
-        """Return content tokens / critical path."""
-        return speed.parallelism(self.num_content_tokens, self.critical_path)
+        """Return content tokens / critical path; exactly 1 for one thread."""
+        is_parallel = self.num_threads != 1
+        return speed.parallelism(
+            self.num_content_tokens, self.critical_path, is_parallel=is_parallel
+        )
 
     def theoretical_speedup(self, baseline: AnswerRecord) -> float:
         """Return the theoretical speedup over the baseline's answer to the same prompt."""

@@ -44,12 +44,18 @@ class Recorder:
         step: int,
         t_s: float,
         is_forced: bool = False,
+        tag: str | None = None,
     ) -> None:
         """Add a token that a thread decoded in a step (-1: the prefill)."""
-        record = TokenRecord(thread.id, token, text, role, step, t_s, is_forced)
+        record = TokenRecord(thread.id, token, text, role, step, t_s, is_forced, tag=tag)
         self.trace.tokens.append(record)
         self._pending[thread.id].append(record)
         self.trace.threads[thread.id].num_tokens += 1
+
+    def forked(self, parent: Thread, child: Thread) -> None:
+        """Record the thread that the token just decoded by its parent forks."""
+        self._pending[parent.id][-1].forks = child.id
+        self.thread_started(child)
 
     def fed(self, thread: Thread, placed: Placement, *, step: int) -> None:
         """Record where and in which step a thread fed its first unfed token."""

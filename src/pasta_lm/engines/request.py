@@ -6,9 +6,8 @@ in one forward pass, a remote one streams each thread on a clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from math import inf
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +16,7 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind, Trace, TraceNews
-from pasta_lm.language.document import Block, Document, Item
-from pasta_lm.language.events import Text
+from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 
@@ -257,11 +255,8 @@ class Answer:
         """Return token counts under OpenAI's names; completions count all threads and tags."""
         return self.trace.usage()
 
-    def _repr_html_(self) -> str:
-        """Return a picture of the answer's threads, and its text, for a notebook."""
-        from pasta_lm.view.notebook import picture_html
-
-        return picture_html(self.trace, _parts(self.document.items, count(1)))
+    def _repr_html_(self) -> str | None:
+        return None if Trace.picture is None else Trace.picture(self.trace, self.document.parts())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``pasta run --json`` prints."""
@@ -281,14 +276,3 @@ class Answer:
             "parallelism": round(trace.parallelism, 4),
             "wall_s": round(trace.wall_s, 6),
         }
-
-
-def _parts(
-    items: tuple[Item, ...], numbers: Iterator[int], thread: int = 0
-) -> Iterator[tuple[int, str]]:
-    """Yield the texts in reading order, each with the number of its thread."""
-    for item in items:
-        if isinstance(item, Text):
-            yield thread, item.text
-        elif isinstance(item, Block):
-            yield from _parts(item.items, numbers, next(numbers))

@@ -45,7 +45,7 @@ from pasta_lm.interpreter.limits import FinishReason, Limits
 from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
-from pasta_lm.language.lexer import Lexeme, LexemeKind
+from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
@@ -246,16 +246,24 @@ class Response:
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
         is_skeleton = thread.is_main and self._expander is not None
+        tag = None
         if lexeme is not None:
             self._flush(live)
-            text, role = "", Role.TAG
+            text, role, tag = "", Role.TAG, spelling(lexeme)
         else:
             text = live.text.feed(token)
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
         self.recorder.decoded(
-            thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced
+            thread,
+            token,
+            text,
+            role,
+            step=self._step,
+            t_s=t_s,
+            is_forced=is_forced,
+            tag=tag,
         )
         live.next_token = token
         self.guesses.decoded(thread, token)
@@ -302,7 +310,7 @@ class Response:
     def _fork(self, child: Thread) -> None:
         assert child.parent is not None
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
-        self.recorder.thread_started(child)
+        self.recorder.forked(child.parent, child)
         parent = self.live[child.parent.id]
         parent.promised = child
         self._pace.clock(child)  # it stands where its parent stands now
@@ -330,7 +338,14 @@ class Response:
         for token, text in zip(prefix, texts, strict=True):
             self.guesses.decoded(child, token)
             self.recorder.decoded(
-                child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True
+                child,
+                token,
+                text,
+                Role.TAG,
+                step=self._step,
+                t_s=t_s,
+                is_forced=True,
+                tag=ASYNC_OPEN if start is None else None,
             )
         if start is not None:
             self._emit(live, start.text)

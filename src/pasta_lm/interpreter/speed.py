@@ -1,7 +1,7 @@
 """The metrics of speed, each defined once: critical path, parallelism, speedups, efficiency.
 
-An answer that fed no token (it ended at once) counts as a critical path of one token, so that every
-ratio exists.
+Both sides of a ratio count fed tokens: the last token of a cut answer is decoded and never fed.
+One thread has parallelism and theoretical speedup exactly 1. A path of no token counts as one.
 
 Source: PASTA, section 5.1.
 """
@@ -15,14 +15,15 @@ from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import escape_topic
 
 
-def parallelism(num_content_tokens: int, critical_path: int) -> float:
-    """Return content tokens / critical path; 1.0 and less mean that nothing ran in parallel.
+def parallelism(num_content_tokens: int, critical_path: int, *, is_parallel: bool = True) -> float:
+    """Return content tokens / critical path; below 1 the tags cost more than threads gain.
 
     Args:
         num_content_tokens: Tokens of all threads, tags and topics excluded.
         critical_path: Tokens that were decoded one after another, tags and topics included.
+        is_parallel: Whether there was more than one thread; 1.0 if not.
     """
-    return num_content_tokens / max(critical_path, 1)
+    return num_content_tokens / max(critical_path, 1) if is_parallel else 1.0
 
 
 def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
@@ -31,6 +32,22 @@ def theoretical_speedup(baseline_path: int, critical_path: int) -> float:
     The critical path of a sequential answer is the number of its fed tokens.
     """
     return max(baseline_path, 1) / max(critical_path, 1)
+
+
+def speedup_over_text(
+    num_text_tokens: int, critical_path: int, *, is_parallel: bool, is_cut: bool = False
+) -> float:
+    """Return the theoretical speedup over the same text decoded by one thread.
+
+    Args:
+        num_text_tokens: Tokens of the text without tags.
+        critical_path: Of the answer.
+        is_parallel: Whether there was more than one thread; 1.0 if not.
+        is_cut: Whether the text's last token would not be fed, because a limit cut there.
+    """
+    if not is_parallel:
+        return 1.0
+    return theoretical_speedup(num_text_tokens - is_cut, critical_path)
 
 
 def realised_speedup(baseline_s: float, wall_s: float) -> float:
@@ -73,4 +90,5 @@ def document_critical_path(document: Document, count_tokens: Callable[[str], int
 def document_speedup(document: Document, count_tokens: Callable[[str], int]) -> float:
     """Return the theoretical speedup of an answer over its own plain text."""
     path = document_critical_path(document, count_tokens)
-    return theoretical_speedup(count_tokens(document.plain_text), path)
+    is_parallel = bool(document.blocks)
+    return speedup_over_text(count_tokens(document.plain_text), path, is_parallel=is_parallel)

@@ -11,12 +11,16 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from itertools import pairwise
+from typing import ClassVar
 
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter import speed
 from pasta_lm.interpreter.join import Join
+from pasta_lm.language.tags import SYNC
 
 TRACE_VERSION = 1
 _LATER_KEYS = {"join": Join.SHARED.value, "num_recomputed": 0, "num_cached_tokens": 0}
@@ -55,6 +59,8 @@ class TokenRecord:
     slot: int | None = None
     position: int | None = None
     depth: int | None = None
+    tag: str | None = None  # of a tag piece: its spelling, also where the grammar has no such tag
+    forks: int | None = None  # the thread that this token, the end of a promise, forks
 
 
 @dataclass(slots=True)
@@ -119,6 +125,8 @@ class Trace:
     tokens: list[TokenRecord] = field(default_factory=list)
     syncs: list[SyncRecord] = field(default_factory=list)
 
+    picture: ClassVar[Picture | None] = None  # ``pasta_lm.view.notebook`` sets it
+
     @property
     def num_content_tokens(self) -> int:
         """Return how many tokens the answer has, tags and topics excluded."""
@@ -130,9 +138,26 @@ class Trace:
         return len(self.tokens)
 
     @property
+    def is_parallel(self) -> bool:
+        """Return whether there was a second thread."""
+        return len(self.threads) > 1
+
+    @property
     def parallelism(self) -> float:
-        """Return content tokens / critical path."""
-        return speed.parallelism(self.num_content_tokens, self.critical_path)
+        """Return fed content tokens / critical path; exactly 1 for one thread."""
+        fed = sum(one.role is Role.CONTENT and one.fed_step is not None for one in self.tokens)
+        return speed.parallelism(fed, self.critical_path, is_parallel=self.is_parallel)
+
+    def speedup_over_text(self, num_text_tokens: int) -> float:
+        """Return the theoretical speedup over the same text decoded by one thread.
+
+        Args:
+            num_text_tokens: Tokens of the answer's text without tags.
+        """
+        is_cut = self.finish_reason != "stop"  # then the last token is decoded, and never fed
+        return speed.speedup_over_text(
+            num_text_tokens, self.critical_path, is_parallel=self.is_parallel, is_cut=is_cut
+        )
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -152,11 +177,59 @@ class Trace:
         """Return the tokens of one thread in order."""
         return [token for token in self.tokens if token.thread == thread]
 
-    def _repr_html_(self) -> str:
-        """Return the trace as a picture, for a notebook."""
-        from pasta_lm.view.notebook import picture_html
+    def in_reading_order(self) -> Iterator[TokenRecord]:
+        """Yield all tokens; those of a block stand behind the token that forks it.
 
-        return picture_html(self)
+        Blocks that no promise forks (Skeleton-of-Thought) stand behind their parent's last token.
+        """
+        by_thread = self._by_thread()
+        forked = {token.forks for token in self.tokens}
+
+        def of_thread(number: int) -> Iterator[TokenRecord]:
+            for token in by_thread[number]:
+                yield token
+                if token.forks is not None:
+                    yield from of_thread(token.forks)
+            for other in self.threads:
+                if other.parent == number and other.id not in forked:
+                    yield from of_thread(other.id)
+
+        return of_thread(0) if self.threads else iter(())
+
+    def critical_tokens(self) -> list[TokenRecord]:
+        """Return a longest chain of tokens that were decoded one after another, the last first."""
+        before: dict[int, TokenRecord] = {}
+        by_thread = self._by_thread()
+        for tokens in by_thread.values():
+            before |= {id(token): previous for previous, token in pairwise(tokens)}
+        promise_ends = {token.forks: token for token in self.tokens if token.forks is not None}
+        joins = {(sync.thread, sync.step): sync.joined for sync in self.syncs}
+        fed = [token for token in self.tokens if token.depth is not None]
+        chain: list[TokenRecord] = []
+        token = max(fed, key=_depth, default=None)
+        while token is not None:
+            chain.append(token)
+            depth = _depth(token)
+            needed = [before[id(token)]] if id(token) in before else []
+            if not needed:  # the first of its thread
+                parent = self.threads[token.thread].parent
+                last = [] if parent is None else by_thread[parent][-1:]
+                needed = [promise_ends[token.thread]] if token.thread in promise_ends else last
+            elif token.tag == SYNC:
+                joined = joins.get((token.thread, token.fed_step), [])
+                ends = (one for number in joined for one in by_thread[number])
+                needed += [one for one in ends if _depth(one) < depth]
+            token = max((one for one in needed if one.depth is not None), key=_depth, default=None)
+        return chain
+
+    def _by_thread(self) -> dict[int, list[TokenRecord]]:
+        tokens: dict[int, list[TokenRecord]] = {thread.id: [] for thread in self.threads}
+        for token in self.tokens:
+            tokens[token.thread].append(token)
+        return tokens
+
+    def _repr_html_(self) -> str | None:
+        return None if Trace.picture is None else Trace.picture(self, None)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the trace as JSON, its derived figures included for readers without this code."""
@@ -216,3 +289,11 @@ class Trace:
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"the trace is damaged: {exc}") from exc
         return cls(**values)
+
+
+def _depth(token: TokenRecord) -> int:
+    return token.depth or 0
+
+
+Picture = Callable[[Trace, Iterable[tuple[int, str]] | None], str]
+"""From a trace and the texts of its answer (``Document.parts``) to HTML."""

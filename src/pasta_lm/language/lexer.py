@@ -21,11 +21,13 @@ from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
     MAX_TAG_CHARACTERS,
+    PROMISE_OPEN,
     SYNC,
     TAG_START,
     TAG_START_AT_END,
     UNDECIDED,
     UNDECIDED_TAG,
+    closing_piece,
     unescape,
 )
 
@@ -36,8 +38,17 @@ _PLAIN = {
     ASYNC_CLOSE: LexemeKind.ASYNC_CLOSE,
     SYNC: LexemeKind.SYNC,
 }
+_SPELLING = {kind: tag for tag, kind in _PLAIN.items()} | {LexemeKind.PROMISE_OPEN: PROMISE_OPEN}
+
 # The characters that decide a tag, by the open quote: a > ends it, another tag's start breaks it.
 _STOPS = {"": re.compile("[\"'<>]"), '"': re.compile('["<]'), "'": re.compile("['<]")}
+
+
+def spelling(tag: Lexeme) -> str:
+    """Return the piece of a vocabulary that spells a lexeme of a tag."""
+    if tag.kind is LexemeKind.PROMISE_CLOSE:
+        return closing_piece(tag.units or 1)
+    return _SPELLING[tag.kind]
 
 
 class Lexer:

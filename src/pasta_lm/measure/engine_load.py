@@ -262,7 +262,7 @@ def decode(engine: TorchEngine, requests: Sequence[Request], arrivals: Sequence[
                     run.num_tokens += event.answer.trace.num_content_tokens
     finally:
         for number in started:
-            engine.abort(number)
+            engine.cancel(number)
     run.wall_s = time.perf_counter() - began_s
     run.num_passes = engine.num_passes - first_pass
     return run

@@ -273,7 +273,7 @@ class TorchBackend(ModelBackend):
 
     def abort(self, number: int) -> object:
         """Free everything that belongs to a request."""
-        return self._engine.abort(number)
+        return self._engine.cancel(number)
 
     def threads(self) -> Mapping[int, Threads]:
         """Return the threads of each unfinished request."""

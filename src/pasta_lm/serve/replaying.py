@@ -245,8 +245,12 @@ def _cost(document: Document, backend: Backend) -> Cost:
         critical_path_tokens=path,
         sequential_tokens=num_sequential,
         num_content_tokens=num_content,
-        parallelism=round(speed.parallelism(num_content, path), 4),
-        theoretical_speedup=round(speed.theoretical_speedup(num_sequential, path), 4),
+        parallelism=round(
+            speed.parallelism(num_content, path, is_parallel=bool(document.blocks)), 4
+        ),
+        theoretical_speedup=round(
+            speed.speedup_over_text(num_sequential, path, is_parallel=bool(document.blocks)), 4
+        ),
     )
 
 

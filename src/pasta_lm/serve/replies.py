@@ -21,7 +21,6 @@ from pasta_lm.engines.request import (
     ThreadStarted,
     Traced,
 )
-from pasta_lm.interpreter.speed import theoretical_speedup
 from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
 from pasta_lm.view.reading_order import ReadingOrder
@@ -142,7 +141,7 @@ class Reply:
 
     def _figures(self, answer: Answer) -> Json:
         trace, rate = answer.trace, answer.trace.tokens_per_s
-        speedup = theoretical_speedup(self.count_tokens(answer.text), trace.critical_path)
+        speedup = trace.speedup_over_text(self.count_tokens(answer.text))
         figures: Json = {
             "threads": [asdict(thread) for thread in trace.threads],
             "critical_path_tokens": trace.critical_path,

@@ -91,7 +91,7 @@ class ServedBackend(ModelBackend):
     def abort(self, number: int) -> object:
         """Cancel all completions of a request."""
         self._num_samples.pop(number, None)
-        self._flight.abort(number)
+        self._flight.cancel(number)
         return None
 
     def threads(self) -> Mapping[int, Threads]:

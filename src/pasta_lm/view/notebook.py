@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pasta_lm.interpreter.trace import Trace
+from pasta_lm.interpreter.trace import Trace
 
 # Okabe and Ito, "Color Universal Design": told apart with any colour vision. Main has none.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -190,3 +188,6 @@ def _threads(trace: Trace) -> str:
             texts[token.thread].append(token.text)
     parts = ((number, "".join(pieces)) for number, pieces in texts.items())
     return "".join(f"<div>{_part(number, text)}</div>" for number, text in parts if text)
+
+
+Trace.picture = picture_html

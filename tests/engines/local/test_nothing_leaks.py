@@ -64,7 +64,7 @@ def test_nothing_is_left_when_a_response_is_aborted_at_any_step(
         number = one.submit(given)
         for _ in range(when):
             one.step()
-        events = [event for event in one.abort(number) if isinstance(event, Finished)]
+        events = [event for event in one.cancel(number) if isinstance(event, Finished)]
         assert all(event.answer.finish_reason == "abort" for event in events)
         assert_empty(one)
 
@@ -79,7 +79,7 @@ def test_others_go_on_as_if_the_aborted_one_had_never_been() -> None:
         found: dict[int, Answer] = {}
         for step in range(100):
             if step == when:
-                one.abort(doomed)
+                one.cancel(doomed)
             events = [(n, e.answer) for n, e in one.step() if isinstance(e, Finished)]
             found.update(events)
         assert [found[number].document for number in numbers] == expected
@@ -89,8 +89,8 @@ def test_others_go_on_as_if_the_aborted_one_had_never_been() -> None:
 def test_aborting_twice_or_what_never_was_does_nothing() -> None:
     one = engine()
     number = one.submit(request())
-    assert one.abort(number)
-    assert one.abort(number) == one.abort(99) == []
+    assert one.cancel(number)
+    assert one.cancel(number) == one.cancel(99) == []
 
 
 def test_closing_a_stream_aborts_it() -> None:

@@ -169,8 +169,8 @@ def test_an_aborted_request_leaves_the_others() -> None:
         with asking.in_flight() as flight:
             numbers = [flight.submit(asking.check_request(one)) for one in ALL[:4]]
             flight.step()
-            flight.abort(numbers[1])
-            flight.abort(12345)
+            flight.cancel(numbers[1])
+            flight.cancel(12345)
             while flight.has_work:
                 for number, event in flight.step():
                     assert number != numbers[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -118,6 +118,22 @@ class TorchEngine:
     # Asking
 
     @property
+    def max_prompt_tokens(self) -> int | None:
+        """Return the largest number of tokens of a prompt; None: any."""
+        last = self.loaded.max_position
+        return None if last is None else last + 1
+
+    @property
+    def is_remote(self) -> bool:
+        """Return that the weights are here."""
+        return False
+
+    @property
+    def served_names(self) -> Mapping[str, Sequence[str]]:
+        """Return no names: there is no server."""
+        return {}
+
+    @property
     def has_work(self) -> bool:
         """Return whether a request is unfinished."""
         return bool(self.active)
@@ -154,8 +170,8 @@ class TorchEngine:
         )
         return number
 
-    def abort(self, number: int) -> list[StreamEvent]:
-        """Abort a request and free its pages; unknown and finished ones are ignored."""
+    def cancel(self, number: int) -> list[StreamEvent]:
+        """Give a request up and free its pages; unknown and finished ones are ignored."""
         active = self.active.pop(number, None)
         if active is None:
             return []
@@ -179,7 +195,7 @@ class TorchEngine:
                         answers[number][event.sample] = event.answer
         finally:
             for number in answers:
-                self.abort(number)
+                self.cancel(number)
         return [[done[sample] for sample in sorted(done)] for done in answers.values()]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
@@ -196,7 +212,7 @@ class TorchEngine:
                         raise event.error
                     yield event
         finally:
-            self.abort(number)
+            self.cancel(number)
             del self._unread[number]
 
     def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
@@ -230,7 +246,7 @@ class TorchEngine:
             for number, error in self._errors.items():
                 self._unread.get(number, deque()).append(Failed(error))
             for number in list(self.active):
-                self._unread.get(number, deque()).extend(self.abort(number))
+                self._unread.get(number, deque()).extend(self.cancel(number))
             raise
 
     @contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -105,6 +105,7 @@ class CompletionsEngine:
         self._num_again = num_again
         self._allow_inexact = allow_inexact
         self._checks = checks
+        self._flight: RequestsInFlight | None = None  # of ``submit``, once it is called
 
     @property
     def max_position(self) -> int | None:
@@ -112,6 +113,52 @@ class CompletionsEngine:
         last = [one.context - 1 for one in self.servers if one.context is not None]
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
+
+    @property
+    def max_prompt_tokens(self) -> int | None:
+        """Return the largest number of tokens of a prompt; None: any."""
+        return self.max_position
+
+    @property
+    def is_remote(self) -> bool:
+        """Return that the weights are elsewhere."""
+        return True
+
+    @property
+    def served_names(self) -> Mapping[str, Sequence[str]]:
+        """Return by the address of each server the names that it gives its model."""
+        return {one.url: one.names for one in self.servers if one.names}
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a submitted request is unfinished."""
+        return self._flight is not None and self._flight.has_work
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number; errors as those of ``stream``.
+
+        The first call connects to the servers; ``close`` disconnects.
+        """
+        checked = self.check_request(request)
+        if self._flight is None:
+            self._flight = self.in_flight()
+        return self._flight.submit(checked)
+
+    def step(self) -> list[tuple[int, StreamEvent | Failed]]:
+        """Wait for events of submitted requests, and return them with their requests' numbers."""
+        return [] if self._flight is None else self._flight.step()
+
+    def cancel(self, number: int) -> list[StreamEvent]:
+        """Cancel all completions of a request; unknown and finished ones are ignored."""
+        if self._flight is not None:
+            self._flight.cancel(number)
+        return []
+
+    def close(self) -> None:
+        """Cancel what was submitted and is unfinished, and disconnect."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.close()
 
     def in_flight(self) -> RequestsInFlight:
         """Connect to the servers and return what submits requests; see ``check_request``.

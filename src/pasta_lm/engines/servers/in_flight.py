@@ -1,4 +1,4 @@
-"""Requests that servers decode, by the calls of the local engine: submit, step, abort.
+"""Requests that servers decode, by the calls of the local engine: submit, step, cancel.
 
 The event loop has a thread of its own, so that requests go on while the caller does something
 else, also where the caller has an event loop itself. Knows nothing of servers and of threads that
@@ -93,7 +93,7 @@ class RequestsInFlight:
         self._call(self._begin, number, request)
         return number
 
-    def abort(self, number: int) -> None:
+    def cancel(self, number: int) -> None:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
         if self._left.pop(number, None) is not None:
             self._call(self._cancel, number)

@@ -156,7 +156,7 @@ def _answers(
                     yield _row(running.pop(number), sampling, event.answer)
     finally:
         for number in running:
-            engine.abort(number)
+            engine.cancel(number)
 
 
 def _row(name: str, sampling: SamplingParams, answer: Answer | None = None) -> Row:
