@@ -23,8 +23,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
-sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+PATHS = [str(ROOT / "src"), str(ROOT / "lab"), str(ROOT)]
+sys.path[:0] = PATHS
+os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order of a sum depends on it
 
 CLOCKS = ("wall", "realised", "efficiency", "per_s", "seconds", "of_perfect_forks")
@@ -47,14 +48,15 @@ TEXTS = {
 }
 
 
-def _pasta(*arguments: object, stdin: str = "", codes: tuple[int, ...] = (0,)) -> str:
+def _pasta(
+    *arguments: object, module: str = "pasta_lm.cli", stdin: str = "", codes: tuple[int, ...] = (0,)
+) -> str:
     """Run one command line and return what it wrote to standard output."""
-    code = "from pasta_lm.cli import main; main()"
-    line = [sys.executable, "-c", code, *map(str, arguments)]
-    found = subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
-    if found.returncode not in codes:
-        raise SystemExit(f"{arguments}: exit {found.returncode}\n{found.stderr}")
-    return found.stdout
+    line = [sys.executable, "-c", f"from {module} import main; main()", *map(str, arguments)]
+    done = subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode not in codes:
+        raise SystemExit(f"{arguments}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout
 
 
 def logits() -> dict[str, Any]:
@@ -104,13 +106,14 @@ def logits() -> dict[str, Any]:
 
 
 def tasks() -> dict[str, Any]:
-    """Return the report of ``evaluate tasks`` on development prompts, and its records."""
+    """Return the report of ``pasta-lab evaluate tasks`` on development prompts, and its records."""
     from pasta_lm.interpreter.trace import Trace
 
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.jsonl"
         options = ("--split", "dev", "--num-prompts", NUM_TASKS, "--num-timed", 1)
-        report = _pasta("evaluate", "tasks", *options, "--records", records, "--json")
+        flags = (*options, "--records", records, "--json")
+        report = _pasta("evaluate", "tasks", *flags, module="pasta_lab.cli.app")
         rows = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
     for row in rows:  # a packed trace holds clocks, which the comparison leaves out
         if row["trace"] is not None:
@@ -176,13 +179,10 @@ def _plain(row: dict[str, Any]) -> str:
 
 def encoded() -> dict[str, Any]:
     """Return the encoded form of starter rows under every position strategy that trains."""
-    try:
-        from pasta_lm.learn.data.encode import encode_example
-        from pasta_lm.models.annotated import read_records
-    except ImportError as error:
-        raise SystemExit(f"the encoder has moved: {error}") from error
     from pasta_lm.interpreter import PositionStrategy
     from pasta_lm.language.tags import PIECES
+    from pasta_lm.learn.data.encode import encode_example
+    from pasta_lm.models.annotated import read_records
     from pasta_lm.models.vocabulary import Vocabulary
     from tests.small_tokenizers import add_markers, byte_level
 
@@ -225,23 +225,25 @@ def record(folder: Path, names: list[str]) -> None:
 def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
     """Yield every difference of two recordings, except times and machines."""
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after}):
-            if key in PLACES or any(word in key for word in CLOCKS) or key.endswith(("_s", "_ms")):
-                continue
-            if key in ADDED and key not in before:
-                continue
-            if key not in before or key not in after:
-                yield f"{place}/{key}: only {'before' if key in before else 'after'}"
-            else:
-                yield from differences(before[key], after[key], f"{place}/{key}")
+        yield from _different_keys(before, after, place)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{place}[{index}]")
+        for index, pair in enumerate(zip(before, after, strict=True)):
+            yield from differences(*pair, f"{place}[{index}]")
     elif isinstance(before, float) and isinstance(after, float):
         if abs(before - after) > LOGIT_TOLERANCE * max(1.0, abs(before)):
             yield f"{place}: {before} before, {after} after"
     elif before != after:
         yield f"{place}: {str(before)[:80]!r} before, {str(after)[:80]!r} after"
+
+
+def _different_keys(before: dict[str, Any], after: dict[str, Any], place: str) -> Iterator[str]:
+    for key in sorted({*before, *after}):
+        if key in PLACES or any(word in key for word in CLOCKS) or key.endswith(("_s", "_ms")):
+            continue
+        if key in before and key in after:
+            yield from differences(before[key], after[key], f"{place}/{key}")
+        elif key in before or key not in ADDED:
+            yield f"{place}/{key}: only {'before' if key in before else 'after'}"
 
 
 def compare(before: Path, after: Path, names: list[str]) -> int:
