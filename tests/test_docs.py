@@ -1,8 +1,7 @@
-"""Documentation is checked: examples run, commands parse, links and anchors resolve."""
+"""Documentation is checked: examples run, commands parse, links and files exist, pages are small."""
 
 from __future__ import annotations
 
-import ast
 import doctest
 import os
 import re
@@ -14,13 +13,22 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from pasta_lab.cli.app import app as lab
+from typer.core import TyperGroup
 
 from pasta_lm.cli import app
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("", "docs/", "corpora/*/", "runs/*/", "src/pasta_lm/models/*/")
-PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}*.md"))
+FOLDERS = ("", "docs/", "corpora/*/", "lab/", "lab/*/", "lab/runs/*/", "src/pasta_lm/models/*/")
+HISTORY = {"lab/log.md", "lab/hypotheses.md"}
+PAGES = sorted(
+    page
+    for folder in FOLDERS
+    for page in ROOT.glob(f"{folder}*.md")
+    if page.relative_to(ROOT).as_posix() not in HISTORY
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MAX_RESULT_CHARACTERS = 160
 
 
 def name_of(page: Path) -> str:
@@ -28,17 +36,16 @@ def name_of(page: Path) -> str:
 
 
 def fences(page: Path, *languages: str) -> list[str]:
-    found = FENCE.findall(page.read_text("utf-8"))
-    return [body for language, body in found if language in languages]
+    blocks = FENCE.findall(page.read_text("utf-8"))
+    return [body for language, body in blocks if language in languages]
 
 
 def commands(page: Path) -> list[str]:
     """Return the commands in the blocks and sentences of a page, each part of a pipe by itself."""
     joined = "".join(fences(page, "console", "text")).replace("\\\n", " ")
     lines = [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
-    if page.name != "CHANGELOG.md":  # it names commands of earlier versions
-        prose = FENCE.sub("", page.read_text("utf-8"))
-        lines += re.findall(r"`(pasta [^`|…]+)`", prose)
+    prose = FENCE.sub("", page.read_text("utf-8"))
+    lines += re.findall(r"`(pasta(?:-lab)? [^`|…]+)`", prose)
     parts = (part for line in lines for part in re.split(r"\s(?:&&|\||>|<|&)\s", line))
     return sorted({part.strip() for part in parts if part.strip()})
 
@@ -46,7 +53,7 @@ def commands(page: Path) -> list[str]:
 # --- examples
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md", "docs/serving.md"])
+@pytest.mark.parametrize("page", ["docs/python.md"])
 def test_python_examples_print_what_the_page_shows(page: str) -> None:
     session = "\n".join(body for body in fences(ROOT / page, "python") if ">>>" in body)
     assert session.count(">>>") >= 3
@@ -71,19 +78,19 @@ COMMANDS = [(name_of(page), command) for page in PAGES for command in commands(p
 
 
 @cache
-def command_line() -> typer.core.TyperGroup:
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
+def command_line(name: str) -> TyperGroup:
+    group = typer.main.get_command(app if name == "pasta" else lab)
+    assert isinstance(group, TyperGroup)
     return group
 
 
-def parse_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def parse_error(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return why a command line does not parse; empty if it does.
 
     ``--help`` is answered after the whole line was parsed, so an unknown flag fails before it.
     """
     try:
-        command_line().main([*arguments, "--help"], "pasta", standalone_mode=True)
+        command_line(name).main([*arguments, "--help"], name, standalone_mode=True)
     except SystemExit as exc:
         return capsys.readouterr().err if exc.code else ""
     raise AssertionError("the command ran")
@@ -94,7 +101,7 @@ def test_there_are_commands_to_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "command"), [pytest.param(*one, id=": ".join(one)) for one in COMMANDS]
+    ("page", "command"), [pytest.param(*pair, id=": ".join(pair)) for pair in COMMANDS]
 )
 def test_a_documented_command_parses(
     page: str, command: str, capsys: pytest.CaptureFixture[str]
@@ -108,38 +115,44 @@ def test_a_documented_command_parses(
     if name == "accelerate":
         assert "pasta_lm" in arguments
         name, arguments = "pasta", arguments[arguments.index("pasta_lm") + 1 :]
-    if name == "pasta":
-        assert not parse_error(arguments, capsys)
+    if name in ("pasta", "pasta-lab"):
+        assert not parse_error(name, arguments, capsys)
     elif name.startswith(("scripts/", "runs/")):
         assert os.access(ROOT / name, os.X_OK)
     elif name == "python":
         scripts = [word for word in arguments if word.endswith(".py")]
         assert all((ROOT / script).is_file() for script in scripts)
+    elif name == "pytest":
+        assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
     else:
-        assert name in {"pip", "hf", "git", "cd", "export", "make", "pytest"}, (
+        assert name in {"pip", "hf", "git", "cd", "export", "curl", "echo", "mkdocs"}, (
             "no test can vouch for this command"
         )
 
 
 def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_error(["run", "--no-such-flag"], capsys)
+    assert parse_error("pasta", ["run", "--no-such-flag"], capsys)
 
 
-# --- links
+def test_the_page_of_the_command_line_is_up_to_date() -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "cli_page.py", "--check"], check=True)
+
+
+# --- links and files
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     text = FENCE.sub("", page.read_text("utf-8"))
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in re.findall(r"^#+ +(.*?) *#*$", text, re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
         number = 0
-        while (anchor := f"{slug}-{number}" if number else slug) in found:
+        while (anchor := f"{slug}-{number}" if number else slug) in slugs:
             number += 1
-        found.add(anchor)
-    return found
+        slugs.add(anchor)
+    return slugs
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -155,69 +168,29 @@ def test_links_within_the_project_lead_to_a_file_and_to_a_heading(page: Path) ->
             assert anchor in anchors(linked), target
 
 
-# --- words
-
-HISTORY = {"CHANGELOG.md", "docs/log.md", "docs/hypotheses.md", "docs/glossary.md"}
-
-
-def unused_words() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the words that the glossary rules out, and the phrases in which they are allowed."""
-    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-    table = glossary.partition("## Words that we do not use")[2]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
-    rows = [row for row in rows if len(row) == 4][2:]
-    words = "|".join(re.escape(row[0]) for row in rows)
-    allowed = "|".join(re.escape(part) for row in rows for part in row[3].split(", ") if part)
-    return re.compile(rf"\b({words})s?\b", re.I), re.compile(rf"\b({allowed})s?\b", re.I)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    roots = (ROOT, ROOT / "src" / "pasta_lm", ROOT / "lab", ROOT / "lab" / "pasta_lab")
+    folders = "tests|docs|runs|corpora|scripts|lab|language|interpreter|models|engines|strategies"
+    text = FENCE.sub("", page.read_text("utf-8"))
+    for name in set(re.findall(rf"`((?:{folders}|view|learn|measure|serve|cli)/[\w./-]+)`", text)):
+        assert any((root / name).exists() for root in roots), name
 
 
-def prose(text: str) -> str:
-    """Return a text without names in code style, quotations, links and code blocks."""
-    text = FENCE.sub("", text)
-    text = re.sub(r"^ +\w+: ", "", text, flags=re.MULTILINE)  # parameters in docstrings
-    return re.sub(
-        r"``.*?``|`[^`]*`|\"[^\"\n]*\"|\]\([^)]*\)|https?://\S+", "", text, flags=re.DOTALL
-    )
+def test_every_page_of_the_documentation_is_in_its_index() -> None:
+    shown = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name in shown, page.name
 
 
-def sentences(path: Path) -> str:
-    """Return the docstrings, helps and messages of a module: its strings of several words."""
-    if path.suffix != ".py":
-        return path.read_text("utf-8")
-    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-    strings = [one.value for one in nodes if isinstance(one, ast.Constant)]
-    return "\n".join(one for one in strings if isinstance(one, str) and " " in one.strip())
+# --- tables of results
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(page for page in PAGES if name_of(page) not in HISTORY),
-        *sorted((ROOT / "src" / "pasta_lm").rglob("*.py")),
-    ],
-    ids=name_of,
-)
-def test_words_that_the_glossary_rules_out_are_not_used(path: Path) -> None:
-    words, allowed = unused_words()
-    found = words.findall(allowed.sub("", prose(sentences(path))))
-    assert not found
-
-
-def test_what_the_paper_map_calls_done_exists() -> None:
-    table = (ROOT / "docs" / "paper-map.md").read_text("utf-8")
-    done = [row for row in table.splitlines() if re.search(r"\| (same|differs)\b", row)]
-    assert done
-    for path in {path for row in done for path in re.findall(r"`([\w./-]+\.\w+)`", row)}:
-        assert any((root / path).exists() for root in (ROOT, ROOT / "src" / "pasta_lm")), path
-
-
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_the_files_that_a_page_names_exist(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_a_line_of_results_is_short_and_a_cell_has_one_value(page: str) -> None:
     text = FENCE.sub("", (ROOT / page).read_text("utf-8"))
-    there = [name_of(path) for path in (*ROOT.glob("*.*"), *ROOT.glob("[cdrst]*/**/*.*"))]
-    for name in set(re.findall(r"`([\w./-]+\.(?:py|toml|sh|md|jsonl))`", text)):
-        assert any(f"/{path}".endswith(f"/{name}") for path in there), name
-
-
-def test_the_source_tree_in_the_architecture_page_is_up_to_date() -> None:
-    subprocess.run([sys.executable, ROOT / "scripts" / "tree.py", "--check"], check=True)
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert ";" not in line, line
+        else:
+            assert len(line) <= MAX_RESULT_CHARACTERS, line

@@ -1,0 +1,93 @@
+"""Names and docstrings are plain: the nouns of the field, one name for one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src" / "pasta_lm").rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMELESS = {"one", "found", "given", "asked", "said"}
+CLAUSE = re.compile(r"^(\w+) (what|who|whose)\b")
+BOUND = re.compile(r"^_?(LEAST|MOST|LONGEST|SHORTEST|LARGEST|SMALLEST|FEWEST)_")
+
+# A word that the project does not use: the phrases in which it is allowed.
+WORDS = {
+    "branch": "tag or branch",
+    "chunk": "",
+    "segment": "",
+    "barrier": "",
+    "ideal speedup": "",
+    "sequence": "token sequence",
+    "program": "computer program, evaluate programs",
+    "agent": "",
+    "worker": "worker process, worker processes",
+    "twin": "",
+    "rival": "",
+    "lane": "",
+    "drill": "",
+    "yardstick": "",
+}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_variable_is_named_by_a_noun(path: Path) -> None:
+    nodes = list(ast.walk(tree(path)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    assert not names & NAMELESS
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_docstring_names_the_thing_and_no_clause_in_its_place(path: Path) -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree(path)):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            assert not CLAUSE.match(text), text.splitlines()[0]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_bound_is_called_minimum_or_maximum(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            assert not BOUND.match(node.id), node.id
+
+
+def test_a_class_name_exists_once() -> None:
+    classes = (node for path in SOURCES for node in ast.walk(tree(path)))
+    counts = Counter(node.name for node in classes if isinstance(node, ast.ClassDef))
+    assert not [name for name, count in counts.items() if count > 1 and not name.startswith("_")]
+
+
+def sentences(path: Path) -> str:
+    """Return the docstrings, helps and messages of a module, or the prose of a page."""
+    if path.suffix != ".py":
+        return FENCE.sub("", path.read_text("utf-8"))
+    constants = (node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant))
+    return "\n".join(value for value in constants if isinstance(value, str) and " " in value)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=name_of)
+def test_words_with_another_name_here_are_not_used(path: Path) -> None:
+    text = re.sub(r"^ +\w+: ", "", sentences(path), flags=re.MULTILINE)  # parameters
+    code = r"``.*?``|`[^`]*`|\"[^\"\n]*\"|\]\([^)]*\)|https?://\S+"
+    text = re.sub(code, "", text, flags=re.DOTALL)
+    allowed = [phrase for phrases in WORDS.values() for phrase in phrases.split(", ") if phrase]
+    text = re.sub(rf"\b({'|'.join(allowed)})s?\b", "", text, flags=re.IGNORECASE)
+    assert not re.findall(rf"\b({'|'.join(WORDS)})s?\b", text, re.IGNORECASE)
