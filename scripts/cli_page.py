@@ -15,9 +15,10 @@ from pasta_lm.cli import app
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """# Command line
 
-Written by `scripts/cli_page.py` from `pasta --help`. Data goes to standard output, progress and notices to standard error. Exit codes: 0 done, 1 the run failed,
-2 wrong usage or configuration, 3 the input is invalid, 130 interrupted. `PASTA_MODEL`, `PASTA_DEVICE`, `PASTA_DTYPE` and `PASTA_DEBUG` stand for flags; a flag wins.
-`pasta --install-completion` completes commands in a shell.
+Written by `scripts/cli_page.py` from the command itself. Data goes to standard output, progress
+and notices to standard error. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration,
+3 the input is invalid, 130 interrupted. `PASTA_MODEL`, `PASTA_DEVICE`, `PASTA_DTYPE` and
+`PASTA_DEBUG` stand for flags; a flag wins. `pasta --install-completion` adds completion.
 """
 
 

@@ -1,4 +1,4 @@
-"""Documentation is checked: examples run, commands parse, links and files exist, pages are small."""
+"""Documentation is checked: examples run, commands parse, links and files exist."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from pasta_lab.cli.app import app as lab
 from typer.core import TyperGroup
 
+from pasta_lab.cli.app import app as lab
 from pasta_lm.cli import app
 
 ROOT = Path(__file__).parents[1]
