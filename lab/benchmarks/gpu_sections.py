@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import subprocess
 import time
@@ -34,7 +33,7 @@ from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.machine import describe_machine
-from pasta_lm.measure.engine_load import LoadBenchmark, measure_load
+from pasta_lm.measure.bench import BenchSettings, bench
 from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies.replay import Pair, replay
 
@@ -266,20 +265,10 @@ def host_share(at: Conditions) -> None:
 
 
 def load_sweep(at: Conditions) -> None:
-    """Many requests at once: throughput, latency and speedup, by their number."""
-    counts = (1, 2) if at.is_tiny else (1, 4, 16, 64, 128)
-    records, loads = at.records(), list[Any]()
-    for count in counts:
-        if not at.has_time(10):
-            return
-        # The first of two equal loads captures the shapes that the second is timed with.
-        settings = LoadBenchmark(
-            requests=(count, count), pool_tokens=4096 if at.is_tiny else 65_536
-        )
-        found = measure_load(at.model(), records[: max(counts)], settings)
-        gc.collect()  # before the next engine reserves its cache
-        loads.append(found["loads"][-1])
-        at.note(loads=loads, num_answers=found["num_answers"])
+    """Many requests at once: median latency, by their number."""
+    settings = BenchSettings(rows=(1,), requests=(1, 2) if at.is_tiny else (1, 4, 16, 64, 128))
+    if at.has_time(60):
+        at.note(load=bench(at.model(), settings).to_dict()["load"])
 
 
 def attention(at: Conditions) -> None:

@@ -75,7 +75,7 @@ app = verb_group(
         ),
         "Measure": (
             Verb("evaluate", "pasta_lm.cli.app:evaluate", "Measure quality and speed."),
-            Verb("bench", "pasta_lm.cli.bench:app", "Measure speed."),
+            Verb("bench", "pasta_lm.cli.bench:bench", "Measure the speed of an engine."),
             Verb(
                 "replay",
                 "pasta_lm.cli.replay:replay",

@@ -62,7 +62,8 @@ Strategies = Annotated[
 ]
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
-    str | None, option("--model", metavar="MODEL", help=f"{MODELS} Default: the built-in model.")
+    str | None,
+    option("--model", "-m", metavar="MODEL", help=f"{MODELS} Default: the built-in model."),
 ]
 Dtype = Annotated[
     str | None,

@@ -1,0 +1,57 @@
+"""``pasta-lab peers``: the benchmark of the engine, with other engines beside it."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from pasta_lm.cli.bench import ROWS, Requests, Rows, Threads, numbers, print_bench
+from pasta_lm.cli.flags import Device, Dtype, Json, Model
+from pasta_lm.cli.tables import number, print_json, print_table
+from pasta_lm.cli.terminal import bars, silence_libraries
+
+
+def peers(
+    model: Model = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = 1,
+    rows: Rows = ROWS,
+    requests: Requests = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the engine beside generate (transformers) and llama.cpp.
+
+    The same weights in the same rounds. A peer that is not installed is null in the JSON;
+    llama.cpp is the package llama-cpp-python. With --requests also transformers' continuous
+    batching.
+    """
+    counts = numbers("--rows", rows), numbers("--requests", requests)
+    silence_libraries()
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
+    from pasta_lab.peers import bench_with_peers
+    from pasta_lm.measure.bench import BenchSettings
+
+    settings = BenchSettings(rows=counts[0], requests=counts[1])
+    with bars() as show:
+        found, beside = bench_with_peers(
+            model,
+            dtype,
+            device,
+            threads,
+            settings,
+            lambda done, total: show("rounds", done, total),
+        )
+    if as_json:
+        print_json(found.to_dict() | {"peers": beside})
+        return
+    print_bench(found)
+    typer.echo()
+    figures = [
+        [f"{name}: {key} {count}", number(value)]
+        for name, one in beside.items()
+        for key, table in (one or {}).items()
+        for count, value in (table if isinstance(table, dict) else {"": table}).items()
+    ]
+    print_table(["peer", ""], figures)

@@ -1,0 +1,140 @@
+"""Other engines beside the benchmark of ours, with the same weights in the same rounds."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from pasta_lab.evaluate import continuous_batching, llama_cpp
+from pasta_lm.engines.local.attention import NAME
+from pasta_lm.engines.local.loading import LoadedModel, load
+from pasta_lm.errors import PastaError
+from pasta_lm.measure.bench import (
+    NUM_DECODED,
+    BenchReport,
+    BenchSettings,
+    Progress,
+    bench,
+    load_requests,
+    milliseconds,
+    prompt_of,
+)
+from pasta_lm.models.export.gguf_file import export_gguf
+from pasta_lm.models.shipped import BUILTIN
+
+GENERATE, LLAMA_CPP, BATCHING = "generate", "llama.cpp", continuous_batching.NAME
+GGUF_KINDS = {"int8": "q8_0", "float8": "q8_0"}
+"""Other names of dtypes in GGUF files."""
+
+logger = logging.getLogger(__name__)
+
+Peers = dict[str, dict[str, Any] | None]
+"""Figures by the name of the engine; None: it is not installed, or does not take the model."""
+
+
+def bench_with_peers(
+    model: str | None,
+    dtype: str | None,
+    device: str | None,
+    num_cpu_threads: int,
+    settings: BenchSettings,
+    progress: Progress,
+) -> tuple[BenchReport, Peers]:
+    """Time our engine, ``generate`` of transformers and llama.cpp in turn, with one model."""
+    loaded = load(model or BUILTIN, dtype=dtype, device=device)
+    # A copy: the engine lays out the weights of its model anew.
+    untouched = replace(loaded, model=copy.deepcopy(loaded.model))
+    generated, steps = list[float](), dict[int, list[float]]()
+    beside: list[Callable[[], None]] = [lambda: generated.append(generate_s(untouched))]
+    with ExitStack() as stack:
+        rows, prompt = max(settings.rows), prompt_of(loaded.vocabulary)
+        decoder = _llama_cpp(model or BUILTIN, loaded.dtype_name, stack)
+        if decoder is not None:
+            opened = stack.enter_context(
+                llama_cpp.Decoder(decoder, rows, prompt, num_cpu_threads).opened()
+            )
+
+            def time_llama_cpp() -> None:
+                for count in settings.rows:
+                    steps.setdefault(count, []).append(opened.step_s(count))
+
+            beside.append(time_llama_cpp)
+        found = bench(loaded, settings, progress, beside)
+    tokens_per_s = round(NUM_DECODED / median(generated), 2)
+    peers: Peers = {
+        GENERATE: {"tokens_per_s": tokens_per_s},
+        LLAMA_CPP: {"step_ms": milliseconds(steps)} if steps else None,
+    }
+    if settings.requests:
+        peers[BATCHING] = batching_figures(untouched, settings.requests)
+    return found, peers
+
+
+def generate_s(loaded: LoadedModel) -> float:
+    """Return the seconds that ``transformers.generate`` takes for the sequential answer.
+
+    Its attention is ``sdpa``, or ``eager`` if the model refuses that.
+    """
+    model: Any = loaded.model
+    prompt = torch.tensor([prompt_of(loaded.vocabulary)], device=loaded.device)
+    model.set_attn_implementation("eager")
+    with suppress(ValueError):
+        model.set_attn_implementation("sdpa")
+    try:
+        with torch.inference_mode():
+            began = time.perf_counter()
+            model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_DECODED,
+                min_new_tokens=NUM_DECODED, do_sample=False, pad_token_id=0,
+            )  # fmt: skip
+            if loaded.device.type == "cuda":
+                torch.cuda.synchronize(loaded.device)
+            return time.perf_counter() - began
+    finally:
+        model.set_attn_implementation(NAME)
+
+
+def _llama_cpp(source: str, dtype: str, stack: ExitStack) -> Path | None:
+    """Write the model for llama.cpp; None if it is not installed or cannot have it."""
+    if not llama_cpp.is_installed():
+        return None
+    file = Path(stack.enter_context(TemporaryDirectory())) / "model.gguf"
+    try:
+        export_gguf(source, file, GGUF_KINDS.get(dtype, dtype))
+    except PastaError as exc:
+        logger.warning("no figures of llama.cpp: %s", exc)
+        return None
+    return file
+
+
+def batching_figures(loaded: LoadedModel, requests: Sequence[int]) -> dict[str, Any] | None:
+    """Return median latencies of transformers' continuous batching, by the number of requests.
+
+    It decodes as many greedy tokens as the sequential answer has.
+    """
+    one, _ = load_requests(loaded)
+    assert one.forced is not None
+    job = (one.prompt, one.forced.num_tokens)
+    pool_tokens = max(requests) * (one.max_entries + continuous_batching.PAGE_SIZE)
+    try:
+        with continuous_batching.opened(loaded.model, pool_tokens) as peer:
+            peer.decode([((1, 2, 3), 2)], [0.0])
+            return {
+                "load": {
+                    str(count): round(median(peer.decode([job] * count, [0.0] * count)), 4)
+                    for count in requests
+                }
+            }
+    except Exception as exc:  # a foreign scheduler may refuse a model in any way
+        logger.warning("no figures of transformers' continuous batching: %s", exc)
+        return None

@@ -1,0 +1,330 @@
+"""The benchmark of one engine: time of a pass by its rows, sequential speed, latency under load.
+
+Tokens are forced or arbitrary, so any weights will do. Rounds go through all numbers of rows in
+turn, so that a slow moment of the machine hits every figure alike; figures are medians over the
+rounds. Under load all requests arrive at once, and both strategies decode the same text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
+from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.document import parse
+from pasta_lm.language.parser import Form
+from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
+from pasta_lm.machine import describe_machine
+from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.replay import bounded
+
+MAX_ROWS = 64
+NUM_ROUNDS = 3
+NUM_CONTEXT = 128  # tokens of the prompt in timed passes
+NUM_DECODED = 48  # tokens of a timed sequential answer
+NUM_STEADY = 24  # timed passes of each number of rows, in which all its threads decode
+NUM_READS = 3  # times that the weights are read; the fastest counts
+COLUMNS = 4096  # of the matrix that stands for the weights when they are read
+TEXT = " the rain falls on the green hills, and the river carries it to the sea."  # any will do
+LOAD_PROMPT = "Describe spring, summer, autumn and winter."
+LOAD_ANSWER = (
+    "A year has four seasons, and each of them has a character of its own.\n\n"
+    + "\n".join(
+        f'- {name}:<async topic="{name}"> {3 * TEXT}</async>'
+        for name in ("spring", "summer", "autumn", "winter")
+    )
+    + "\n<sync/>\nTogether they make the year."
+)
+
+Progress = Callable[[int, int], None]
+"""Called with the number of done and of all rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings:
+    """The measurements of a benchmark."""
+
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Threads that feed one token each in a pass."""
+    requests: tuple[int, ...] = ()
+    """Requests at once; none: latency under load is not measured."""
+
+    def __post_init__(self) -> None:
+        """Raise a UsageError if the settings cannot be measured."""
+        if not self.rows or not all(1 <= count <= MAX_ROWS for count in self.rows):
+            raise UsageError(f"--rows must be numbers from 1 to {MAX_ROWS}, such as 1,2,4")
+        if self.requests and min(self.requests) < 1:
+            raise UsageError("--requests must be numbers from 1, such as 1,4,16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Median seconds from the arrival of a request to the end of its answer."""
+
+    sequential_s: float
+    pasta_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """The figures of a benchmark."""
+
+    kind: str
+    model: str
+    dtype: str
+    machine: dict[str, str | int]
+    step_ms: dict[str, float]
+    """Milliseconds of a pass by its rows."""
+    sequential_tokens_per_s: float
+    bandwidth_share: float
+    """Time of reading the weights once / time of a pass of one row."""
+    load: dict[str, Latency] = field(default_factory=dict)
+    """By the number of requests."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the object that ``pasta bench --json`` prints."""
+        found = asdict(self)
+        if not self.load:
+            del found["load"]
+        return found
+
+
+def bench_model(
+    model: str | None,
+    dtype: str | None,
+    device: str | None,
+    settings: BenchSettings,
+    progress: Progress,
+) -> BenchReport:
+    """Load a model, the built-in one for None, and time an engine with it."""
+    return bench(load(model or BUILTIN, dtype=dtype, device=device), settings, progress)
+
+
+def bench(
+    loaded: LoadedModel,
+    settings: BenchSettings,
+    progress: Progress = lambda done, total: None,
+    beside: Sequence[Callable[[], None]] = (),
+) -> BenchReport:
+    """Time an engine with a model.
+
+    Args:
+        loaded: The model; rows are added for tag pieces that it lacks.
+        settings: The measurements.
+        progress: Called after each round and each load.
+        beside: Measurements of other engines; each is called once a round.
+
+    Raises:
+        UsageError: the model's context is shorter than a measurement.
+    """
+    if not loaded.vocabulary.has_pieces:
+        loaded = with_pieces(loaded)
+    num_total = NUM_ROUNDS + len(settings.requests)
+    engine = TorchEngine(loaded, pool_tokens=_pool_tokens(loaded, settings))
+    steps: dict[int, list[float]] = {count: [] for count in settings.rows}
+    whole, reading = list[float](), list[float]()
+    num_bytes = read_bytes(loaded)
+    step_s(engine, 2)  # first passes allocate and compile
+    for done in range(1, NUM_ROUNDS + 1):
+        for count, found in steps.items():
+            found.append(step_s(engine, count))
+        whole.append(sequential_s(engine))
+        reading.append(reading_s(num_bytes, loaded.device))
+        for measure in beside:
+            measure()
+        progress(done, num_total)
+    latencies = {}
+    for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
+        latencies[str(count)] = _latency(engine, count)
+        progress(done, num_total)
+    token_s = median(whole) / NUM_DECODED
+    gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"
+    return BenchReport(
+        kind=(loaded.kind if loaded.kind is Kind.RANDOM_WEIGHTS else Kind.REPLAYED).value,
+        model=loaded.name,
+        dtype=loaded.dtype_name,
+        machine=describe_machine(gpu, torch.get_num_threads()),
+        step_ms=milliseconds(steps),
+        sequential_tokens_per_s=round(1 / token_s, 2),
+        bandwidth_share=round(median(reading) / median(steps.get(1, [token_s])), 4),
+        load=latencies,
+    )
+
+
+def milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    """Return the medians of measurements in milliseconds."""
+    return {str(count): round(1e3 * median(found), 3) for count, found in seconds.items()}
+
+
+def prompt_of(vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the prompt of timed passes."""
+    return _tokens(vocabulary, NUM_CONTEXT)
+
+
+def _tokens(vocabulary: Vocabulary, count: int) -> tuple[int, ...]:
+    return tuple(islice(cycle(vocabulary.encode_text(TEXT)), count))
+
+
+def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
+    """Return the cache entries that the largest measurement needs.
+
+    Raises:
+        UsageError: the model has fewer positions than a measurement.
+    """
+    longest, last = NUM_CONTEXT + 4 * MAX_ROWS + NUM_STEADY, loaded.max_position
+    if last is not None and longest > last:
+        raise UsageError(
+            f"{loaded.name} has positions up to {last}, and the benchmark needs {longest}",
+            hint="name a model with a longer context",
+        )
+    by_rows = max(_num_entries(count) for count in settings.rows)
+    by_load = max(request.max_entries for request in load_requests(loaded))
+    return max(by_rows, max(settings.requests, default=0) * by_load) + NUM_DECODED
+
+
+# Passes by rows
+
+
+def step_s(engine: TorchEngine, num_rows: int) -> float:
+    """Return the median seconds of a pass in which each of several threads feeds one token."""
+    vocabulary = engine.loaded.vocabulary
+    blocks: tuple[tuple[int, ...], ...] = ()
+    if num_rows == 1:
+        first = 8
+        main = _tokens(vocabulary, NUM_STEADY + 16)
+    else:
+        first = 3 * num_rows + 4
+        block = _tokens(vocabulary, 3 * num_rows + NUM_STEADY + 8)
+        topic = next(token for token in block if vocabulary.token_text(token).strip().isalpha())
+        opening, closing = map(vocabulary.piece_id, (PROMISE_OPEN, closing_piece(6)))
+        # Main forks all blocks and ends, so that later only blocks are decoded.
+        main, blocks = (opening, topic, closing) * num_rows, (block,) * num_rows
+    params = SamplingParams(max_tokens=_num_entries(num_rows), max_blocks=max(1, len(blocks)))
+    request = Request(
+        prompt=prompt_of(vocabulary),
+        params=params,
+        forced=EncodedDocument(main=main, blocks=blocks),
+        forks=num_rows > 1,
+    )
+    ends = engine.generate([request])[0][0].trace.step_s
+    steady = ends[first : first + NUM_STEADY]
+    return median(after - before for before, after in zip(steady, steady[1:], strict=False))
+
+
+def _num_entries(num_rows: int) -> int:
+    return NUM_CONTEXT + num_rows * (3 * num_rows + NUM_STEADY + 16) + 64
+
+
+# Sequential decoding, and its limit
+
+
+def sequential_s(engine: TorchEngine) -> float:
+    """Return the seconds of a greedy answer of one thread, prompt included."""
+    params = SamplingParams(max_tokens=NUM_DECODED, ignore_eos=True)
+    prompt = prompt_of(engine.loaded.vocabulary)
+    began = time.perf_counter()
+    engine.generate([Request(prompt=prompt, params=params, forks=False)])
+    return time.perf_counter() - began
+
+
+def read_bytes(loaded: LoadedModel) -> int:
+    """Return the bytes of weights that a pass of one row reads: all but an untied input matrix."""
+    model = loaded.model
+    assert isinstance(model, PreTrainedModel)
+    inputs, outputs = _weight(model.get_input_embeddings()), _weight(model.get_output_embeddings())
+    parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
+    if inputs.data_ptr() != outputs.data_ptr():
+        parts.pop(inputs.data_ptr(), None)
+    if loaded.eight_bits is not None:  # a byte of each weight; vectors as they are
+        return sum(one.numel() if one.dim() > 1 else one.nbytes for one in parts.values())
+    return sum(one.numel() * one.element_size() for one in parts.values())
+
+
+def _weight(layer: nn.Module | None) -> Tensor:
+    weight = None if layer is None else layer.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def reading_s(num_bytes: int, device: torch.device) -> float:
+    """Return the least seconds in which so many bytes of memory were read once.
+
+    Read as a float32 matrix times a vector and as a sum; the faster of the two counts.
+    """
+    rows = max(1, num_bytes // (4 * COLUMNS))
+    matrix = torch.ones(rows, COLUMNS, device=device)
+    vector = torch.ones(COLUMNS, device=device)
+    kernels: tuple[Callable[[], Tensor], ...] = (lambda: matrix @ vector, matrix.sum)
+    spent = []
+    for _ in range(NUM_READS):
+        for kernel in kernels:
+            _wait(device)
+            began = time.perf_counter()
+            kernel()
+            _wait(device)
+            spent.append(time.perf_counter() - began)
+    return min(spent) * num_bytes / (rows * COLUMNS * 4)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# Latency under load
+
+
+def _latency(engine: TorchEngine, num_requests: int) -> Latency:
+    one, many = load_requests(engine.loaded)
+    return Latency(
+        sequential_s=round(median(latencies_s(engine, [one] * num_requests)), 4),
+        pasta_s=round(median(latencies_s(engine, [many] * num_requests)), 4),
+    )
+
+
+def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
+    """Return the requests that decode the same answer sequentially and in parallel."""
+    vocabulary, params = loaded.vocabulary, SamplingParams()
+    prompt = vocabulary.encode_prompt(LOAD_PROMPT)
+    document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
+    join = loaded.join_with(loaded.positions)
+    one = sequential.replay(prompt, document, vocabulary, params)
+    many = pasta.replay(prompt, document, vocabulary, params, loaded.positions, join)
+    return bounded(one, None), bounded(many, None)
+
+
+def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:
+    """Return the seconds from now to the end of each answer, the shortest first.
+
+    Raises:
+        RequestError: a request failed, or an answer was cut.
+    """
+    began, found = time.perf_counter(), list[float]()
+    numbers = [engine.submit(request) for request in requests]
+    try:
+        while engine.has_work:
+            for _, event in engine.step():
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Finished):
+                    if event.answer.finish_reason != "stop":
+                        raise RequestError("an answer needs positions beyond the model's context")
+                    found.append(time.perf_counter() - began)
+    finally:
+        for number in numbers:
+            engine.abort(number)
+    return found
