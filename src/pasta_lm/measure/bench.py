@@ -326,5 +326,5 @@ def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]
                     found.append(time.perf_counter() - began)
     finally:
         for number in numbers:
-            engine.abort(number)
+            engine.cancel(number)
     return found
