@@ -204,23 +204,6 @@ def test_without_two_points_the_answer_is_the_sequential_one(
         assert trace.forward_passes == trace.critical_path
 
 
-def test_a_router_sends_prompts_to_the_sequential_answer() -> None:
-    params = SamplingParams(max_tokens=20)
-    heard: list[str] = []
-
-    def router(prompt: str) -> bool:
-        heard.append(prompt)
-        return "tips" in prompt
-
-    asked = sot.request("go on", VOCABULARY, params, router=router)
-    assert (asked.strategy, asked.forks, asked.expansion) == ("sot", False, None)
-    assert asked.prompt == VOCABULARY.encode_prompt("go on")
-    message = [{"role": "system", "content": "tips"}, {"role": "user", "content": "no"}]
-    assert sot.request(message, VOCABULARY, params, router=router).expansion is None
-    assert sot.request("three tips", VOCABULARY, params, router=router).expansion is not None
-    assert heard == ["go on", "no", "three tips"]
-
-
 # --- prompts for a model that follows instructions
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pasta_lab.cli import evaluate, examples, judge, peers
+from pasta_lab.cli import evaluate, examples, judge, peers, train
 from pasta_lab.corpora import rewrite
 from pasta_lm.cli import main as run
 
@@ -16,6 +16,7 @@ app.command()(peers.peers)
 app.command("corpora", hidden=True)(rewrite)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(judge.app, name="judge")
+app.add_typer(train.app, name="train")
 
 
 @app.callback()

@@ -27,6 +27,7 @@ from pasta_lab.evaluate.judge_pairs import (
     damaged_pairs,
     stored_pairs,
 )
+from pasta_lab.judge.config import JudgeConfig, judge_of
 from pasta_lm.cli.terminal import Progress, say
 from pasta_lm.errors import PastaError, UsageError, cause
 from pasta_lm.journal import Journal, write_rows
@@ -34,7 +35,6 @@ from pasta_lm.learn.chat.budget import Spending
 from pasta_lm.learn.judge.judge import Judge
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.learn.judge.stored import StoredJudge
-from pasta_lm.learn.train.judging import JudgeConfig, judge_of
 
 VERDICTS, PAIRS, REPORT = "verdicts.jsonl", "pairs.jsonl", "report.json"
 Report = dict[str, Any]
@@ -50,9 +50,6 @@ class JudgeCheckRecipe:
     preferences: PreferencesConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.judge.is_grader:
-            hint = "judge.kind = 'local', 'likelihood' or 'llm'"
-            raise UsageError("the grader judges answers to tasks alone", hint=hint)
         if self.damage is None and self.preferences is None:
             raise UsageError(
                 "there is nothing to check the judge with",
@@ -97,7 +94,7 @@ def _judge(config: JudgeConfig, out: Path, show: Progress) -> tuple[Judge, str]:
     def progress(done: int, total: int, spent: Spending | None = None) -> None:
         show("comparisons judged", done, total, str(spent or ""))
 
-    judge = judge_of(config, str(out), [], progress)
+    judge = judge_of(config, str(out), progress)
     if isinstance(judge, LLMJudge):
         # Too many missing verdicts refuse the judge; they need not end its check.
         return replace(judge, averages_orders=False, max_missing=1.0), judge.name

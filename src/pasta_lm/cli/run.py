@@ -52,7 +52,7 @@ def run(
         option(
             "--strategy",
             metavar="NAME",
-            help="pasta, sequential, apar, sot, sot-router, prompt-lookup, draft-model, or "
+            help="pasta, sequential, apar, sot, prompt-lookup, draft-model, or "
             "pasta-prompt-lookup, pasta-draft-model.",
         ),
     ] = "pasta",

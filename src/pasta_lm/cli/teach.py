@@ -263,18 +263,9 @@ def _preference(run: TeachRun, show: Progress) -> dict[str, Any]:
         if not exc.message.startswith("nothing to learn"):
             raise
         say(f"stage two ends here: {exc.message}")
-    rounds = _rounds(run)
-    kept = [run.at("preference", one["id"], "model") for one in rounds if one["is_kept"]]
-    best = kept[-1] if kept else stage_one
-    return {"best": str(best.relative_to(run.folder)), "rounds": rounds}
-
-
-def _rounds(run: TeachRun) -> list[Any]:
-    """Return what each round did on development prompts."""
-    import json
-
-    found = sorted(run.at("preference").glob("round-*/development.json"))
-    return [json.loads(path.read_text("utf-8")) for path in found]
+    folders = sorted(run.at("preference").glob("round-*/model"))
+    best = folders[-1] if folders else stage_one
+    return {"best": str(best.relative_to(run.folder)), "rounds": []}
 
 
 def _model(run: TeachRun, _: Progress) -> dict[str, Any]:

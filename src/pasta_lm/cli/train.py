@@ -1,4 +1,4 @@
-"""``pasta train``: supervised finetuning, preference optimisation, and the router of SoT."""
+"""``pasta train``: supervised finetuning and preference optimisation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.flags import AllowInexact, Dialect, Engine, option, require_one_of, server_flags
+from pasta_lm.cli.flags import AllowInexact, Dialect, Engine, option, server_flags
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
 
 Recipe = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; runs/recipes has examples.")
+    Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; docs/training.md has examples.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -25,12 +25,19 @@ Changes = Annotated[
 
 RESUMABLE = "--resume goes on from what was saved"
 Resume = Annotated[bool, option("--resume", help="Continue an interrupted run where it stopped.")]
+Overwrite = Annotated[
+    bool, option("--overwrite", help="Delete the run in train.out, and begin anew.")
+]
 DryRun = Annotated[bool, option("--dry-run", help="Describe the training data, and stop.")]
 
 
 @app.command()
 def sft(
-    config: Recipe, changes: Changes = None, resume: Resume = False, dry_run: DryRun = False
+    config: Recipe,
+    changes: Changes = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Finetune a model on annotated answers.
 
@@ -49,7 +56,7 @@ def sft(
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE):
-        folder = train_sft(recipe, resume=resume)
+        folder = train_sft(recipe, resume=resume, overwrite=overwrite)
         if is_first():
             typer.echo(str(folder))
 
@@ -62,6 +69,7 @@ def preference(
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train a finetuned model to prefer fast and good answers.
@@ -85,44 +93,6 @@ def preference(
         typer.echo(preflight(recipe), err=True)
         return
     with interruptible(RESUMABLE), bars() as show:
-        folder = train_preference(recipe, resume=resume, show=show if has_bars() else None)
+        show_bars = show if has_bars() else None
+        folder = train_preference(recipe, resume=resume, overwrite=overwrite, show=show_bars)
         typer.echo(str(folder))
-
-
-@app.command()
-def router(
-    model: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The model folder; the router is written there.")
-    ],
-    annotator: Annotated[
-        str,
-        option(
-            "--annotator",
-            metavar="NAME",
-            help="The annotator that decides which answers have points.",
-        ),
-    ] = "sot_noisy",
-    num_tasks: Annotated[
-        int, option("--num-tasks", metavar="N", min=1, help="Number of training prompts.")
-    ] = 4000,
-) -> None:
-    """Train the router of Skeleton-of-Thought.
-
-    It decides from the prompt whether the answer begins with a skeleton, and the strategy
-    sot-router uses it.
-    """
-    from pasta_lab.tasks.baselines import SOT_ANNOTATORS
-    from pasta_lm.errors import ModelNotFoundError
-    from pasta_lm.learn.train.router import train_router
-
-    require_one_of("--annotator", annotator, list(SOT_ANNOTATORS))
-    if not (model / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"no model at {model}: there is no config.json",
-            hint="name a folder that save_pretrained wrote",
-        )
-    found = train_router(model, annotator, num_tasks)
-    typer.echo(
-        f"{found.file}: agrees with the true structure on {found.agreement:.1%} of dev prompts, "
-        f"gives {found.routed:.1%} a skeleton"
-    )

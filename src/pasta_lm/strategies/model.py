@@ -22,7 +22,6 @@ from pasta_lm.models.shipped import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
 from pasta_lm.strategies import apar, pasta, sequential, speculation
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.replay import bounded
-from pasta_lm.strategies.router import read_router
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.engine import TorchEngine
@@ -36,7 +35,7 @@ SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
 EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
 PASTA_SPECULATIVE = (speculation.PASTA_LOOKUP, speculation.PASTA_DRAFT)
 STRATEGIES = (
-    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, sot.ROUTED, *SPECULATIVE, *PASTA_SPECULATIVE
+    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
 )  # fmt: skip
 DRAFTED = (speculation.DRAFT, speculation.PASTA_DRAFT)  # strategies that need a draft model
 # 'oracle' needs the true length of every block, which only a given answer has.
@@ -77,7 +76,6 @@ class Pasta:
         self,
         engine: TorchEngine,
         *,
-        router: sot.Router | None = None,
         guess: Guess | None = None,
         is_served: bool = False,
     ) -> None:
@@ -85,13 +83,11 @@ class Pasta:
 
         Args:
             engine: The engine of the model.
-            router: Decides which prompts get a skeleton under strategy 'sot-router'.
             guess: The draft model of strategy 'draft-model'.
             is_served: Whether stock servers decode: no forced tokens, no weights, no cache here.
         """
         self.engine = engine
         self.is_served = is_served
-        self.router = router
         self.guess = guess
         self._printed_notes: set[str] = set()
 
@@ -145,8 +141,7 @@ class Pasta:
             pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS,
             shares_prefixes=shares_prefixes,
         )
-        router = read_router(Path(source))  # None for a hub id, which is no local folder
-        return cls(engine, router=router, guess=guess)
+        return cls(engine, guess=guess)
 
     @classmethod
     def from_servers(
@@ -182,8 +177,7 @@ class Pasta:
         servers = connect(addresses, dialect=dialect)
         engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
         engine.check()
-        router = read_router(Path(source))
-        return cls(engine, router=router, is_served=True)  # type: ignore[arg-type]  # no pool
+        return cls(engine, is_served=True)  # type: ignore[arg-type]  # no pool
 
     @property
     def served_names(self) -> Mapping[str, Sequence[str]]:
@@ -218,7 +212,6 @@ class Pasta:
     def strategies(self) -> tuple[str, ...]:
         """Return the strategies by which it answers, those apart that would fall back or fail."""
         lacks = {
-            sot.ROUTED: self.router is None,
             **{name: not self.supports(name) for name in (pasta.NAME, apar.NAME)},
             speculation.PASTA_LOOKUP: not self.supports(pasta.NAME),
             speculation.PASTA_DRAFT: self.guess is None or not self.supports(pasta.NAME),
@@ -242,7 +235,7 @@ class Pasta:
 
         Raises:
             UsageError: an unknown strategy or position strategy, or a strategy whose draft model
-                or router is missing.
+                is missing.
             RequestError: the prompt is empty.
         """
         if strategy not in STRATEGIES:
@@ -250,12 +243,12 @@ class Pasta:
             raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
         loaded = self.engine.loaded
         params = params or SamplingParams()
-        if continues and strategy in (sot.NAME, sot.ROUTED):
+        if continues and strategy == sot.NAME:
             raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
         prompt = self._as_message(prompt, continues)
-        if strategy in (sot.NAME, sot.ROUTED):
+        if strategy == sot.NAME:
             _refuse_gaps(positions, strategy)
-            return self._by_points(prompt, params, strategy)  # wraps the prompt, then encodes it
+            return self._by_points(prompt, params)  # wraps the prompt, then encodes it
         ids = loaded.vocabulary.encode_prompt(prompt)
         if strategy in SPECULATIVE:
             return speculation.request(ids, params, self._guess(strategy), strategy)
@@ -316,17 +309,10 @@ class Pasta:
             return [{"role": "user", "content": prompt}]
         return prompt
 
-    def _by_points(self, prompt: Prompt, params: SamplingParams, strategy: str) -> Request:
+    def _by_points(self, prompt: Prompt, params: SamplingParams) -> Request:
         loaded = self.engine.loaded
-        if strategy == sot.ROUTED and self.router is None:
-            raise UsageError(
-                f"strategy {strategy!r} needs a router, and {loaded.name} has none",
-                hint="pasta train router DIR trains one",
-            )
         wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
-        router = self.router if strategy == sot.ROUTED else None
-        asked = sot.request(prompt, loaded.vocabulary, params, wording=wording, router=router)
-        return replace(asked, strategy=strategy)  # ``sot.request`` names both 'sot'
+        return sot.request(prompt, loaded.vocabulary, params, wording=wording)
 
     def _guess(self, strategy: str) -> Guess:
         guess = self.guess if strategy in DRAFTED else speculation.PromptLookup()

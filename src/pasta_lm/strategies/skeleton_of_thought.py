@@ -1,20 +1,19 @@
 """The Skeleton-of-Thought strategy: decode a skeleton, then expand all of its points in parallel.
 
 Prompt and skeleton are computed once and shared by all points; the prompt of each point is fed in
-one pass. If a skeleton has fewer than two points, the prompt is answered sequentially. A router can
-decide from the prompt alone to decode no skeleton. The skeleton is not part of the answer.
+one pass. If a skeleton has fewer than two points, the prompt is answered sequentially. The
+skeleton is not part of the answer.
 
 Our prompts ask for the same as the paper's, but the prompt of a point follows the skeleton, whose
 cache entries it sees, instead of repeating question and skeleton.
 
-Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, sections 2 and 4 (router),
-prompts 1 and 2.
+Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, section 2, prompts 1 and 2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,17 +22,15 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.models.encoded import EncodedDocument
-from pasta_lm.strategies import sequential
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
 
-NAME, ROUTED = "sot", "sot-router"
+NAME = "sot"
 MIN_POINTS = 2  # a single point would decode in one thread, after a skeleton that saves nothing
 MAX_SKELETON_TOKENS = 256  # skeletons are cut here; ten points of five words have about 100 tokens
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text, or messages with 'role' and 'content'
-Router = Callable[[str], bool]  # returns whether a prompt's answer should begin with a skeleton
 
 _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
@@ -150,15 +147,11 @@ def request(
     params: SamplingParams,
     *,
     wording: Wording = FINETUNED,
-    router: Router | None = None,
 ) -> Request:
-    """Return the request for a prompt; without a router every prompt gets a skeleton.
+    """Return the request for a prompt.
 
     ``params.max_tokens`` also counts the skeleton and the prompts of its points.
     """
-    if router is not None and not router(_question(prompt)):
-        alone = sequential.request(vocabulary.encode_prompt(prompt), params)
-        return replace(alone, strategy=NAME)  # the trace names the strategy that was asked for
     stages = Stages.of(prompt, vocabulary, wording)
     return Request(
         prompt=stages.prompt,

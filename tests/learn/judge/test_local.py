@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pasta_lab.judge.config import JudgeConfig, judge_of
 from pasta_lm.errors import PastaError, RequestError, UsageError
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
@@ -24,7 +25,6 @@ from pasta_lm.learn.judge.judge import (
 from pasta_lm.learn.judge.likelihood import LikelihoodJudge
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.learn.judge.local import LocalTransport, ReadingModel, local_client
-from pasta_lm.learn.train.judging import JudgeConfig, judge_of
 from tests.architectures import build, load
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token
 
@@ -190,7 +190,7 @@ def test_a_recipe_names_a_judge_of_this_process(
     reader: ReadingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "load", lambda *_, **__: load("llama", build("llama")))
-    made = judge_of(JudgeConfig(kind="local", model="tiny"), str(tmp_path), [])
+    made = judge_of(JudgeConfig(kind="local", model="tiny"), str(tmp_path))
     assert made.compare([PAIR]) == local_judge(reader, tmp_path / "other").compare([PAIR])
     stored = [json.loads(line) for line in (tmp_path / "replies.jsonl").open()]
     assert {row["judge"] for row in stored} == {"tiny"}
@@ -205,7 +205,7 @@ def test_judges_share_stored_readings(
     journal = str(tmp_path / "readings.jsonl")
     for guards in (True, False):
         settings = JudgeConfig(kind="likelihood", model="m", journal=journal, guards=guards)
-        made = judge_of(settings, str(tmp_path), [])
+        made = judge_of(settings, str(tmp_path))
         assert isinstance(made, LikelihoodJudge)
         assert made.has_guards is guards
         assert made.compare([PAIR]) != [None]

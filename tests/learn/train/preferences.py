@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pasta_lm.interpreter import Limits, PositionStrategy
 from pasta_lm.language.document import parse
-from pasta_lm.learn.data.preferences import PreferencePair
+from pasta_lm.learn.data.preferences import PreferencePair, ScoreConfig
+from pasta_lm.learn.data.rollouts import PromptWithReference
+from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import (
     LossConfig,
     PairsConfig,
     PreferenceConfig,
     PreferenceTrainConfig,
-    PromptsConfig,
     RolloutsConfig,
-    ScoreConfig,
     StartConfig,
 )
 from pasta_lm.models.folder import save_model_folder
@@ -45,16 +47,15 @@ def recipe(
     out: Path,
     *,
     quality_weight: float = 1.0,
-    num_prompts: int = 24,
     files: tuple[str, ...] = (),
     strategy: str = pasta.NAME,
     **train: Any,
 ) -> PreferenceConfig:
-    """Return a recipe: few prompts, short answers, every step logged."""
+    """Return a recipe: short answers, every step logged; prompts and judge come beside it."""
     settings = {"steps": 10, "rounds": 2, "learning_rate": 3e-4, "log_steps": 1, **train}
     return PreferenceConfig(
         model=StartConfig(base=base, baseline=baseline),
-        data=PairsConfig(tasks=PromptsConfig(num_prompts=num_prompts), max_tokens=2000),
+        data=PairsConfig(max_tokens=2000),
         rollouts=RolloutsConfig(
             samples=4, max_tokens=32, pool_tokens=8192, files=files, strategy=strategy
         ),
@@ -62,6 +63,34 @@ def recipe(
         loss=LossConfig(beta=0.01),
         train=PreferenceTrainConfig(out=str(out), **settings),
     )
+
+
+def prompts(count: int = 24, rounds: int = 2) -> list[list[PromptWithReference]]:
+    """Return the prompts of each round; no two rounds share one."""
+    return [
+        [PromptWithReference(f"p{n}", f"Name {n} rivers.", f"The Nile and {n} more.") for n in some]
+        for some in (range(r * count, (r + 1) * count) for r in range(rounds))
+    ]
+
+
+class LongerWins:
+    """A judge that prefers the longer answer, as sure as it is longer."""
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return a verdict on each comparison, in order."""
+        return [self._verdict(len(one.first), len(one.second)) for one in comparisons]
+
+    def _verdict(self, first: int, second: int) -> Verdict:
+        if first == second:
+            return Verdict(Winner.TIE, 0.0)
+        winner = Winner.FIRST if first > second else Winner.SECOND
+        return Verdict(winner, abs(first - second) / (first + second))
+
+
+def train(config: PreferenceConfig, count: int = 24, **more: Any) -> Path:
+    """Carry a recipe out with prompts and a judge of the tests."""
+    drawn = prompts(count, config.train.rounds)
+    return train_preference(config, prompts=drawn, judge=LongerWins(), **more)
 
 
 def rows(out: Path, number: int) -> list[dict[str, Any]]:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from lab.tests.task_tokenizer import train_tokenizer
-from lab.tests.tasks.reading import annotate
-from pasta_lab.tasks import mixture
-from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.language.document import Block, Document
+from pasta_lm.language.events import Sync, Text
 from pasta_lm.learn.train.config import (
     DataConfig,
     ModelConfig,
     RandomConfig,
     SftConfig,
-    TasksConfig,
     TrainConfig,
 )
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.sources import Pack, packs_of
-from pasta_lm.models.annotated import Record
+from pasta_lm.models.annotated import Record, write_records
+from tests.small_tokenizers import FAMILIES
+from tests.taught import CHAT
 
-NUM_TEXTS = 200
 ARCHITECTURE = {
     "model_type": "llama",
     "vocab_size": 100,
@@ -39,10 +37,20 @@ ARCHITECTURE = {
 }
 
 
+SENTENCES = (
+    "Wake up early, it gives you time.",
+    "Drink a glass of water, then stretch for 10 minutes.",
+    "Write a short list; keep it!",
+    "The quick brown fox jumps over the lazy dog.",
+    "Blocks promise topics, tokens and lengths.",
+)
+
+
 def begin(folder: Path) -> ModelConfig:
     """Write an architecture and a tokenizer, and return what starts from them."""
-    drawn = islice(mixture("train", 99), NUM_TEXTS)
-    tokenizer = train_tokenizer((text for task in drawn for text in (task.prompt, task.text)), 600)
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = CHAT
+    tokenizer.eos_token = "<|end|>"
     tokenizer.save_pretrained(folder / "tokenizer")
     architecture = folder / "tiny.json"
     architecture.write_text(json.dumps(ARCHITECTURE), encoding="utf-8")
@@ -52,29 +60,40 @@ def begin(folder: Path) -> ModelConfig:
     )
 
 
-def records(count: int) -> list[Record]:
-    """Return annotated answers to tasks, each with its structure."""
-    drawn = islice(mixture("train", 7), count)
-    return [Record(task.id, task.prompt, annotate(task, "gold")) for task in drawn]
+def records(count: int, *, seed: int = 7) -> list[Record]:
+    """Return annotated answers: two to four independent tips, some with a conclusion."""
+    return [_record(f"tips-{seed}-{number}", Random(f"{seed}/{number}")) for number in range(count)]
+
+
+def _record(name: str, random: Random) -> Record:
+    tips = random.sample(SENTENCES, random.randint(2, 4))
+    blocks = [Block(f"tip {n}", None, (Text(f"\n{n}. {tip}"),)) for n, tip in enumerate(tips, 1)]
+    end = (Sync(), Text(f"\nDo all {len(tips)}.")) if random.random() < 0.5 else ()
+    prompt = f"Give me {len(tips)} tips for day {random.randint(1, 99)}."
+    return Record(name, prompt, Document((Text("Here they are:"), *blocks, *end)))
+
+
+def write_file(folder: Path, count: int = 24, **settings: Any) -> DataConfig:
+    """Write annotated answers to disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_records(folder / "data.jsonl", records(count))
+    return DataConfig(file=str(folder / "data.jsonl"), **settings)
 
 
 def sft(model: ModelConfig, out: Path, data: DataConfig | None = None, **train: Any) -> SftConfig:
-    """Return a recipe: tasks, a forward pass of few examples, every step logged."""
+    """Return a recipe: a forward pass of few examples, every step logged."""
     settings = {"learning_rate": 5e-3, "log_steps": 1, "save_steps": 1000, **train}
     if "epochs" not in settings:
         settings = {"steps": 6, **settings}
-    tasks = DataConfig(tasks=TasksConfig(), max_tokens=700)
-    return SftConfig(model=model, data=data or tasks, train=TrainConfig(out=str(out), **settings))
+    if data is None:
+        data = write_file(out.with_name(f"{out.name}-data"), 200, max_tokens=500)
+    return SftConfig(model=model, data=data, train=TrainConfig(out=str(out), **settings))
 
 
 def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
-    """Return what a recipe learns from, in the order in which it does."""
+    """Return the packs of a recipe, in the order in which they are learned."""
     learner = learner or load_learner(config.model)
-    train = config.train
-    num_packs = None if train.steps is None else train.steps * train.accumulate
-    encode = learner.encoder(PositionStrategy(train.positions))
-    found = packs_of(config.data, encode, num_packs, train.seed)
-    return [found[index] for index in range(len(found))]
+    return packs_of(config.data, learner.encoder(config.train), config.train.seed)
 
 
 def as_toml(config: SftConfig) -> str:

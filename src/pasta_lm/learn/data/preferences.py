@@ -1,7 +1,6 @@
 """Preference pairs: their file format, and how they are selected from scored rollouts.
 
-Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt. The
-other terms of a score are ours.
+Source: PASTA, section 4: score = theoretical speedup + lambda * quality; one pair of a prompt.
 """
 
 from __future__ import annotations
@@ -9,34 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import exp, isinf, log
+from math import isinf
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.journal import Row, read_rows, write_rows
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.learn.data.rollouts import Rollout
-from pasta_lm.learn.judge.judge import (
-    Comparison,
-    Judge,
-    Verdict,
-    both_orders,
-    mean_advantage,
-    smoothed_ratio,
-)
+from pasta_lm.learn.judge.judge import Comparison, Judge, both_orders, smoothed_ratio
 from pasta_lm.recipe import check_positive
 
 TIE = 1e-9
 """Scores that differ by less are equal."""
 
-Efficiency = Literal["speedup", "parallelism", "harmonic", "log_least"]
-
 _TEXTS = ("prompt", "chosen", "rejected")
 _SCORES = ("score_chosen", "score_rejected")
-_COUNTS = ("num_equal", "num_lacking", "num_unusable", "num_unjudged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,34 +94,13 @@ class ScoreConfig:
 
     quality_weight: float
     """The paper's lambda; ``inf`` is quality alone."""
-    efficiency: Efficiency = "speedup"
-    quality: Literal["ratio", "advantage"] = "ratio"
-    """``ratio``: wins over losses, the paper's; ``advantage``: quality less the baseline's."""
-    max_length_change: float | None = None
-    """Bound on the length of a chosen answer: the factor by which it may differ from the
-    baseline's, less 1. None: no bound."""
     smoothing: float = 1.0
     """Added to the wins and to the losses, see ``smoothed_ratio``."""
-    pairs: int = 1
-    """Maximum number of pairs of a prompt: best and worst, next best and next worst, and so on."""
 
     def __post_init__(self) -> None:
         if not self.quality_weight >= 0:  # a NaN neither
             raise UsageError("score.quality_weight must be at least 0")
-        check_positive("score", self, "smoothing", "pairs", "max_length_change")
-
-    @property
-    def has_originals(self) -> bool:
-        """Return whether samples are compared with the answers that came with the prompts, too."""
-        return self.quality == "ratio"
-
-    def is_too_short_or_long(self, sample: AnswerRecord, baseline: AnswerRecord) -> bool:
-        """Return whether a sample may not be chosen, because its length is not the baseline's."""
-        if self.max_length_change is None:
-            return False
-        ours, theirs = len(sample.text), len(baseline.text)
-        most = log(1 + self.max_length_change)
-        return ours == 0 or theirs == 0 or abs(log(ours / theirs)) > most
+        check_positive("score", self, "smoothing")
 
     def score(self, efficiency: float, quality: float) -> float:
         """Return the score of a sample."""
@@ -146,69 +114,41 @@ class Scored(NamedTuple):
 
     sample: AnswerRecord
     efficiency: float
+    """Its theoretical speedup over the baseline's answer."""
     quality: float
+    """The smoothed ratio of wins to losses."""
     score: float
-    may_win: bool = True
-    """Whether it may be the chosen answer of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pairs of some rollouts, with counts of what gave none.
-
-    Attributes:
-        pairs: In the order of the rollouts; the first of a prompt has its id, the others have a
-            number appended.
-        scored: By prompt id, all usable samples.
-        num_equal: Prompts whose best and worst sample have the same score.
-        num_lacking: Prompts with fewer than two usable samples.
-        num_unusable: Samples that cannot be trained on, see ``is_usable``.
-        num_unjudged: Usable samples that lack a verdict.
-    """
+    """The pairs of some rollouts, and the samples that gave none."""
 
     pairs: list[PreferencePair]
-    scored: dict[str, list[Scored]]
-    num_equal: int
-    num_lacking: int
+    scored: Mapping[str, Sequence[Scored]]
+    """The samples that have a score, by prompt id."""
     num_unusable: int
     num_unjudged: int
 
     def figures(self) -> dict[str, float]:
         """Return counts, and means over the prompts."""
-        drawn = [group for group in self.scored.values() if group]
-        figures: dict[str, float] = {
+        groups = [group for group in self.scored.values() if group]
+        num_lacking = sum(len(group) < 2 for group in self.scored.values())
+        means = {
+            key: _mean([fmean(getattr(sample, key) for sample in group) for group in groups])
+            for key in ("efficiency", "quality", "score")
+        }
+        of_pairs = {key: _mean([getattr(pair, key) for pair in self.pairs]) for key in _SCORES}
+        return {
             "num_prompts": len(self.scored),
             "num_pairs": len(self.pairs),
-            **{key: getattr(self, key) for key in _COUNTS},
+            "num_equal": len(self.scored) - len(self.pairs) - num_lacking,
+            "num_lacking": num_lacking,
+            "num_unusable": self.num_unusable,
+            "num_unjudged": self.num_unjudged,
+            **means,
+            **of_pairs,
         }
-        for key in ("efficiency", "quality", "score"):
-            figures[key] = _mean([fmean(getattr(one, key) for one in group) for group in drawn])
-        for key in _SCORES:
-            figures[key] = _mean([getattr(pair, key) for pair in self.pairs])
-        return figures
-
-
-def efficiency(kind: Efficiency, sample: AnswerRecord, baseline: AnswerRecord) -> float:
-    """Return the efficiency of a sample.
-
-    Args:
-        kind: ``speedup``: the theoretical speedup, which rewards brevity; ``parallelism``: content
-            tokens / critical path, which does not; ``harmonic``: the harmonic mean of the two,
-            which neither brevity nor length alone can raise far. ``log_least``: the logarithm of
-            the lesser of the two, in which a gain counts the same wherever it begins.
-        sample: An answer.
-        baseline: The baseline's sequential answer to the same prompt.
-
-    Source: PASTA, section 5.1 (theoretical speedup, parallelism), section 4 (the harmonic mean).
-    """
-    speedup, parallelism = sample.theoretical_speedup(baseline), sample.parallelism
-    if kind == "speedup":
-        return speedup
-    if kind == "parallelism":
-        return parallelism
-    if kind == "log_least":
-        return log(max(min(speedup, parallelism), exp(-10)))
-    return 2 * speedup * parallelism / (speedup + parallelism)
 
 
 def is_usable(sample: AnswerRecord) -> bool:
@@ -222,10 +162,10 @@ def is_usable(sample: AnswerRecord) -> bool:
 def select_pairs(
     rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, config: ScoreConfig
 ) -> Selection:
-    """Score all samples, and pair the best with the worst, the next best with the next worst, ....
+    """Score all samples, and pair the best of each prompt with the worst.
 
-    Of samples with equal scores the first is taken. No answer is in two pairs of a prompt. A
-    sample that lacks a verdict is left out, because its quality is unknown.
+    Of samples with equal scores the first is taken. A sample that lacks a verdict is left out,
+    because its quality is unknown. The judge is called once.
 
     Args:
         rollouts: Samples and the baseline's answers.
@@ -233,56 +173,29 @@ def select_pairs(
         judge: Compares the samples with the other answers.
         config: How samples are scored.
     """
-    scored, num_unjudged = score_samples(rollouts, originals, judge, config)
-    pairs: list[PreferencePair] = []
-    num_equal = num_lacking = 0
-    for rollout in rollouts:
-        group = scored[rollout.id]
-        if len(group) < 2:
-            num_lacking += 1
-            continue
-        found = list(islice(_pairs(rollout, group), config.pairs))
-        num_equal += not found
-        pairs += found
-    num_drawn = sum(len(rollout.samples) for rollout in rollouts)
-    num_usable = sum(map(len, scored.values())) + num_unjudged
-    num_unusable = num_drawn - num_usable
-    return Selection(pairs, scored, num_equal, num_lacking, num_unusable, num_unjudged)
-
-
-def score_samples(
-    rollouts: Sequence[Rollout], originals: Mapping[str, str], judge: Judge, config: ScoreConfig
-) -> tuple[dict[str, list[Scored]], int]:
-    """Return the judged samples of each rollout, and how many lack a verdict; one judge call."""
-    originals = originals if config.has_originals else {}
     verdicts = iter(judge.compare(comparisons_of(rollouts, originals)))
     scored: dict[str, list[Scored]] = {rollout.id: [] for rollout in rollouts}
-    num_unjudged = 0
+    num_unjudged = num_unusable = 0
     for rollout in rollouts:
+        num_unusable += sum(not is_usable(sample) for sample in rollout.samples)
         for sample, comparisons in _compared(rollout, originals.get(rollout.id)):
-            found = list(islice(verdicts, len(comparisons)))
-            known = [verdict for verdict in found if verdict is not None]
-            if len(known) < len(found):
+            drawn = list(islice(verdicts, len(comparisons)))
+            known = [verdict for verdict in drawn if verdict is not None]
+            if len(known) < len(drawn):
                 num_unjudged += 1
                 continue
-            speed = efficiency(config.efficiency, sample, rollout.baseline)
-            quality = _quality(known, judge, config)
-            may_win = not config.is_too_short_or_long(sample, rollout.baseline)
-            one = Scored(sample, speed, quality, config.score(speed, quality), may_win)
-            scored[rollout.id].append(one)
-    return scored, num_unjudged
-
-
-def _quality(known: Sequence[Verdict], judge: Judge, config: ScoreConfig) -> float:
-    if config.quality == "ratio":
-        return smoothed_ratio(known, config.smoothing)
-    return mean_advantage(known, is_grade=getattr(judge, "is_grader", False))
+            speedup = sample.theoretical_speedup(rollout.baseline)
+            quality = smoothed_ratio(known, config.smoothing)
+            score = config.score(speedup, quality)
+            scored[rollout.id].append(Scored(sample, speedup, quality, score))
+    pairs = [pair for rollout in rollouts for pair in _pair_of(rollout, scored[rollout.id])]
+    return Selection(pairs, scored, num_unusable, num_unjudged)
 
 
 def comparisons_of(rollouts: Sequence[Rollout], originals: Mapping[str, str]) -> list[Comparison]:
     """Return the comparisons that the judge is given for some rollouts, in order."""
     groups = (_compared(rollout, originals.get(rollout.id)) for rollout in rollouts)
-    return [one for group in groups for _, comparisons in group for one in comparisons]
+    return [comparison for group in groups for _, some in group for comparison in some]
 
 
 def _compared(
@@ -291,35 +204,28 @@ def _compared(
     """Yield each usable sample with its comparisons: each opponent, both orders."""
     opponents = [rollout.baseline.text] + ([] if original is None else [original])
     for sample in filter(is_usable, rollout.samples):
-        texts = ((sample.text, opponent) for opponent in opponents)
-        yield (
-            sample,
-            [one for pair in texts for one in both_orders(rollout.id, rollout.prompt, *pair)],
-        )
+        orders = (both_orders(rollout.id, rollout.prompt, sample.text, text) for text in opponents)
+        yield sample, [comparison for both in orders for comparison in both]
 
 
-def _pairs(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
-    """Yield the best with the worst, the next best with the next worst, while one is better."""
+def _pair_of(rollout: Rollout, group: Sequence[Scored]) -> Iterator[PreferencePair]:
+    """Yield the best and the worst sample, if one is better."""
     distinct: dict[str, Scored] = {}
-    for one in group:
-        distinct.setdefault(one.sample.program, one)
-    able = [one for one in distinct.values() if one.may_win]
-    downwards = sorted(able, key=lambda one: -one.score)
-    upwards = sorted(distinct.values(), key=lambda one: one.score)
-    for number, (best, worst) in enumerate(zip(downwards, upwards, strict=False), start=1):
-        if best.score - worst.score < TIE:
-            return
-        name = rollout.id if number == 1 else f"{rollout.id}/{number}"
-        yield _pair(name, rollout.prompt, best, worst)
-
-
-def _pair(name: str, prompt: str, best: Scored, worst: Scored) -> PreferencePair:
+    for sample in group:
+        distinct.setdefault(sample.sample.program, sample)
+    if not distinct:
+        return
+    best, worst = (
+        choose(distinct.values(), key=lambda scored: scored.score) for choose in (max, min)
+    )
+    if best.score - worst.score < TIE:
+        return
     sides = (("chosen", best), ("rejected", worst))
-    parts = {f"efficiency_{side}": one.efficiency for side, one in sides}
-    parts |= {f"quality_{side}": one.quality for side, one in sides}
-    return PreferencePair(
-        id=name,
-        prompt=prompt,
+    parts = {f"efficiency_{side}": sample.efficiency for side, sample in sides}
+    parts |= {f"quality_{side}": sample.quality for side, sample in sides}
+    yield PreferencePair(
+        id=rollout.id,
+        prompt=rollout.prompt,
         chosen=parse_program(best.sample.program),
         rejected=parse_program(worst.sample.program),
         score_chosen=best.score,

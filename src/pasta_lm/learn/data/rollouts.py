@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
-from pasta_lm.engines.request import SampledTokens, SamplingParams
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row, read_rows
 from pasta_lm.strategies import sequential
@@ -25,7 +25,7 @@ from pasta_lm.strategies import sequential
 if TYPE_CHECKING:
     from pasta_lm.strategies.model import Pasta
 
-SHARED = ("strategy", "round", "samples", "temperature", "max_tokens", "sampled")
+SHARED = ("strategy", "round", "samples", "temperature", "max_tokens")
 """Settings that must be equal in recipes that share rollouts."""
 
 BATCH_SIZE = 32
@@ -55,14 +55,12 @@ class Sampling:
     samples: int = 10
     temperature: float = 1.0
     max_tokens: int = 1024
-    sampled: SampledTokens = "all"
 
     def params(self, prompt_id: str) -> SamplingParams:
         """Return the sampling parameters of one prompt."""
         return SamplingParams(
             n=self.samples,
             temperature=self.temperature,
-            sampled=self.sampled,
             max_tokens=self.max_tokens,
             seed=seed_of(self.seed, self.round, prompt_id),
         )
@@ -118,33 +116,43 @@ def roll_out(
         InputError: the journal is of other prompts, or was sampled with other settings.
     """
     journal = Journal(path)
-    _check_same(journal, prompts, sampling)
-    if any(one.id not in journal.rows for one in prompts):
+    _check_prompts(path, list(journal.rows.values()), prompts)
+    for row in journal.rows.values():
+        _check_sampled(path, row, asdict(sampling))
+    if any(prompt.id not in journal.rows for prompt in prompts):
         models, start, num_before = load(), time.monotonic(), len(journal.rows)
         progress(num_before, len(prompts), None)
         # After a restart a batch is decoded in whole even if only some of its rows are missing:
         # rounding depends on which prompts share a forward pass.
         for first in range(0, len(prompts), BATCH_SIZE):
             batch = prompts[first : first + BATCH_SIZE]
-            if any(one.id not in journal.rows for one in batch):
+            if any(prompt.id not in journal.rows for prompt in batch):
                 rows = _answer(batch, sampling, models)
                 journal.append([row for row in rows if row["id"] not in journal.rows])
                 num_done = len(journal.rows)
                 pace = (time.monotonic() - start) / (num_done - num_before)
                 progress(num_done, len(prompts), pace * (len(prompts) - num_done))
-    return [_rollout(path, journal.rows[one.id]) for one in prompts]
+    return [_rollout(path, journal.rows[prompt.id]) for prompt in prompts]
 
 
-def read_rollouts(path: Path, sampling: Sampling | None = None) -> list[Rollout]:
-    """Read a journal of another run, sampled with the ``SHARED`` settings if some are given.
+def read_rollouts(
+    path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling
+) -> list[Rollout]:
+    """Read the journal of another run, of the same prompts and with the same ``SHARED`` settings.
 
     Raises:
-        InputError: it cannot be read, a row is not a rollout, or was sampled with other settings.
+        InputError: it cannot be read, a row is no rollout or of another prompt, or was sampled with
+            other settings, or prompts are missing.
     """
     rows = read_rows(path)
-    wanted = {key: getattr(sampling, key) for key in SHARED} if sampling else {}
+    _check_prompts(path, rows, prompts)
     for row in rows:
-        _check_sampled(path, row, wanted)
+        _check_sampled(path, row, {key: getattr(sampling, key) for key in SHARED})
+    if len(rows) < len(prompts):
+        raise InputError(
+            f"{path} has {len(rows)} of this recipe's {len(prompts)} prompts",
+            hint="let the run that samples it come to the end of that round",
+        )
     return [_rollout(path, row) for row in rows]
 
 
@@ -154,46 +162,41 @@ def _answer(
     model, baseline = models
     samples = model.engine.generate(
         [
-            model.request(one.prompt, sampling.params(one.id), strategy=sampling.strategy)
-            for one in batch
+            model.request(prompt.prompt, sampling.params(prompt.id), strategy=sampling.strategy)
+            for prompt in batch
         ]
     )
     greedy = SamplingParams(max_tokens=sampling.max_tokens)
     plain = baseline.engine.generate(
-        [baseline.request(one.prompt, greedy, strategy=sequential.NAME) for one in batch]
+        [baseline.request(prompt.prompt, greedy, strategy=sequential.NAME) for prompt in batch]
     )
     return [
         {
-            "id": one.id,
-            "prompt": one.prompt,
+            "id": prompt.id,
+            "prompt": prompt.prompt,
             "sampled": asdict(sampling),
             "baseline": AnswerRecord.of(answer, keeps_trace=True).to_row(),
             "samples": [AnswerRecord.of(each, keeps_trace=True).to_row() for each in answers],
         }
-        for one, answers, (answer,) in zip(batch, samples, plain, strict=True)
+        for prompt, answers, (answer,) in zip(batch, samples, plain, strict=True)
     ]
 
 
-def _check_same(
-    journal: Journal, prompts: Sequence[PromptWithReference], sampling: Sampling
-) -> None:
-    texts = {one.id: one.prompt for one in prompts}
-    wanted = asdict(sampling)
-    for row in journal.rows.values():
+def _check_prompts(path: Path, rows: Sequence[Row], prompts: Sequence[PromptWithReference]) -> None:
+    texts = {prompt.id: prompt.prompt for prompt in prompts}
+    for row in rows:
         if texts.get(row["id"]) != row.get("prompt"):
             raise InputError(
-                f"{journal.path} has prompt {row['id']}, which is not among those to be sampled",
-                hint="the recipe or the tasks have changed: name another folder under train.out",
+                f"{path} has prompt {row['id']}, which this recipe does not draw",
+                hint="the recipe or its prompts have changed: name another folder under train.out",
             )
-        _check_sampled(journal.path, row, wanted)
 
 
 def _check_sampled(path: Path, row: Row, wanted: Mapping[str, Any]) -> None:
     """Refuse a row that was sampled with other settings."""
-    found = row.get("sampled")
-    # The first runs had no choice of what is sampled.
-    drawn = {"sampled": "all", **found} if isinstance(found, Mapping) else {}
-    other = [key for key in wanted if key not in drawn or drawn[key] != wanted[key]]
+    sampled = row.get("sampled")
+    known: Mapping[str, Any] = sampled if isinstance(sampled, Mapping) else {}
+    other = [key for key in wanted if key not in known or known[key] != wanted[key]]
     if other:
         raise InputError(
             f"{path} was sampled with another {', '.join(other)}",

@@ -140,17 +140,17 @@ def _on_cpu(held: Tensor) -> Tensor:
 # --- saved
 
 
-def base_of(learner: Learner, source: str, lora: LoraConfig) -> BaseReference:
+def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
     """Return the reference to the model that adapters are about to be trained for.
 
     Args:
         learner: It as it was loaded, without adapters.
-        source: The recipe's ``model.base``.
         lora: With ``start``, the reference is that of the adapter to go on with.
 
     Raises:
         UsageError: the base is an adapter itself.
     """
+    source = learner.source or ""
     if is_adapter(Path(source)):
         raise UsageError(
             f"model.base is an adapter, and an adapter has no adapter of its own: {source}",

@@ -7,16 +7,15 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from pasta_lab.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, RULES, SOT_ANNOTATORS
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.join import Join, check_join
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.learn.data.baselines import RULES
 from pasta_lm.recipe import check_choice, check_not_ignored, check_one_of, check_positive
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
 
 WSD = "warmup_stable_decay"
-SplitName = Literal["train", "dev", "test", "hard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,55 +41,32 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TasksConfig:
-    """Training data that ``pasta_lab.tasks`` generates while training."""
-
-    annotator: str = "gold"
-    split: SplitName = "train"
-    seed: int = 0
-    clause_packs: int = 0
-    """Every so many packs, one has minimal pairs up to their deciding tokens; 0: none has."""
-
-    def __post_init__(self) -> None:
-        check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
-        if self.clause_packs < 0:
-            raise UsageError("data.tasks.clause_packs must be at least 0")
-        is_ignored = self.clause_packs and self.annotator in SOT_ANNOTATORS
-        check_not_ignored("data.tasks.clause_packs", is_ignored, "a skeleton begins the answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """The training data: files of annotated answers, or generated tasks."""
+    """The training data: files of annotated answers; ``[data]``."""
 
-    file: str | tuple[str, ...] | None = None
+    file: str | tuple[str, ...]
     """One file, or several whose records are shuffled together."""
     exclude: str | tuple[str, ...] = ()
     """Files of ids, one per line or JSONL: records that are held out."""
-    tasks: TasksConfig | None = None
     plain: bool = False
     """Strip the tags, as Baseline-SFT needs it."""
     rule: str | None = None
-    """Learn the answers of ``file`` as a baseline does: ``apar``, ``apar_published`` or ``sot``."""
+    """Learn the answers as a baseline does: ``apar``, ``apar_published`` or ``sot``."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass; examples are never cut."""
 
     def __post_init__(self) -> None:
-        check_one_of("data", file=self.file, tasks=self.tasks)
         check_positive("data", self, "max_tokens")
         if self.file == ():
             raise UsageError("data.file names no file")
-        is_ignored = bool(self.exclude) and self.tasks is not None
-        check_not_ignored("data.exclude", is_ignored, "it holds out records of a file")
         if self.rule is not None:
             check_choice("data.rule", self.rule, list(RULES))
-            is_ignored = self.plain or self.tasks is not None
-            check_not_ignored("data.rule", is_ignored, "it rewrites the answers of a file")
+            check_not_ignored("data.rule", self.plain, "it rewrites answers with tags")
 
     @property
     def paths(self) -> list[Path]:
         """Return the files of annotated answers."""
-        return _paths(self.file or ())
+        return _paths(self.file)
 
     @property
     def exclude_paths(self) -> list[Path]:
@@ -100,12 +76,9 @@ class DataConfig:
     @property
     def trained_strategy(self) -> str:
         """Return the strategy that a model learns from these data."""
-        if self.rule is not None:
-            return sot.NAME if self.rule == sot.NAME else apar.NAME
-        if self.tasks is None or self.plain:
+        if self.rule is None:
             return pasta.NAME
-        names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
-        return next((k for k, some in names.items() if self.tasks.annotator in some), pasta.NAME)
+        return sot.NAME if self.rule == sot.NAME else apar.NAME
 
 
 def _paths(names: str | tuple[str, ...]) -> list[Path]:
@@ -206,27 +179,37 @@ class SftConfig:
     """None: all weights are trained."""
 
     def __post_init__(self) -> None:
-        if self.data.tasks and self.train.steps is None:
-            raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        has_tag_rate = self.train.tag_learning_rate is not None
-        is_frozen = self.lora is not None and self.lora.trained_tokens == "none"
-        check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
-        weighs, learns_points = (
-            self.train.decision_weight != 1,
-            self.data.trained_strategy == sot.NAME,
+        check_stage_one(self.model, self.train, self.lora, self.data.trained_strategy)
+
+
+def check_stage_one(
+    model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
+) -> None:
+    """Refuse keys that do not go together.
+
+    Args:
+        model: The model to train.
+        train: Optimiser, schedule and output.
+        lora: The adapters, if not all weights are trained.
+        strategy: The strategy that the data teach.
+
+    Raises:
+        UsageError: two keys contradict each other, or one has no effect.
+    """
+    has_tag_rate = train.tag_learning_rate is not None
+    is_frozen = lora is not None and lora.trained_tokens == "none"
+    check_not_ignored("train.tag_learning_rate", has_tag_rate and is_frozen, "no rows learn")
+    weighs, learns_points = train.decision_weight != 1, strategy == sot.NAME
+    reason = "points have no decisions of main"
+    check_not_ignored("train.decision_weight", weighs and learns_points, reason)
+    freezes = train.freeze_old_rows and lora is not None
+    check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
+    if train.save == "adapter" and lora is None:
+        raise UsageError('train.save = "adapter" needs a table [lora]')
+    if lora and model.base is None:
+        raise UsageError("[lora] needs model.base: random weights must all be trained")
+    if strategy != pasta.NAME and train.positions != apar.POSITIONS:
+        raise UsageError(
+            f"{strategy} makes no promises: positions {train.positions!r} need their lengths",
+            hint=f'train.positions = "{apar.POSITIONS}"',
         )
-        reason = "points have no decisions of main"
-        check_not_ignored("train.decision_weight", weighs and learns_points, reason)
-        freezes = self.train.freeze_old_rows and self.lora is not None
-        check_not_ignored("train.freeze_old_rows", freezes, "[lora] freezes them in any case")
-        if self.train.save == "adapter" and self.lora is None:
-            hint = "add [lora], or leave train.save out"
-            raise UsageError('train.save = "adapter" needs a table [lora]', hint=hint)
-        if self.lora and self.model.base is None:
-            raise UsageError("[lora] needs model.base: random weights must all be trained")
-        if self.data.trained_strategy != pasta.NAME and self.train.positions != apar.POSITIONS:
-            name = self.data.rule or (self.data.tasks and self.data.tasks.annotator)
-            raise UsageError(
-                f"{name} makes no promises: positions {self.train.positions!r} need their lengths",
-                hint=f'train.positions = "{apar.POSITIONS}"',
-            )

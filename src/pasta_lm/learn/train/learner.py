@@ -14,7 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import last_position, tag_pieces
@@ -50,15 +55,18 @@ class Learner:
     eos_id: int
     trained_strategy: str = pasta.NAME
     """The strategy that it was trained for, or is about to be."""
+    source: str | None = None
+    """Folder or hub id that the weights were loaded from; None: they began at random."""
 
     @property
     def last_position(self) -> int | None:
         """Return the last position that the model can have, or None."""
         return last_position(self.model)
 
-    def encoder(self, positions: PositionStrategy, join: Join = Join.SHARED) -> Encode:
+    def encoder(self, train: TrainConfig) -> Encode:
         """Return the function that encodes records for this model and its strategy."""
         vocabulary, eos_id = self.vocabulary, self.eos_id
+        positions = PositionStrategy(train.positions)
         if self.trained_strategy == sot.NAME:
             return partial(encode_points, vocabulary=vocabulary, eos_id=eos_id, strategy=positions)
         form = Form.FORKED if self.trained_strategy == apar.NAME else Form.MAIN
@@ -68,7 +76,7 @@ class Learner:
             eos_id=eos_id,
             strategy=positions,
             form=form,
-            join=join,
+            join=Join(train.join),
         )
 
 
@@ -94,13 +102,14 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
             "tokenizer.json",
         )
     check_exact(model)
+    make_savable(model.generation_config)
     add_pieces(model, tokenizer)
     register()
     model.set_attn_implementation(NAME)
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     known = None if config.base is None else read_pasta_config(Path(config.base))
     strategy = known.trained_strategy if known else pasta.NAME
-    return Learner(model, tokenizer, vocabulary, eos_id, strategy)
+    return Learner(model, tokenizer, vocabulary, eos_id, strategy, config.base)
 
 
 def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -109,13 +118,26 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
     except (OSError, ValueError) as exc:
         raise ModelNotFoundError(
             f"[model.random] no tokenizer at {random.tokenizer}",
-            hint="name a folder with a tokenizer.json",
+            hint="name a folder with a tokenizer.json, which save_pretrained writes",
         ) from exc
     config = read_architecture(Path(random.architecture))
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     return model, tokenizer
+
+
+def make_savable(config: GenerationConfig | None) -> None:
+    """Change a base's generation settings so that transformers agrees to save them.
+
+    Some models set a temperature without ``do_sample``; they are meant to be sampled.
+    """
+    if config is None:
+        return
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
 
 
 def check_finite(model: torch.nn.Module) -> None:

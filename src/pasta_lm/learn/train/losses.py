@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
@@ -50,21 +49,6 @@ def label_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     return -_cross_entropy(logits[0], labels[0])
 
 
-def drift(log_probs: Tensor, reference: Tensor) -> Tensor:
-    """Return an estimate of the KL divergence from a reference model, nats per token of answers.
-
-    Half the mean square of the difference of log-probabilities of the answers' own tokens: never
-    negative, 0 only where none moved, and of low variance.
-
-    Args:
-        log_probs: [M], of the tokens of some answers under the model.
-        reference: [M], of the same tokens under the reference.
-
-    Source: Schulman, "Approximating KL divergence" (2020), estimator k2.
-    """
-    return (log_probs - reference).square().mean() / 2
-
-
 @dataclass(frozen=True, slots=True)
 class PairLogProbs:
     """Log-probabilities of E pairs under the policy and the reference: [E] each, in nats."""
@@ -81,22 +65,6 @@ class PairLogProbs:
         return ours - (self.reference_chosen - self.reference_rejected)
 
 
-def bonbon_beta(num_samples: int) -> float:
-    """Return BoNBoN's beta for the best and the worst of n samples: 1 / (2 (n - 1) H(n - 1)).
-
-    H is the harmonic number. The target margin is 1 / (2 beta).
-
-    Raises:
-        ValueError: n is below 2, so there is no pair.
-
-    Source: Gui, Garbacea and Veitch, "BoNBoN alignment", arXiv 2406.00832. PASTA leaves beta open.
-    """
-    if num_samples < 2:
-        raise ValueError(f"best of {num_samples}: there is no pair")
-    harmonic = sum(Fraction(1, k) for k in range(1, num_samples))
-    return float(1 / (2 * (num_samples - 1) * harmonic))
-
-
 def bonbon_loss(pairs: PairLogProbs, alpha: float, beta: float) -> Tensor:
     """Return BoNBoN's loss: likelihood of the better answer and its margin over the worse.
 
@@ -106,22 +74,6 @@ def bonbon_loss(pairs: PairLogProbs, alpha: float, beta: float) -> Tensor:
     Source: PASTA, the loss of stage two; Gui et al., arXiv 2406.00832.
     """
     return (-alpha * pairs.chosen + (1 - alpha) * (pairs.margin - 1 / (2 * beta)) ** 2).mean()
-
-
-def ipo_loss(pairs: PairLogProbs, beta: float) -> Tensor:
-    """Return the IPO loss, (margin - 1 / (2 beta))^2: BoNBoN's without the likelihood.
-
-    Source: Azar et al., arXiv 2310.12036.
-    """
-    return ((pairs.margin - 1 / (2 * beta)) ** 2).mean()
-
-
-def dpo_loss(pairs: PairLogProbs, beta: float) -> Tensor:
-    """Return the DPO loss, -log sigmoid(beta * margin), the mean over pairs.
-
-    Source: Rafailov et al., arXiv 2305.18290.
-    """
-    return -F.logsigmoid(beta * pairs.margin).mean()
 
 
 class TokenNats(NamedTuple):

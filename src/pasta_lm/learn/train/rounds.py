@@ -1,4 +1,4 @@
-"""One round of stage two: its prompts, samples of the newest model, scores and pairs.
+"""One round of stage two: samples of the newest model, their scores, and pairs.
 
 A round resumes after any interruption, because everything is written to its folder before it is
 used: ``rollouts.jsonl`` grows by batches, and ``pairs.jsonl`` is complete or absent.
@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from pasta_lab.tasks import mixture
-from pasta_lab.tasks.task import Task
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.chat.budget import Spending
 from pasta_lm.learn.data.preferences import (
     PreferencePair,
-    Selection,
+    ScoreConfig,
     comparisons_of,
-    read_pairs,
     select_pairs,
     write_pairs,
 )
 from pasta_lm.learn.data.rollouts import (
     AnsweringModels,
-    Progress,
     PromptWithReference,
     Rollout,
     Sampling,
@@ -37,19 +32,15 @@ from pasta_lm.learn.data.rollouts import (
     roll_out,
 )
 from pasta_lm.learn.judge.judge import Judge
-from pasta_lm.learn.judge.likelihood import LikelihoodJudge
 from pasta_lm.learn.judge.llm_judge import LLMJudge, describe_missing
-from pasta_lm.learn.judge.llm_judge import Progress as JudgeProgress
-from pasta_lm.learn.train.judging import judge_of, judged_by
-from pasta_lm.learn.train.preference_config import (
-    PreferenceConfig,
-    PreferenceTrainConfig,
-    RecordsConfig,
-)
+from pasta_lm.learn.train.judging import judged_by
+from pasta_lm.learn.train.preference_config import RecordsConfig, RolloutsConfig
 from pasta_lm.learn.train.trainer import LOG, append_row
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta
 from pasta_lm.strategies.model import Pasta
+
+ROLLOUTS, PAIRS = "rollouts.jsonl", "pairs.jsonl"
 
 
 class Show(Protocol):
@@ -61,174 +52,110 @@ class Show(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a recipe."""
+    """The number of a round, counted from 1, its folder, and the model that it begins with."""
 
-    config: PreferenceConfig
     number: int
-    """Counted from 1."""
+    folder: Path
     newest: str
     """Folder or hub id of the model that is sampled and then trained further."""
-
-    @property
-    def folder(self) -> Path:
-        """Return the round's output folder."""
-        return Path(self.config.train.out) / f"round-{self.number}"
+    show: Show | None = None
+    """Shows progress; None: lines on standard error."""
 
     def say(self, line: str) -> None:
         """Print a line about the round on standard error."""
         text = f"pasta: round {self.number}: {line}"
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
-    @property
-    def train(self) -> PreferenceTrainConfig:
-        """Return the round's training settings: its own folder and seed."""
-        train = self.config.train
-        return replace(train, out=str(self.folder), seed=train.seed + self.number - 1)
+    def show_sampling(self, num_done: int, num_all: int, left_s: float | None) -> None:
+        """Show the progress of sampling: a bar, or a line for each batch."""
+        if self.show is not None:
+            self.show(f"round {self.number}: prompts sampled", num_done, num_all)
+            return
+        left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
+        self.say(f"{num_done}/{num_all} prompts sampled{left}")
 
-    @property
-    def sampling(self) -> Sampling:
-        """Return how this round's answers are sampled."""
-        rollouts = self.config.rollouts
-        keys = ("strategy", "samples", "temperature", "max_tokens", "sampled")
-        is_first = self.newest == self.config.model.base
-        return Sampling(
-            # Not the whole path, because a run may be moved.
-            model=self.newest if is_first else "/".join(Path(self.newest).parts[-2:]),
-            baseline=self.config.model.baseline or "",
-            round=self.number,
-            seed=self.config.train.seed,
-            **{key: getattr(rollouts, key) for key in keys},
-        )
-
-    def tasks(self) -> list[Task]:
-        """Return this round's tasks, which no other round has; none if the data are a file."""
-        config = self.config.data.tasks
-        if config is None:
-            return []
-        # Seeds of mixtures are 1,000 rounds apart, more than a run has.
-        drawn = mixture(config.split, config.seed * 1_000_000 + 1_000 * (self.number - 1))
-        return list(islice(drawn, config.num_prompts))
-
-    def prompts(self) -> list[PromptWithReference]:
-        """Return this round's prompts: its tasks, or its share of a file's records.
-
-        Raises:
-            InputError: the file cannot be read, or has too few.
-        """
-        config = self.config.data.records
-        if config is None:
-            return [PromptWithReference(one.id, one.prompt, one.text) for one in self.tasks()]
-        drawn, num_rounds = shuffled(config), self.config.train.rounds
-        total = len(drawn) - self.num_held_back
-        count = config.num_prompts or total // num_rounds
-        if not count or count * num_rounds > total:
-            raise InputError(
-                f"{config.file} has {len(drawn)} records, too few for {num_rounds} rounds of "
-                f"{count or 1}" + (f" and {self.num_held_back}" if self.num_held_back else ""),
-                hint="lower data.records.num_prompts",
-            )
-        return drawn[(self.number - 1) * count : self.number * count]
-
-    @property
-    def num_held_back(self) -> int:
-        """Return how many of the records at the end of the file no round has."""
-        development = self.config.development
-        return 0 if development is None or development.file else development.num_prompts
+    def show_judging(self, num_done: int, num_all: int, spent: Spending) -> None:
+        """Show the progress of judging: a bar, or up to 20 lines."""
+        if self.show is not None:
+            self.show(f"round {self.number}: comparisons judged", num_done, num_all, str(spent))
+        elif num_done == num_all or not num_done % max(num_all // 20, 1):
+            self.say(f"{num_done}/{num_all} comparisons judged, {spent}")
 
 
-def shuffled(config: RecordsConfig) -> list[PromptWithReference]:
-    """Return the prompts of a file of records in the order in which rounds have them.
+def read_prompts(config: RecordsConfig, num_rounds: int) -> list[list[PromptWithReference]]:
+    """Return the prompts of each round: its share of a file's records, in shuffled order.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or has too few records.
     """
     records = read_records(Path(config.file))
     Random(f"records/{config.seed}").shuffle(records)
-    return [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in records]
+    count = config.num_prompts or len(records) // num_rounds
+    if not count or count * num_rounds > len(records):
+        raise InputError(
+            f"{config.file} has {len(records)} records, too few for {num_rounds} rounds of "
+            f"{count or 1}",
+            hint="lower data.records.num_prompts",
+        )
+    prompts = [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in records]
+    return [prompts[number * count : (number + 1) * count] for number in range(num_rounds)]
 
 
-def pairs_of(round: Round, show: Show | None = None) -> list[PreferencePair]:
-    """Return a round's pairs: those of the recipe's file, or those made from its rollouts.
-
-    Progress is shown by ``show``, or else as lines on standard error.
-
-    Raises:
-        InputError: a file is not what it should be, or no prompt gave a pair.
-        MissingVerdictsError: too many comparisons have no verdict.
-        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
-    """
-    given = round.config.data.file
-    if given is not None:
-        return read_pairs(Path(given))
-    path = round.folder / "pairs.jsonl"
-    if not path.exists():
-        _make_pairs(round, path, show)
-    return read_pairs(path)
-
-
-def _make_pairs(round: Round, path: Path, show: Show | None) -> None:
-    prompts, config = round.prompts(), round.config
-    judge = judge_of(config.judge, config.train.out, round.tasks(), show_judging(round, show))
-    rollouts = rollouts_of(round, prompts, show)
-    if isinstance(judge, LLMJudge):
-        compared = originals(prompts) if has_originals(config) else {}
-        estimate = judge.estimate(comparisons_of(rollouts, compared))
-        round.say(f"{judge.name} is to judge: {estimate}")
-    selection = select(round, prompts, rollouts, judge)
-    figures = selection.figures()
-    if isinstance(judge, LLMJudge) and judge.missing:
-        reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
-        round.say(f"{reasons}; {selection.num_unjudged} samples left out")
-    round.say(", ".join(f"{k} {v:.4g}" for k, v in figures.items()))
-    if not selection.pairs:
-        raise InputError("nothing to learn: no prompt has two samples of different score")
-    append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
-    write_pairs(path, selection.pairs)
-
-
-def rollouts_of(
-    round: Round, prompts: Sequence[PromptWithReference], show: Show | None = None
+def sample_round(
+    round: Round,
+    prompts: Sequence[PromptWithReference],
+    sampling: Sampling,
+    rollouts: RolloutsConfig,
 ) -> list[Rollout]:
     """Return a round's rollouts: those of a file that the recipe names, or its own.
 
     Raises:
         InputError: the file is of other prompts, lacks some, or was sampled otherwise.
+        UsageError: the model was not trained for the strategy.
     """
-    files = round.config.rollouts.files
-    if round.number <= len(files):
-        return _shared(Path(files[round.number - 1]), prompts, round.sampling)
-    path, shown = round.folder / "rollouts.jsonl", show_sampling(round, show)
-    return roll_out(path, prompts, round.sampling, lambda: load_models(round), shown)
+    if round.number <= len(rollouts.files):
+        return read_rollouts(Path(rollouts.files[round.number - 1]), prompts, sampling)
+    load = partial(load_models, round, sampling.baseline, rollouts)
+    return roll_out(round.folder / ROLLOUTS, prompts, sampling, load, round.show_sampling)
 
 
-def select(
-    round: Round, prompts: Sequence[PromptWithReference], rollouts: Sequence[Rollout], judge: Judge
-) -> Selection:
-    """Return the pairs of some rollouts."""
-    assert round.config.score is not None
-    if isinstance(judge, LikelihoodJudge):
-        judge.own.update({one.id: one.baseline.text for one in rollouts})
-    return select_pairs(rollouts, originals(prompts), judge, round.config.score)
+def pair_round(
+    round: Round,
+    prompts: Sequence[PromptWithReference],
+    rollouts: Sequence[Rollout],
+    judge: Judge,
+    score: ScoreConfig,
+) -> list[PreferencePair]:
+    """Judge and score the samples, and write and return the pairs of a round.
+
+    Raises:
+        InputError: no prompt gave a pair.
+        MissingVerdictsError: too many comparisons have no verdict.
+        PastaError: the judge cannot be asked, or may not: see ``LLMJudge.ask``.
+    """
+    originals = {prompt.id: prompt.reference for prompt in prompts}
+    if isinstance(judge, LLMJudge):
+        estimate = judge.estimate(comparisons_of(rollouts, originals))
+        round.say(f"{judge.name} is to judge: {estimate}")
+    selection = select_pairs(rollouts, originals, judge, score)
+    if isinstance(judge, LLMJudge) and judge.missing:
+        reasons = f"{judge.name} gave no verdict: {describe_missing(judge.missing)}"
+        round.say(f"{reasons}; {selection.num_unjudged} samples left out")
+    figures = selection.figures()
+    round.say(", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+    if not selection.pairs:
+        raise InputError("nothing to learn: no prompt has two samples of different score")
+    append_row(round.folder / LOG, {"round": round.number, **figures, **judged_by(judge)})
+    write_pairs(round.folder / PAIRS, selection.pairs)
+    return selection.pairs
 
 
-def has_originals(config: PreferenceConfig) -> bool:
-    """Return whether samples are compared with the answers that came with the prompts."""
-    return config.score is None or config.score.has_originals
-
-
-def originals(prompts: Sequence[PromptWithReference]) -> dict[str, str]:
-    """Return the answers that came with the prompts, by prompt id."""
-    return {one.id: one.reference for one in prompts}
-
-
-def load_models(round: Round) -> AnsweringModels:
+def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> AnsweringModels:
     """Load the model that is sampled, and the baseline.
 
     Raises:
         UsageError: the model was not trained for the strategy.
     """
-    baseline, rollouts = round.config.model.baseline, round.config.rollouts
-    assert baseline is not None
     load = partial(Pasta.from_pretrained, dtype=rollouts.dtype, pool_tokens=rollouts.pool_tokens)
     if rollouts.servers is None:
         model = load(round.newest)
@@ -246,9 +173,7 @@ def load_models(round: Round) -> AnsweringModels:
             f"{model.engine.loaded.trained_strategy!r}",
             hint="rollouts.strategy must be what its data taught it",
         )
-    if baseline == round.newest:
-        return AnsweringModels(model, model)
-    return AnsweringModels(model, load(baseline))
+    return AnsweringModels(model, model if baseline == round.newest else load(baseline))
 
 
 def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
@@ -272,47 +197,3 @@ def check_newest(round: Round, served: Mapping[str, Sequence[str]]) -> None:
                 f"round {round.number} samples {round.newest}, and {url} serves {names[0]}",
                 hint="let it serve that folder under its own name, then --resume",
             )
-
-
-def show_sampling(round: Round, show: Show | None, what: str = "prompts sampled") -> Progress:
-    """Return a function that shows the progress of sampling: a bar, or a line for each batch."""
-
-    def tell(num_done: int, num_all: int, left_s: float | None) -> None:
-        if show is not None:
-            show(f"round {round.number}: {what}", num_done, num_all)
-            return
-        left = "" if left_s is None else f"  {left_s / 60:.1f} min left"
-        round.say(f"{num_done}/{num_all} {what}{left}")
-
-    return tell
-
-
-def show_judging(round: Round, show: Show | None) -> JudgeProgress:
-    """Return a function that shows the progress of judging: a bar, or up to 20 lines."""
-
-    def tell(num_done: int, num_all: int, spent: Spending) -> None:
-        if show is not None:
-            show(f"round {round.number}: comparisons judged", num_done, num_all, str(spent))
-        elif num_done == num_all or not num_done % max(num_all // 20, 1):
-            round.say(f"{num_done}/{num_all} comparisons judged, {spent}")
-
-    return tell
-
-
-def _shared(
-    path: Path, prompts: Sequence[PromptWithReference], sampling: Sampling
-) -> list[Rollout]:
-    texts = {one.id: one.prompt for one in prompts}
-    rollouts = read_rollouts(path, sampling)
-    for rollout in rollouts:
-        if texts.get(rollout.id) != rollout.prompt:
-            raise InputError(
-                f"{path} has prompt {rollout.id}, which this recipe does not draw",
-                hint="prompts under [data] must be those of the recipe that sampled it",
-            )
-    if len(rollouts) < len(prompts):
-        raise InputError(
-            f"{path} has {len(rollouts)} of this recipe's {len(prompts)} prompts",
-            hint="let the run that samples it come to the end of that round",
-        )
-    return rollouts

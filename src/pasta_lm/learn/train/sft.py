@@ -9,7 +9,7 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import set_seed
 
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.train.adapters import adapted, base_of, merged, save_trained
 from pasta_lm.learn.train.collate import collate, example_table, labelled_logits, labelled_weights
-from pasta_lm.learn.train.config import SftConfig, TrainConfig
+from pasta_lm.learn.train.config import LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import (
     MODEL_FOLDER,
     Learner,
@@ -31,7 +29,8 @@ from pasta_lm.learn.train.learner import (
     save,
 )
 from pasta_lm.learn.train.losses import next_token_loss
-from pasta_lm.learn.train.sources import PackSet, packs_of
+from pasta_lm.learn.train.output import MAY_CHANGE, open_output
+from pasta_lm.learn.train.sources import Pack, PackSet, packs_of
 from pasta_lm.learn.train.trainer import (
     PackTrainer,
     check_launch,
@@ -42,33 +41,70 @@ from pasta_lm.learn.train.trainer import (
 )
 
 
-def train_sft(config: SftConfig, *, resume: bool = False) -> Path:
+def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
     """Carry out a recipe; return the folder of the trained model.
 
-    With ``resume`` it continues from the newest checkpoint in ``train.out``, if there is one.
+    Args:
+        recipe: The model, the data and the settings of training.
+        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
+        overwrite: Delete the run in ``train.out`` first, if there is one.
 
     Raises:
-        ModelError: the loss or the weights became NaN or infinite.
+        UsageError: ``train.out`` has a run already, or several processes cannot carry it out.
         InputError: there are no data, or a record exceeds the model's context.
         UnsupportedModelError: the engine would not be exact for this model.
+        ModelError: the loss or the weights became NaN or infinite.
         MissingExtraError: the recipe has adapters, and peft is not installed.
-        UsageError: several processes cannot carry it out.
+        PastaError: the disk cannot be written.
     """
-    train, lora = config.train, config.lora
-    check_launch(
-        has_adapters=lora is not None,
-        has_row_rates=train.tag_learning_rate is not None or train.freeze_old_rows,
-    )
-    learner, packs = _prepare(config)
+    with open_output(recipe.train.out, resume=resume, overwrite=overwrite) as run:
+        learner, packs = prepare(recipe)
+        if is_first():
+            run.begin(asdict(recipe), may_change=MAY_CHANGE)
+        return finetune(learner, packs, recipe.train, lora=recipe.lora, resume=resume)
+
+
+def prepare(recipe: SftConfig) -> tuple[Learner, list[Pack]]:
+    """Load the model of a recipe, and encode and pack its data."""
+    learner = begin_learner(recipe.model, recipe.train, recipe.lora, recipe.data.trained_strategy)
+    encode, last = learner.encoder(recipe.train), learner.last_position
+    return learner, packs_of(recipe.data, encode, recipe.train.seed, last_position=last)
+
+
+def begin_learner(
+    model: ModelConfig, train: TrainConfig, lora: LoraConfig | None, strategy: str
+) -> Learner:
+    """Load the model that a training begins with, which learns a strategy."""
+    set_seed(train.seed)  # before the model is loaded, because its weights may be random
+    return replace(load_learner(model, frozen_dtype(lora, train)), trained_strategy=strategy)
+
+
+def finetune(
+    learner: Learner,
+    packs: PackSet,
+    train: TrainConfig,
+    *,
+    lora: LoraConfig | None = None,
+    resume: bool = False,
+) -> Path:
+    """Train a model on packs, the first ones first; return the folder of the trained model.
+
+    Args:
+        learner: The model, its tokenizer and its strategy.
+        packs: Encoded examples; each pack is one forward pass.
+        train: Optimiser, schedule and output folder.
+        lora: Adapters that are trained instead of the weights.
+        resume: Continue from the newest checkpoint in ``train.out``, if there is one.
+    """
+    has_row_rates = train.tag_learning_rate is not None or train.freeze_old_rows
+    check_launch(has_adapters=lora is not None, has_row_rates=has_row_rates)
     if is_first():
-        print(_summary(config, learner, packs), file=sys.stderr)  # noqa: T201
-    source = config.model.base if train.save == "adapter" else None
-    base = base_of(learner, source, lora) if source and lora else None
+        print(summary(learner, packs, train, lora), file=sys.stderr)  # noqa: T201
+    base = base_of(learner, lora) if lora and train.save == "adapter" else None
     adapters = adapted(learner, lora) if lora else None
-    rates = row_rates(learner, train)
     trainer = SftTrainer(
         train,
-        rows=rates,
+        rows=row_rates(learner, train),
         model=adapters or learner.model,
         train_dataset=packs,
         data_collator=partial(collate, decision_weight=train.decision_weight),
@@ -93,33 +129,23 @@ def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Pa
     return folder
 
 
-def preflight(config: SftConfig) -> str:
+def preflight(recipe: SftConfig) -> str:
     """Return a summary of a recipe, with one encoded example; nothing is trained."""
-    return _summary(config, *_prepare(config))
+    return summary(*prepare(recipe), recipe.train, recipe.lora)
 
 
-def _prepare(config: SftConfig) -> tuple[Learner, PackSet]:
-    train = config.train
-    set_seed(train.seed)  # before the model is loaded, because its weights may be random
-    learner = load_learner(config.model, frozen_dtype(config.lora, train))
-    learner = replace(learner, trained_strategy=config.data.trained_strategy)
-    num_packs = None if train.steps is None else train.steps * train.accumulate
-    encode = learner.encoder(PositionStrategy(train.positions), Join(train.join))
-    last = learner.last_position
-    return learner, packs_of(config.data, encode, num_packs, train.seed, last_position=last)
-
-
-def _summary(config: SftConfig, learner: Learner, packs: PackSet) -> str:
-    train, examples = config.train, packs[0]
+def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:
+    """Describe a training, with one encoded example as a table."""
+    examples = packs[0]
     example = next((e for e in examples if e.rows is not None), examples[0])
-    of_rank = f", frozen, adapters of rank {config.lora.rank}" if config.lora else ""
-    head = (
-        f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
-        f"steps of {train.accumulate} x {config.data.max_tokens} tokens at most; positions "
-        f"{train.positions}, join {train.join}"
-    )
+    of_rank = f", frozen, adapters of rank {lora.rank}" if lora else ""
     table = example_table(example, learner.vocabulary, learner.eos_id)
-    return f"{head}\n{len(examples)} examples in the first pack. One of them:\n{table}"
+    return (
+        f"{learner.model.num_parameters():,} weights{of_rank}; {train.num_steps(len(packs))} "
+        f"steps of {train.accumulate} packs; positions {train.positions}, join {train.join}\n"
+        f"{len(examples)} examples of {sum(map(len, examples))} tokens in the first pack. One of "
+        f"them:\n{table}"
+    )
 
 
 class SftTrainer(PackTrainer):

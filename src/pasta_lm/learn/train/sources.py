@@ -1,129 +1,46 @@
-"""Training data as packs of whole examples: records of a file, or tasks generated on the fly."""
+"""Training data as packs of whole examples."""
 
 from __future__ import annotations
 
 import sys
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from torch.utils.data import Dataset
-
-from pasta_lab import tasks
-from pasta_lab.tasks.baselines import ANNOTATORS, RULES
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.learn.train.config import DataConfig, TasksConfig
+from pasta_lm.learn.data.baselines import RULES
+from pasta_lm.learn.data.encode import EncodedExample
+from pasta_lm.learn.train.config import DataConfig
 from pasta_lm.models.annotated import Record, read_ids, read_records
 
 Encode = Callable[[Record], EncodedExample]
 Pack = list[EncodedExample]
 
 
-@dataclass(frozen=True, eq=False)
-class TaskPacks(Dataset[Pack]):
-    """Packs of tasks, generated when a pack is requested; the same index gives the same pack."""
+class PackSet(Protocol):
+    """The packs of a training: a list, or a data set that generates them."""
 
-    config: TasksConfig
-    encode: Encode
-    _: KW_ONLY
-    max_tokens: int
-    num_packs: int
-    last_position: int | None = None
+    def __len__(self) -> int: ...
 
-    def __len__(self) -> int:
-        return self.num_packs
-
-    def __getitem__(self, index: int) -> Pack:
-        """Generate tasks of all families in turn until the next one, or pair, would not fit.
-
-        Raises:
-            InputError: the first task does not fit, or a task exceeds the model's context.
-        """
-        config, found, room = self.config, Pack(), self.max_tokens
-        drawn = tasks.mixture(config.split, config.seed * 1_000_000 + index)
-        has_clauses = config.clause_packs and index % config.clause_packs == 0
-        for group in self._sides(drawn) if has_clauses else ([self._encoded(one)] for one in drawn):
-            room -= sum(map(len, group))
-            if room < 0:
-                break
-            found += group
-        if not found:
-            raise InputError(f"nothing to learn: a task is longer than {self.max_tokens} tokens")
-        check_context(found, self.last_position)
-        return found
-
-    def _sides(self, drawn: Iterable[tasks.Task]) -> Iterator[Pack]:
-        """Yield both sides of minimal pairs, each cut behind the token in which they differ.
-
-        Pairs whose answers have the same preface are left out: they differ behind a block.
-        """
-        for task in drawn:
-            partner = tasks.partner_of(task)
-            if partner is not None and partner.preface != task.preface:
-                both = self._encoded(task), self._encoded(partner)
-                yield [beginning(*both), beginning(*both[::-1])]
-
-    def _encoded(self, task: tasks.Task) -> EncodedExample:
-        document = ANNOTATORS[self.config.annotator](task, 0)
-        return self.encode(Record(task.id, task.prompt, document, "tasks"))
-
-
-def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExample:
-    """Return an example up to its deciding token, the first that differs from the partner's.
-
-    That token alone has a label. No block may come before it.
-    """
-    first = example.num_prompt - 1
-    pairs = zip(example.labels[first:], partner.labels[partner.num_prompt - 1 :], strict=False)
-    slot = next(slot for slot, (ours, other) in enumerate(pairs, start=first) if ours != other)
-    return replace(
-        example,
-        token_ids=example.token_ids[: slot + 1],
-        labels=array("i", [*[NO_LABEL] * slot, example.labels[slot]]),
-        positions=example.positions[: slot + 1],
-        owners=array("i"),
-        row_of=array("i"),
-        rows=None,
-        decisions=array("i"),
-    )
-
-
-PackSet = list[Pack] | TaskPacks
+    def __getitem__(self, index: int, /) -> Pack: ...
 
 
 def packs_of(
-    config: DataConfig,
-    encode: Encode,
-    num_packs: int | None,
-    seed: int,
-    *,
-    last_position: int | None = None,
-) -> PackSet:
-    """Return the packs of a recipe.
-
-    ``num_packs`` is for generated tasks, and ``seed`` for the order of a file's records.
+    config: DataConfig, encode: Encode, seed: int, *, last_position: int | None = None
+) -> list[Pack]:
+    """Encode and pack the records of a recipe's files, shuffled by a seed.
 
     Raises:
         InputError: a file is not annotated data, none of it fits, a record exceeds the model's
             context, or a file of ids holds out nothing.
     """
-    as_learned: Encode = lambda record: encode(  # noqa: E731
+    records = [
         replace(record, document=_as_learned(record.document, config))
-    )
-    if config.tasks is not None:
-        assert num_packs is not None
-        return TaskPacks(
-            config.tasks,
-            as_learned,
-            max_tokens=config.max_tokens,
-            num_packs=num_packs,
-            last_position=last_position,
-        )
-    packs = _pack_records(_read_included(config), as_learned, config.max_tokens, seed)
+        for record in _read_included(config)
+    ]
+    packs = _pack_records(records, encode, config.max_tokens, seed)
     for one in packs:
         check_context(one, last_position)
     return packs

@@ -22,11 +22,8 @@ from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.data.preferences import ScoreConfig
 from pasta_lm.learn.train.adapters import cut_difference
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
-from pasta_lm.learn.train.judging import JudgeConfig
 from pasta_lm.learn.train.learner import MODEL_FOLDER, written_whole
 from pasta_lm.learn.train.preference_config import (
-    DevelopmentConfig,
-    LossConfig,
     PairsConfig,
     PreferenceConfig,
     PreferenceTrainConfig,
@@ -132,7 +129,7 @@ def _stage_one(run: TeachRun, amounts: Amounts, step: str) -> dict[str, Any]:
 def _preference(run: TeachRun, amounts: Amounts) -> dict[str, Any]:
     config, train = run.config.preference, run.config.train
     num_reserved = len(read_ids(run.at("annotated", HELD_OUT)))
-    num_prompts, num_development = shares(num_reserved, amounts)
+    num_prompts, _ = shares(num_reserved, amounts)
     baseline, base = (str(run.at(one, MODEL_FOLDER)) for one in ("baseline", "pasta"))
     rate = (train.learning_rate or (2e-4 if run.trains_all else 1e-3)) / 10
     return asdict(
@@ -146,22 +143,11 @@ def _preference(run: TeachRun, amounts: Amounts) -> dict[str, Any]:
             ),
             rollouts=RolloutsConfig(
                 samples=config.samples,
-                sampled=config.sampled,
                 max_tokens=run.config.answers.max_tokens,
                 pool_tokens=run.plan["in_flight"] * (run.config.answers.max_tokens + 260),
             ),
-            score=ScoreConfig(
-                quality_weight=config.quality_weight,
-                efficiency=config.efficiency,
-                quality=config.quality,
-                max_length_change=config.max_length_change,
-            ),
-            judge=config.judge
-            or JudgeConfig(kind="likelihood", model=baseline, dtype=run.plan["dtype"]),
-            loss=LossConfig(
-                kind=config.loss, beta=config.beta, on=config.on, kl_weight=config.kl_weight
-            ),
-            development=DevelopmentConfig(num_prompts=num_development),
+            score=ScoreConfig(quality_weight=config.quality_weight),
+            judge=config.judge,
             lora=None if run.trains_all else LoraConfig(rank=train.rank, alpha=train.rank),
             train=PreferenceTrainConfig(
                 out=str(run.at("preference")),

@@ -102,34 +102,24 @@ class LearningConfig:
 class StageTwoConfig:
     """Stage two on decisions; ``[preference]``."""
 
-    rounds: int = 2
+    rounds: int = 0
     """0: no stage two."""
     num_prompts: int = 100
     """Of one round."""
-    num_development: int = 50
-    """Prompts that decide whether a round is kept."""
+    num_development: int = 0
     samples: int = 8
-    sampled: Literal["all", "structure"] = "structure"
-    efficiency: Literal["speedup", "parallelism", "harmonic", "log_least"] = "log_least"
-    quality: Literal["ratio", "advantage"] = "advantage"
     quality_weight: float = 1.0
-    max_length_change: float | None = 0.5
-    loss: Literal["bonbon", "ipo", "dpo"] = "ipo"
-    on: Literal["answer", "decisions"] = "decisions"
-    beta: float | str = 0.1
-    kl_weight: float = 1.0
     steps: int = 30
     learning_rate: float | None = None
     """None: a tenth of that of stage one."""
     judge: JudgeConfig | None = None
-    """None: the likelihood under the Baseline-SFT, with guards."""
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise UsageError("preference.rounds must be at least 0")
-        check_positive("preference", self, "num_prompts", "num_development", "steps")
-        if self.judge is not None and self.judge.is_grader:
-            raise UsageError("preference.judge: the grader knows tasks alone")
+        check_positive("preference", self, "num_prompts", "steps")
+        if self.rounds and self.judge is None:
+            raise UsageError("[preference.judge] is missing: it compares the samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

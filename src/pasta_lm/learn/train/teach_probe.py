@@ -15,12 +15,11 @@ from torch import nn
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS
 from pasta_lm.engines.local.loading import usable_device
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data.encode import EncodedExample
 from pasta_lm.learn.train.adapters import adapted
 from pasta_lm.learn.train.collate import collate, labelled_logits
-from pasta_lm.learn.train.config import LoraConfig, ModelConfig
+from pasta_lm.learn.train.config import LoraConfig, ModelConfig, TrainConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.teach_config import TeachConfig
@@ -57,7 +56,7 @@ def measured_rates(name: str, config: TeachConfig, in_flight: int) -> tuple[Shap
     else:
         model = adapted(learner, LoraConfig(rank=config.train.rank, alpha=config.train.rank))
     document = parse(TEXT.strip(" ") * PROBE_SENTENCES)
-    example = learner.encoder(PositionStrategy.PREDICT)(Record("probe", PROMPT, document))
+    example = learner.encoder(TrainConfig(out="", steps=1))(Record("probe", PROMPT, document))
     seconds = _training_s(model, example, dtype_of(config))
     del learner, model
     free_memory()

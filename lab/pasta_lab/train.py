@@ -1,0 +1,294 @@
+"""Train on tasks that are generated while training: recipes, packs, and the grader as a judge."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
+
+from torch.utils.data import Dataset
+
+from pasta_lab import tasks
+from pasta_lab.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
+from pasta_lab.tasks.grader import grade
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
+from pasta_lm.learn.data.preferences import ScoreConfig
+from pasta_lm.learn.data.rollouts import PromptWithReference
+from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
+from pasta_lm.learn.train.config import (
+    LoraConfig,
+    ModelConfig,
+    TrainConfig,
+    check_stage_one,
+)
+from pasta_lm.learn.train.judging import JudgeConfig
+from pasta_lm.learn.train.learner import Learner
+from pasta_lm.learn.train.output import MAY_CHANGE, open_output
+from pasta_lm.learn.train.preference import train_preference
+from pasta_lm.learn.train.preference_config import (
+    LossConfig,
+    PairsConfig,
+    PreferenceConfig,
+    PreferenceTrainConfig,
+    RolloutsConfig,
+    StartConfig,
+)
+from pasta_lm.learn.train.rounds import Show
+from pasta_lm.learn.train.sft import begin_learner, finetune
+from pasta_lm.learn.train.sources import Encode, Pack, check_context
+from pasta_lm.models.annotated import Record
+from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
+from pasta_lm.strategies import apar, pasta
+from pasta_lm.strategies import skeleton_of_thought as sot
+
+SplitName = Literal["train", "dev", "test", "hard"]
+TIE = 1e-9
+"""Grades that differ by less are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    """Tasks of stage one; ``[data.tasks]``."""
+
+    annotator: str = "gold"
+    split: SplitName = "train"
+    seed: int = 0
+    clause_packs: int = 0
+    """Every so many packs, one has minimal pairs up to their deciding tokens; 0: none has."""
+
+    def __post_init__(self) -> None:
+        check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
+        if self.clause_packs < 0:
+            raise UsageError("data.tasks.clause_packs must be at least 0")
+        is_ignored = self.clause_packs and self.annotator in SOT_ANNOTATORS
+        check_not_ignored("data.tasks.clause_packs", is_ignored, "a skeleton begins the answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDataConfig:
+    """The training data; ``[data]``."""
+
+    tasks: TasksConfig = TasksConfig()
+    plain: bool = False
+    """Strip the tags, as Baseline-SFT needs it."""
+    max_tokens: int = 4096
+    """Maximum number of tokens in a forward pass."""
+
+    @property
+    def trained_strategy(self) -> str:
+        """Return the strategy that a model learns from these data."""
+        names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
+        found = (name for name, some in names.items() if self.tasks.annotator in some)
+        return pasta.NAME if self.plain else next(found, pasta.NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSftConfig:
+    """A recipe of supervised finetuning on tasks."""
+
+    model: ModelConfig
+    train: TrainConfig
+    data: TaskDataConfig = TaskDataConfig()
+    lora: LoraConfig | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("data", self.data, "max_tokens")
+        if self.train.steps is None:
+            raise UsageError("generated tasks never end: give [train] steps, not epochs")
+        check_stage_one(self.model, self.train, self.lora, self.data.trained_strategy)
+
+
+def train_sft_on_tasks(
+    recipe: TaskSftConfig, *, resume: bool = False, overwrite: bool = False
+) -> Path:
+    """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
+    train = recipe.train
+    with open_output(train.out, resume=resume, overwrite=overwrite) as run:
+        learner = begin_learner(recipe.model, train, recipe.lora, recipe.data.trained_strategy)
+        packs = packs_of_tasks(recipe, learner)
+        run.begin(asdict(recipe), may_change=MAY_CHANGE)
+        return finetune(learner, packs, train, lora=recipe.lora, resume=resume)
+
+
+def packs_of_tasks(recipe: TaskSftConfig, learner: Learner) -> TaskPacks:
+    """Return the packs of a recipe."""
+    assert recipe.train.steps is not None
+    return TaskPacks(
+        recipe.data,
+        learner.encoder(recipe.train),
+        num_packs=recipe.train.steps * recipe.train.accumulate,
+        last_position=learner.last_position,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPacks(Dataset[Pack]):
+    """Packs of tasks, generated when a pack is requested; the same index gives the same pack."""
+
+    config: TaskDataConfig
+    encode: Encode
+    _: KW_ONLY
+    num_packs: int
+    last_position: int | None = None
+
+    def __len__(self) -> int:
+        return self.num_packs
+
+    def __getitem__(self, index: int) -> Pack:
+        """Generate tasks of all families in turn until the next one, or pair, would not fit.
+
+        Raises:
+            InputError: the first task does not fit, or a task exceeds the model's context.
+        """
+        tasks_config, room = self.config.tasks, self.config.max_tokens
+        pack = Pack()
+        drawn = tasks.mixture(tasks_config.split, tasks_config.seed * 1_000_000 + index)
+        has_clauses = tasks_config.clause_packs and index % tasks_config.clause_packs == 0
+        alone = ([self._encoded(task)] for task in drawn)
+        for group in self._sides(drawn) if has_clauses else alone:
+            room -= sum(map(len, group))
+            if room < 0:
+                break
+            pack += group
+        if not pack:
+            max_tokens = self.config.max_tokens
+            raise InputError(f"nothing to learn: a task is longer than {max_tokens} tokens")
+        check_context(pack, self.last_position)
+        return pack
+
+    def _sides(self, drawn: Iterable[tasks.Task]) -> Iterator[Pack]:
+        """Yield both sides of minimal pairs, each cut behind the token in which they differ.
+
+        Pairs whose answers have the same preface are left out: they differ behind a block.
+        """
+        for task in drawn:
+            partner = tasks.partner_of(task)
+            if partner is not None and partner.preface != task.preface:
+                both = self._encoded(task), self._encoded(partner)
+                yield [beginning(*both), beginning(*both[::-1])]
+
+    def _encoded(self, task: tasks.Task) -> EncodedExample:
+        document = ANNOTATORS[self.config.tasks.annotator](task, 0)
+        if self.config.plain:
+            document = document.without_tags()
+        return self.encode(Record(task.id, task.prompt, document, "tasks"))
+
+
+def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExample:
+    """Return an example up to its deciding token, the first that differs from the partner's.
+
+    That token alone has a label. No block may come before it.
+    """
+    first = example.num_prompt - 1
+    pairs = zip(example.labels[first:], partner.labels[partner.num_prompt - 1 :], strict=False)
+    slot = next(slot for slot, (ours, other) in enumerate(pairs, start=first) if ours != other)
+    return replace(
+        example,
+        token_ids=example.token_ids[: slot + 1],
+        labels=array("i", [*[NO_LABEL] * slot, example.labels[slot]]),
+        positions=example.positions[: slot + 1],
+        owners=array("i"),
+        row_of=array("i"),
+        rows=None,
+        decisions=array("i"),
+    )
+
+
+# --- stage two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPromptsConfig:
+    """Prompts that are sampled; each round has its own; ``[data.tasks]``."""
+
+    num_prompts: int
+    """Per round."""
+    split: SplitName = "train"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("data.tasks", self, "num_prompts")
+
+    def drawn(self, number: int) -> list[tasks.Task]:
+        """Return the tasks of a round, which no other round has."""
+        # Seeds of mixtures are 1,000 rounds apart, more than a run has.
+        mixture = tasks.mixture(self.split, self.seed * 1_000_000 + 1_000 * (number - 1))
+        return list(islice(mixture, self.num_prompts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPairsConfig:
+    """The training data: pairs made from samples; ``[data]``."""
+
+    tasks: TaskPromptsConfig
+    max_tokens: int = 4096
+    """Maximum number of tokens in a forward pass, both answers of a pair together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPreferenceConfig:
+    """A recipe of preference optimisation on tasks; the grader judges, unless ``[judge]`` does."""
+
+    model: StartConfig
+    data: TaskPairsConfig
+    train: PreferenceTrainConfig
+    score: ScoreConfig
+    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    judge: JudgeConfig | None = None
+    loss: LossConfig = field(default_factory=LossConfig)
+    lora: LoraConfig | None = None
+
+    @property
+    def without_tasks(self) -> PreferenceConfig:
+        """Return the recipe as ``train_preference`` takes it."""
+        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        return PreferenceConfig(**{**parts, "data": PairsConfig(max_tokens=self.data.max_tokens)})
+
+
+def train_preference_on_tasks(
+    recipe: TaskPreferenceConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    show: Show | None = None,
+) -> Path:
+    """Carry out a recipe, as ``train_preference`` does; return the last round's model folder."""
+    rounds = [recipe.data.tasks.drawn(number + 1) for number in range(recipe.train.rounds)]
+    return train_preference(
+        recipe.without_tasks,
+        prompts=[[PromptWithReference(t.id, t.prompt, t.text) for t in drawn] for drawn in rounds],
+        judge=GraderJudge(chain(*rounds)) if recipe.judge is None else None,
+        resume=resume,
+        overwrite=overwrite,
+        show=show,
+    )
+
+
+class GraderJudge:
+    """Prefers the answer with the higher grade; its confidence is the difference of the grades.
+
+    It uses the training grader, never the referee that grades the reported results.
+    """
+
+    is_grader = True
+    """Its confidences are differences of grades, and no probabilities."""
+
+    def __init__(self, drawn: Iterable[tasks.Task]) -> None:
+        by_id = {task.id: task for task in drawn}
+        self._grade = cache(lambda name, text: grade(by_id[name], text))
+
+    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return a verdict on each comparison, in order."""
+        return [self._verdict(comparison) for comparison in comparisons]
+
+    def _verdict(self, comparison: Comparison) -> Verdict:
+        first = self._grade(comparison.prompt_id, comparison.first)
+        second = self._grade(comparison.prompt_id, comparison.second)
+        if abs(first - second) < TIE:
+            return Verdict(Winner.TIE, 0.0)
+        return Verdict(Winner.FIRST if first > second else Winner.SECOND, abs(first - second))
