@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.cli.chat import figures, talk
+from pasta_lm.cli.chat import talk
 from pasta_lm.cli.conversation import Conversation, Written
 from pasta_lm.engines.request import (
     Request,
@@ -21,7 +21,7 @@ from pasta_lm.engines.request import (
     TextDelta,
     ThreadStarted,
 )
-from pasta_lm.engines.scripted import ScriptedEngine, words
+from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError
 from pasta_lm.language import parse
 from tests.cli.conftest import Pasta, Terminal
@@ -60,10 +60,7 @@ class ScriptedModel:
 
 
 def conversation(model: ScriptedModel, **settings: Any) -> Conversation:
-    def count(text: str) -> int:
-        return len(words(text))
-
-    return Conversation(model, SamplingParams(), count, **settings)  # type: ignore[arg-type]
+    return Conversation(model, SamplingParams(), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -210,14 +207,6 @@ def test_a_line_that_is_not_utf_8_is_named_and_the_next_one_is_answered(
     out, err = capsys.readouterr()
     assert out == f"{PLAIN}\n"
     assert "line 1 is not UTF-8: byte 2" in err
-
-
-def test_the_line_after_an_answer_has_its_four_figures() -> None:
-    answer = ScriptedEngine(parse(ANSWER, "annotator")).answer("one?")
-    line = figures(answer.trace, num_sequential=2 * answer.trace.critical_path)
-    path = f"critical path {answer.trace.critical_path} of {answer.trace.num_tokens} tokens"
-    parallelism = f"parallelism {answer.trace.parallelism:.2f}"
-    assert line == f"theoretical speedup 2.00, {parallelism}, {path}, no wall clock (simulated)"
 
 
 def test_in_a_terminal_control_d_ends_the_conversation(

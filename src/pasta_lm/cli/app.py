@@ -6,7 +6,8 @@ whatever is installed without extras. What needs torch or another extra is impor
 verb's function, by one statement, from the one module that does the work: ``pasta VERB --help``
 works without extras, and a module that is missing becomes a message that names the extra.
 
-Verbs raise ``PastaError`` and return; only ``main`` prints errors and exits.
+Verbs raise ``PastaError`` and return; only ``main`` prints errors and exits. It also silences the
+libraries under a model, before any of them is imported.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Annotated, Never, TextIO
 import typer
 
 from pasta_lm import __version__
+from pasta_lm.cli import terminal
 from pasta_lm.cli.extras import extra_of
 from pasta_lm.cli.flags import option
 from pasta_lm.cli.verbs import Verb, verb_group
@@ -38,53 +40,27 @@ app = verb_group(
     HELP,
     {
         "Use a model": (
-            Verb("run", "pasta_lm.cli.run:run", "Answer a prompt with a model."),
-            Verb("chat", "pasta_lm.cli.chat:chat", "Talk with a model; /help lists the commands."),
-            Verb("serve", "pasta_lm.cli.serve:serve", "Serve a model to OpenAI clients."),
-            Verb(
-                "play", "pasta_lm.cli.play:play", "Watch several threads decode a written answer."
-            ),
-            Verb(
-                "view",
-                "pasta_lm.cli.view:view",
-                "Show a trace: when each thread decoded and when it waited.",
-            ),
+            Verb("run", "Answer a prompt with a model."),
+            Verb("chat", "Talk with a model in the terminal."),
+            Verb("serve", "Serve a model to OpenAI clients, with a page."),
+            Verb("play", "Watch several threads decode a written answer; needs no model."),
+            Verb("view", "Show a trace: when each thread decoded and when it waited."),
         ),
         "Teach a model": (
-            Verb(
-                "teach",
-                "pasta_lm.cli.teach:teach",
-                "Teach a model to promise, from its own answers.",
-            ),
-            Verb(
-                "answer",
-                "pasta_lm.cli.answer:answer",
-                "Let a model answer instructions, to be taught on its own text.",
-            ),
-            Verb(
-                "annotate",
-                "pasta_lm.cli.annotate:annotate",
-                "Mark the independent parts of the answers of a data set.",
-            ),
-            Verb("train", "pasta_lm.cli.train:app", "Train a model to write PASTA-LANG."),
-            Verb(
-                "export",
-                "pasta_lm.cli.export:export",
-                "Write a model, adapter merged, for stock servers.",
-            ),
+            Verb("teach", "Teach a model on its own annotated answers: the whole way."),
+            Verb("answer", "Let a model answer instructions, to be taught on its own text."),
+            Verb("annotate", "Mark the independent parts of the answers of a data set."),
+            Verb("train", "Finetune, or optimise preferences.", "pasta_lm.cli.train:app"),
+            Verb("export", "Write a model for vLLM, SGLang or llama.cpp."),
         ),
         "Measure": (
-            Verb("evaluate", "pasta_lm.cli.app:evaluate", "Measure quality and speed."),
-            Verb("bench", "pasta_lm.cli.bench:bench", "Measure the speed of an engine."),
-            Verb(
-                "replay",
-                "pasta_lm.cli.replay:replay",
-                "Decode given answers sequentially and in parallel.",
-            ),
+            Verb("evaluate", "Measure quality and speed.", "pasta_lm.cli.app:evaluate"),
+            Verb("bench", "Measure the speed of an engine."),
+            Verb("replay", "Decode given answers sequentially and in parallel."),
         ),
         "Check": (
-            Verb("check", "pasta_lm.cli.check:check", "Check an annotated text, or repair it."),
-            Verb("doctor", "pasta_lm.cli.doctor:doctor", "Check the installation."),
+            Verb("check", "Check an annotated text, or repair it."),
+            Verb("doctor", "Check the installation."),
         ),
     },
     completes=True,
@@ -95,38 +71,26 @@ evaluate = verb_group(
     "Measure quality and speed.",
     {
         "Benchmarks": (
-            Verb(
-                "alpaca",
-                "pasta_lm.cli.alpaca:alpaca",
-                "Answer AlpacaEval's instructions and let a judge compare the answers.",
-            ),
-            Verb(
-                "instructions",
-                "pasta_lm.cli.instructions:instructions",
-                "Answer instructions, and report decisions, speedups and text.",
-            ),
+            Verb("alpaca", "Compare answers to AlpacaEval's instructions by a judge."),
+            Verb("instructions", "Answer instructions; report decisions, speedups and text."),
             Verb(
                 "ifeval",
+                "Grade how far answers follow checkable instructions.",
                 "pasta_lm.cli.instructions:ifeval",
-                "Grade how far answers follow instructions that can be checked.",
             ),
         ),
         "Reports": (
             Verb(
                 "cost",
+                "Measure the loss caused by hidden blocks.",
                 "pasta_lm.cli.instructions:cost",
-                "Measure what it costs a model not to see the other blocks.",
             ),
             Verb(
                 "lc-winrate",
+                "Compute length-controlled win rates of stored judgements.",
                 "pasta_lm.cli.alpaca:lc_winrate",
-                "Compute win rates, also length-controlled, from stored judgements.",
             ),
-            Verb(
-                "speed",
-                "pasta_lm.cli.speed:speed",
-                "Compute the paper's table and figures of speed.",
-            ),
+            Verb("speed", "Compute the paper's table and figures of speed."),
         ),
     },
 )
@@ -163,6 +127,7 @@ def main(app: typer.Typer = app, name: str = "pasta") -> Never:
         case ["version"]:
             arguments = ["--version"]
     _open_streams()
+    terminal.silence_libraries()
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pasta_lm.cli.terminal import say
-from pasta_lm.engines.request import Finished, TextDelta, ThreadStarted
+from pasta_lm.cli.thread_view import Show
+from pasta_lm.engines.request import (
+    Answer,
+    Finished,
+    Request,
+    SamplingParams,
+    StreamEvent,
+    TextDelta,
+    ThreadStarted,
+)
 from pasta_lm.errors import RequestError, UsageError
-
-if TYPE_CHECKING:
-    from pasta_lm.cli.thread_view import Show
-    from pasta_lm.engines.request import Answer, Request, SamplingParams, StreamEvent
-    from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.model import Pasta
 
 
 @dataclass(slots=True)
@@ -58,7 +63,6 @@ class Conversation:
 
     model: Pasta
     params: SamplingParams
-    count_tokens: Callable[[str], int]
     strategy: str = "pasta"
     system: str | None = None
     max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
@@ -108,7 +112,7 @@ class Conversation:
                     if isinstance(event, Finished):
                         answer = event.answer
         except KeyboardInterrupt:
-            turn.answer = written.text(has_skeleton=self.strategy.startswith("sot"))
+            turn.answer = written.text(has_skeleton=self.strategy == "sot")
             return None
         assert answer is not None
         turn.answer = answer.text
@@ -119,12 +123,12 @@ class Conversation:
         num_dropped = 0
         while True:
             request = self.model.request(self._messages(), self.params, strategy=self.strategy)
-            is_too_long = self.max_prompt is not None and len(request.prompt) > self.max_prompt
-            if not is_too_long:
+            num_tokens = len(request.prompt)
+            if self.max_prompt is None or num_tokens <= self.max_prompt:
                 break
             if len(self.turns) == 1:
                 raise RequestError(
-                    f"the question has {len(request.prompt)} tokens, and the model's context has "
+                    f"the question has {num_tokens} tokens, and the model's context has "
                     f"room for {self.max_prompt} beside an answer",
                     hint="ask a shorter question, or start with a smaller --max-tokens",
                 )

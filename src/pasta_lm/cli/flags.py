@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,17 @@ ENVIRONMENT = {
     "--debug": "PASTA_DEBUG",
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
+DTYPE_NAMES = {
+    "auto": None,
+    "bf16": "bfloat16",
+    "float": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+    "half": "float16",
+}
+"""Other names of dtypes, as vLLM and llama.cpp have them."""
+MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
+MODEL, DECODING, SERVERS = "Model", "Decoding", "Stock servers"
 
 
 def option(
@@ -26,6 +37,7 @@ def option(
     metavar: str | None = None,
     min: float | None = None,
     panel: str | None = None,
+    callback: Callable[..., object] | None = None,
 ) -> Any:
     """Return the annotation that makes a parameter of a verb a flag.
 
@@ -33,21 +45,27 @@ def option(
         name: The flag.
         more: Other spellings.
         help: Its line in the help.
-        metavar: What stands for its value in the help.
+        metavar: The name of its value in the help.
         min: The smallest number allowed.
         panel: The heading under which the help lists it.
+        callback: Returns the value that the verb gets.
     """
-    variable = ENVIRONMENT.get(name)
     return typer.Option(
         name,
         *more,
-        envvar=variable,
+        envvar=ENVIRONMENT.get(name),
         show_envvar=False,
         help=help,
         metavar=metavar,
         min=min,
         rich_help_panel=panel,
+        callback=callback,
     )
+
+
+def dtype_name(name: str | None) -> str | None:
+    """Return the dtype that another name stands for; None: the default of the device."""
+    return name and DTYPE_NAMES.get(name, name)
 
 
 Recipe = Annotated[
@@ -60,34 +78,67 @@ Offline = Annotated[bool, option("--offline", help="Compute the report of a stor
 Strategies = Annotated[
     str | None, option("--strategies", metavar="A,B", help="Strategies, separated by commas.")
 ]
-MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 Model = Annotated[
     str | None,
-    option("--model", "-m", metavar="MODEL", help=f"{MODELS} Default: the built-in model."),
+    option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help=f"{MODELS} Default: the built-in model.",
+        panel=MODEL,
+    ),
 ]
 Dtype = Annotated[
     str | None,
     option(
         "--dtype",
         metavar="DTYPE",
-        help="float32, bfloat16, float16, or weights in int8 (CPU) or float8 (GPU). "
-        "Default: float32 on a CPU, otherwise as saved.",
+        help="auto, float32, bfloat16, float16 (or bf16, half), or weights in int8 (CPU) or float8 "
+        "(GPU). auto: float32 on a CPU, otherwise as saved.",
+        panel=MODEL,
+        callback=dtype_name,
     ),
 ]
 Device = Annotated[
     str | None,
-    option("--device", metavar="DEVICE", help="cpu or cuda. Default: a GPU if there is one."),
+    option(
+        "--device",
+        metavar="DEVICE",
+        help="cpu or cuda. Default: a GPU if there is one.",
+        panel=MODEL,
+    ),
 ]
 Draft = Annotated[
     str | None,
-    option("--draft", metavar="MODEL", help="The draft model of the strategy draft-model."),
+    option(
+        "--draft",
+        metavar="MODEL",
+        help="The draft model of the strategy draft-model.",
+        panel=MODEL,
+    ),
+]
+MaxTokens = Annotated[
+    int,
+    option(
+        "--max-tokens",
+        metavar="N",
+        help="Maximum number of tokens of all threads together, tags included.",
+        panel=DECODING,
+    ),
 ]
 MaxThreads = Annotated[
     int | None,
     option(
-        "--max-threads", metavar="N", help="Maximum number of threads in one step. Default: all."
+        "--max-threads",
+        metavar="N",
+        help="Maximum number of threads in one step. Default: all.",
+        panel=DECODING,
     ),
 ]
+Temperature = Annotated[
+    float, option("--temperature", metavar="T", help="0 is greedy decoding.", panel=DECODING)
+]
+Seed = Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.", panel=DECODING)]
 Positions = Annotated[
     str | None,
     option(
@@ -95,6 +146,7 @@ Positions = Annotated[
         metavar="STRATEGY",
         help="Positions after a promise: predict, continue or rotate. Default: as the model was "
         "trained.",
+        panel=DECODING,
     ),
 ]
 Engine = Annotated[
@@ -103,6 +155,7 @@ Engine = Annotated[
         "--engine",
         metavar="URL[,URL]",
         help="Decode on servers that hold the model: vLLM, SGLang or llama.cpp's.",
+        panel=SERVERS,
     ),
 ]
 Dialect = Annotated[
@@ -110,11 +163,13 @@ Dialect = Annotated[
     option(
         "--dialect",
         metavar="NAME",
-        help="With --engine: vllm, sglang or llama.cpp. Default: the servers are asked.",
+        help="vllm, sglang or llama.cpp. Default: the servers are asked.",
+        panel=SERVERS,
     ),
 ]
 AllowInexact = Annotated[
-    bool, option("--allow-inexact", help="With --engine: also a model that was trained otherwise.")
+    bool,
+    option("--allow-inexact", help="Also a model that was trained otherwise.", panel=SERVERS),
 ]
 CostLimit = Annotated[
     float | None,
@@ -139,26 +194,25 @@ def require_one_of(flag: str, value: str | None, choices: Iterable[str]) -> None
         raise UsageError(f"{flag} cannot be {value!r}", hint=f"one of {', '.join(names)}")
 
 
-def require_draft(draft: str | None, strategies: Iterable[str]) -> None:
+def require_draft(draft: str | None, strategy: str) -> None:
     """Refuse a draft model without its strategy, and the strategy without a draft model.
 
     Raises:
-        UsageError: only one of the two was given.
+        UsageError: only one of the two was named.
     """
-    from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
-
-    if (draft is not None) is not bool({DRAFT, PASTA_DRAFT} & set(strategies)):
-        raise UsageError(f"--draft and the strategy {DRAFT} go together", hint="give both, or none")
+    if (draft is not None) is not strategy.endswith("draft-model"):
+        hint = "name both, or neither"
+        raise UsageError("--draft and the strategy draft-model go together", hint=hint)
 
 
 def require_engine(engine: str | None, dialect: str | None, *, allow_inexact: bool) -> None:
     """Refuse the companions of ``--engine`` without it.
 
     Raises:
-        UsageError: one was given.
+        UsageError: one was used.
     """
-    for flag, is_given in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
-        if engine is None and is_given:
+    for flag, is_used in (("--dialect", dialect is not None), ("--allow-inexact", allow_inexact)):
+        if engine is None and is_used:
             raise UsageError(f"{flag} is for --engine", hint="leave it out")
 
 
@@ -178,7 +232,7 @@ def require_served(model: str | None, **local: object) -> str:
     """Return the model that servers hold; refuse flags that are the servers' own.
 
     Args:
-        model: What ``--model`` names.
+        model: The value of ``--model``.
         local: Values of flags of the local engine, by their names.
 
     Raises:
@@ -186,10 +240,10 @@ def require_served(model: str | None, **local: object) -> str:
     """
     if model is None:
         raise UsageError("--engine needs --model", hint="name the folder that the servers serve")
-    given = [f"--{name}" for name, value in local.items() if value]
-    if given:
+    refused = [f"--{name}" for name, value in local.items() if value]
+    if refused:
         raise UsageError(
-            f"{', '.join(given)} cannot be used with --engine",
+            f"{', '.join(refused)} cannot be used with --engine",
             hint="the servers decide this when they start",
         )
     return model

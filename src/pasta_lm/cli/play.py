@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from rich.text import Text
 
 from pasta_lm.cli.flags import option, require_one_of
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.cli.terminal import can_animate, console, glyphs, say
+from pasta_lm.cli.thread_view import live_threads, picture, summary
+from pasta_lm.engines.scripted import ScriptedEngine
+from pasta_lm.language import parse
 
 DURATION_S = 6.0
 
@@ -46,15 +49,6 @@ def play(
     This needs no model, no network and no torch: the threads, their positions and the trace are
     real, but the tokens are read from a script.
     """
-    import sys
-
-    from rich.text import Text
-
-    from pasta_lm.cli.terminal import can_animate, console, glyphs
-    from pasta_lm.cli.thread_view import picture, summary
-    from pasta_lm.engines.scripted import ScriptedEngine
-    from pasta_lm.language import parse
-
     scenes = read_scenes()
     require_one_of("--example", example, scenes)
     scene = scenes[example]
@@ -63,22 +57,13 @@ def play(
     answer = engine.answer(scene.prompt)
     out.print(f"> {scene.prompt}\n", style="bold")
     if can_animate():
-        _animate(engine, scene.prompt, DURATION_S / speed / (answer.trace.forward_passes + 1))
+        pause_s = DURATION_S / speed / (answer.trace.forward_passes + 1)
+        with live_threads(console(sys.stderr)) as show:
+            for events in engine.steps(engine.request(scene.prompt)):
+                show(events)
+                time.sleep(pause_s)
     out.print(picture(answer.trace, out.width, glyphs(out)))
     out.print()
     for line in Text(answer.text).wrap(out, out.width):
         out.print(line.plain.rstrip())
-    typer.echo(f"\npasta: {summary(answer.trace)}", err=True)
-
-
-def _animate(engine: ScriptedEngine, prompt: str, pause_s: float) -> None:
-    import sys
-    import time
-
-    from pasta_lm.cli.terminal import console
-    from pasta_lm.cli.thread_view import live_threads
-
-    with live_threads(console(sys.stderr)) as show:
-        for events in engine.steps(engine.request(prompt)):
-            show(events)
-            time.sleep(pause_s)
+    say(summary(answer.trace))

@@ -10,6 +10,7 @@ import typer
 
 from pasta_lm.cli.exit_codes import INTERRUPTED, INVALID
 from pasta_lm.cli.flags import (
+    MODEL,
     MODELS,
     Device,
     Dtype,
@@ -19,11 +20,15 @@ from pasta_lm.cli.flags import (
     require_one_of,
 )
 from pasta_lm.cli.tables import number, print_json, print_table
+from pasta_lm.cli.terminal import bars, say, status
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.models.annotated import Record, read_annotated
+from pasta_lm.strategies.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport
+from pasta_lm.strategies.replay import replay as decode
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
-    from pasta_lm.models.annotated import Record
-    from pasta_lm.strategies.replay import ReplayReport
 
 ROWS = (
     ("answers", "num_documents", 0, ""),
@@ -45,13 +50,16 @@ def replay(
             metavar="FILE.jsonl[.gz]", help="Annotated answers, one JSON object per line."
         ),
     ],
-    model: Annotated[str | None, option("--model", metavar="MODEL", help=MODELS)] = None,
+    model: Annotated[
+        str | None, option("--model", "-m", metavar="MODEL", help=MODELS, panel=MODEL)
+    ] = None,
     random: Annotated[
         Path | None,
         option(
             "--random",
             metavar="ARCH.json",
             help="Random weights of this architecture instead of a model.",
+            panel=MODEL,
         ),
     ] = None,
     tokenizer: Annotated[
@@ -60,18 +68,21 @@ def replay(
             "--tokenizer",
             metavar="DIR",
             help="Tokenizer for --random. Default: one trained on the answers of the file.",
+            panel=MODEL,
         ),
-    ] = None,
-    limit: Annotated[
-        int | None, option("--limit", metavar="N", min=1, help="Decode only the first N answers.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Annotated[
         int | None,
-        option("--threads", metavar="N", min=1, help="Number of CPU threads that torch uses."),
+        option(
+            "--threads",
+            metavar="N",
+            min=1,
+            help="Number of CPU threads that torch uses.",
+            panel=MODEL,
+        ),
     ] = None,
-    max_threads: MaxThreads = None,
     strategy: Annotated[
         str,
         option(
@@ -81,6 +92,10 @@ def replay(
             "promise: predict, continue, rotate or oracle.",
         ),
     ] = "pasta",
+    max_threads: MaxThreads = None,
+    limit: Annotated[
+        int | None, option("--limit", metavar="N", min=1, help="Decode only the first N answers.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Decode given answers sequentially and in parallel.
@@ -89,17 +104,9 @@ def replay(
     logits and samples a token for each live thread. Lines that cannot be read are reported and
     left out, and the exit code is then 3.
     """
-    from pasta_lm.cli.terminal import bars, silence_libraries
-    from pasta_lm.errors import InputError, UsageError
-    from pasta_lm.interpreter.positions import PositionStrategy
-    from pasta_lm.models.annotated import read_annotated
-    from pasta_lm.strategies.replay import REPLAYED
-    from pasta_lm.strategies.replay import replay as decode
-
     strategy, _, named = strategy.partition(":")
-    positions = named or None
     require_one_of("--strategy", strategy, REPLAYED)
-    require_one_of("positions", positions, [one.value for one in PositionStrategy])
+    require_one_of("positions", named or None, list(PositionStrategy))
     if (model is None) == (random is None):
         raise UsageError(
             "give either --model or --random",
@@ -117,15 +124,15 @@ def replay(
             f"{file} has no annotated answer that can be read",
             hint="each line is a JSON object with 'response' or 'annotated'",
         )
-    silence_libraries()
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it once, when it is imported
-    loaded = _load(model, random, tokenizer, answers, dtype=dtype, device=device)
+    with status(f"loading {model or random}"):
+        loaded = _load(model, random, tokenizer, answers, dtype=dtype, device=device)
     with bars() as progress:
         report = decode(
             answers,
             loaded,
-            positions=PositionStrategy(positions) if positions else loaded.positions,
+            positions=PositionStrategy(named) if named else loaded.positions,
             strategy=strategy,
             max_threads=max_threads,
             progress=lambda done, total: progress("answers", done, total),
@@ -134,7 +141,7 @@ def replay(
         print_json({**report.to_dict(), "num_invalid_lines": len(problems)})
     else:
         _print(report)
-    _say_on_stderr(report)
+    _print_notes(report)
     if report.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if problems:
@@ -151,66 +158,46 @@ def _load(
     device: str | None,
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
-    from pasta_lm.engines.local.loading import DTYPES, load, usable_device
+    from pasta_lm.engines.local import loading, random_model
 
     if random is None:
-        assert model is not None
-        return load(model, dtype=dtype, device=device)
-    from pasta_lm.engines.local.random_model import (
-        load_tokenizer,
-        random_model,
-        read_architecture,
-        train_tokenizer,
-    )
-
-    require_one_of("--dtype", dtype, DTYPES)
-    config = read_architecture(random)
-    if tokenizer is not None:
-        pieces = load_tokenizer(tokenizer)
-    else:
-        pieces = train_tokenizer(answer.document.plain_text for answer in answers)
-    return random_model(
+        return loading.load(model or "", dtype=dtype, device=device)
+    require_one_of("--dtype", dtype, loading.DTYPES)
+    config = random_model.read_architecture(random)
+    texts = (answer.document.plain_text for answer in answers)
+    return random_model.random_model(
         config,
-        pieces,
+        random_model.load_tokenizer(tokenizer)
+        if tokenizer
+        else random_model.train_tokenizer(texts),
         name=random.stem,
-        dtype=DTYPES[dtype or "float32"],
-        device=str(usable_device(device)),
+        dtype=loading.DTYPES[dtype or "float32"],
+        device=str(loading.usable_device(device)),
     )
 
 
 def _print(report: ReplayReport) -> None:
-    columns = (report.figures, report.multi_block)
+    columns = (report.figures.to_dict(), report.multi_block.to_dict())
     rows = [
-        (label, *(number(getattr(figures, name), digits, unit) for figures in columns))
+        (label, *(number(figures[name], digits, unit) for figures in columns))
         for label, name, digits, unit in ROWS
     ]
     print_table(("", "all answers", "two blocks or more"), rows)
-    typer.echo(f"\n{_conditions(report)}")
-
-
-def _conditions(report: ReplayReport) -> str:
-    """Return the kind of the figures, the weights and the hardware in one line."""
-    from pasta_lm.engines.local.self_test import devices
-
     weights = "random weights" if report.weights == "random-weights" else "given weights"
-    device = next((one for one in devices() if one.startswith(report.device)), report.device)
     skipped = f"; {len(report.skipped)} answers did not fit" if report.skipped else ""
-    return (
-        f"replayed, {weights}: {report.model}, {report.dtype} on {device}, "
+    typer.echo(
+        f"\nreplayed, {weights}: {report.model}, {report.dtype} on {report.hardware}, "
         f"positions {report.positions}{skipped}"
     )
 
 
-def _say_on_stderr(report: ReplayReport) -> None:
-    from pasta_lm.strategies.replay import NEW_TAG_ROWS
-
+def _print_notes(report: ReplayReport) -> None:
     if report.weights == NEW_TAG_ROWS:
-        typer.echo(
-            "pasta: this model has no tag pieces; it was given untrained rows for them, which is "
-            "enough for forced text",
-            err=True,
+        say(
+            "this model has no tag pieces; it was given untrained rows for them, which is enough "
+            "for forced text"
         )
     for name, reason in report.skipped:
-        typer.echo(f"pasta: answer {name} was left out: {reason}", err=True)
+        say(f"answer {name} was left out: {reason}")
     if report.was_interrupted:
-        typer.echo("pasta: interrupted; the figures are of the answers that were done", err=True)
+        say("interrupted; the figures are of the answers that were done")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pasta_lm.cli.flags import (
+    DECODING,
     AllowInexact,
     Device,
     Dialect,
@@ -17,8 +18,11 @@ from pasta_lm.cli.flags import (
     Engine,
     Json,
     MaxThreads,
+    MaxTokens,
     Model,
     Positions,
+    Seed,
+    Temperature,
     option,
     require_draft,
     require_engine,
@@ -26,15 +30,33 @@ from pasta_lm.cli.flags import (
     require_served,
 )
 from pasta_lm.cli.tables import print_json
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.request import Answer, SamplingParams
-    from pasta_lm.strategies.model import Pasta
+from pasta_lm.cli.terminal import (
+    STDIN,
+    can_animate,
+    console,
+    harmless,
+    read_text,
+    say,
+    status,
+    write_text,
+)
+from pasta_lm.cli.thread_view import live_threads, print_picture, summary
+from pasta_lm.engines.request import Answer, Finished, SamplingParams
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.models.shipped import BUILTIN
+from pasta_lm.strategies.model import (
+    EXACT_SEQUENTIAL,
+    POSITIONS,
+    STRATEGIES,
+    Pasta,
+    baseline_of,
+)
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "
     "small, often wrong"
 )
+BASELINE = "a model that was taught to fork is no baseline: {name} answers, taught without tags"
 EXAMPLE = 'pasta run "Three ways to sleep better"'
 
 
@@ -47,6 +69,9 @@ def run(
         Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from this file.")
     ] = None,
     model: Model = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    draft: Draft = None,
     strategy: Annotated[
         str,
         option(
@@ -54,44 +79,29 @@ def run(
             metavar="NAME",
             help="pasta, sequential, apar, sot, prompt-lookup, draft-model, or "
             "pasta-prompt-lookup, pasta-draft-model.",
+            panel=DECODING,
         ),
     ] = "pasta",
-    draft: Draft = None,
-    max_tokens: Annotated[
-        int,
-        option(
-            "--max-tokens", metavar="N", help="Maximum number of tokens of all threads together."
-        ),
-    ] = 1024,
+    max_tokens: MaxTokens = 1024,
     max_threads: MaxThreads = None,
-    fork: Annotated[
-        str,
-        option(
-            "--fork",
-            metavar="RULE",
-            help="always, or when-it-pays: blocks one after the other where that is faster.",
-        ),
-    ] = "always",
-    temperature: Annotated[
-        float,
-        option("--temperature", metavar="T", help="0 is greedy decoding."),
-    ] = 0.0,
+    temperature: Temperature = 0.0,
     top_p: Annotated[
         float,
         option(
             "--top-p",
             metavar="P",
             help="Sample from the most likely tokens whose probabilities add up to P.",
+            panel=DECODING,
         ),
     ] = 1.0,
-    seed: Annotated[int, option("--seed", metavar="N", help="Same seed, same answer.")] = 0,
-    n: Annotated[int, option("--n", metavar="N", help="Number of answers.")] = 1,
+    seed: Seed = 0,
+    n: Annotated[
+        int, option("--n", "-n", metavar="N", help="Number of answers.", panel=DECODING)
+    ] = 1,
     positions: Positions = None,
     engine: Engine = None,
     dialect: Dialect = None,
     allow_inexact: AllowInexact = False,
-    dtype: Dtype = None,
-    device: Device = None,
     json: Json = False,
     trace: Annotated[
         Path | None,
@@ -103,22 +113,16 @@ def run(
     """Answer a prompt with a model.
 
     In a terminal the threads are shown while they decode. Otherwise only the answer is printed.
+    The sequential baseline of the built-in model is builtin-sequential; it answers the strategies
+    that decode sequentially.
     """
-    from pasta_lm.cli.terminal import silence_libraries, status, write_text
-    from pasta_lm.engines.request import FORK_RULES, SamplingParams
-    from pasta_lm.errors import UsageError
-    from pasta_lm.models.shipped import BUILTIN
-    from pasta_lm.strategies.model import POSITIONS, STRATEGIES, Pasta
-
     require_engine(engine, dialect, allow_inexact=allow_inexact)
     require_one_of("--strategy", strategy, STRATEGIES)
-    require_one_of("--fork", fork, FORK_RULES)
-    require_draft(draft, [strategy])
+    require_draft(draft, strategy)
     require_one_of("--positions", positions, POSITIONS)
     params = SamplingParams(
         max_tokens=max_tokens,
         max_threads=max_threads,
-        fork=fork,  # type: ignore[arg-type]  # checked above
         temperature=temperature,
         top_p=top_p,
         seed=seed,
@@ -127,19 +131,21 @@ def run(
     if trace is not None and n > 1:
         raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
     text = _prompt(prompt, file)
-    silence_libraries()
-    with status(f"loading {model or BUILTIN}"):
+    name = model or BUILTIN
+    if engine is None and strategy in EXACT_SEQUENTIAL:
+        name = baseline_of(name)
+    with status(f"loading {name}"):
         if engine is None:
-            loaded = Pasta.from_pretrained(
-                model or BUILTIN, dtype=dtype, device=device, draft=draft
-            )
+            loaded = Pasta.from_pretrained(name, dtype=dtype, device=device, draft=draft)
         else:
             source = require_served(model, draft=draft, dtype=dtype, device=device)
             loaded = Pasta.from_servers(
                 engine, source, dialect=dialect, allow_inexact=allow_inexact
             )
-    if model in (None, BUILTIN):
-        typer.echo(f"pasta: {INTRODUCTION}", err=True)
+    if name == BUILTIN:
+        say(INTRODUCTION)
+    elif name != (model or BUILTIN):
+        say(BASELINE.format(name=name))
     answers = _answer(loaded, text, params, strategy, positions, is_shown=not json)
     _print(answers, as_json=json)
     if trace is not None:
@@ -151,10 +157,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
     Raises:
         UsageError: there is no prompt, it is empty, or there are two.
+        InputError: it is not UTF-8.
     """
-    from pasta_lm.cli.terminal import STDIN, read_text
-    from pasta_lm.errors import UsageError
-
     if prompt is not None and file is not None:
         raise UsageError("a prompt and --file were given", hint="give one of the two")
     if prompt is None and file is None and sys.stdin.isatty():
@@ -162,6 +166,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     text = prompt if prompt is not None else read_text(str(file or STDIN))
     if not text.strip():
         raise UsageError("the prompt is empty", hint=EXAMPLE)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError("the prompt is not UTF-8", hint="save it as UTF-8 and use --file")
     return text
 
 
@@ -175,10 +181,6 @@ def _answer(
     is_shown: bool,
 ) -> list[Answer]:
     """Return the answers; in a terminal, a single answer is shown while it is decoded."""
-    from pasta_lm.cli.terminal import can_animate, console
-    from pasta_lm.cli.thread_view import live_threads
-    from pasta_lm.engines.request import Finished
-
     if params.n > 1 or not is_shown or not can_animate():
         return model.samples(prompt, params, strategy=strategy, positions=positions)
     answers: list[Answer] = []
@@ -191,18 +193,13 @@ def _answer(
 
 
 def _print(answers: list[Answer], *, as_json: bool) -> None:
-    from pasta_lm.cli.terminal import can_animate, console, glyphs, harmless
-    from pasta_lm.cli.thread_view import picture, summary
-
     if as_json:
         objects = [answer.to_dict() for answer in answers]
         print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
         text = "\n\n".join(answer.text for answer in answers)
         typer.echo(harmless(text) if sys.stdout.isatty() else text)
-    err = console(sys.stderr)
     for answer in answers:
-        if can_animate() and not as_json and len(answer.trace.threads) > 1:
-            err.print()
-            err.print(picture(answer.trace, err.width, glyphs(err)))
-        typer.echo(f"pasta: {summary(answer.trace)}", err=True)
+        if not as_json:
+            print_picture(answer.trace)
+        say(summary(answer.trace))

@@ -1,12 +1,10 @@
 """Standard streams, files and the terminal: what verbs read, write and show.
 
-Data goes to standard output, everything else to standard error. Nothing heavy is imported before
-something is drawn.
+Data goes to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -27,12 +25,14 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 STDIN = "-"
+MIN_WIDTH = 20  # columns; COLUMNS=0 and other fancies are no terminal's
 SECONDS_BETWEEN_LINES = 60.0
 THREAD_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
 QUIET_SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",  # bars of the conversion of GGUF files
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
@@ -61,10 +61,12 @@ class Progress(Protocol):
 
 
 def silence_libraries() -> None:
-    """Turn off progress bars and advice of the libraries under a model.
+    """Turn off progress bars and advice of the libraries under a model, unless the user set them.
 
-    Call it before transformers is imported. What the user has set stays as it is.
+    ``main`` calls it before anything heavy is imported.
     """
+    import logging
+
     for name, value in QUIET_SETTINGS.items():
         os.environ.setdefault(name, value)
     for name in ("torch", "transformers", "huggingface_hub"):
@@ -107,7 +109,7 @@ def console(stream: TextIO) -> Console:
     from rich.console import Console
 
     is_terminal = stream.isatty()
-    return Console(
+    drawn = Console(
         file=stream,
         force_terminal=is_terminal,
         no_color=not is_terminal or "NO_COLOR" in os.environ,
@@ -115,6 +117,9 @@ def console(stream: TextIO) -> Console:
         markup=False,
         emoji=False,
     )
+    if drawn.width < MIN_WIDTH:
+        drawn.width = MIN_WIDTH
+    return drawn
 
 
 def glyphs(where: Console) -> Glyphs:
@@ -152,13 +157,10 @@ def bars() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with ProgressBars(*columns, console=console(sys.stderr), transient=True) as shown:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with ProgressBars(
+        *columns, TimeRemainingColumn(), console=console(sys.stderr), transient=True
+    ) as shown:
         tasks: dict[str, TaskID] = {}
 
         def show(name: str, done: int, total: int | None, note: str = "") -> None:
@@ -200,7 +202,7 @@ def thread_style(thread: int) -> str:
 
 def harmless(text: str) -> str:
     """Return text without characters that would move a terminal's cursor or change its state."""
-    return "".join(one if one.isprintable() or one in "\n\t" else " " for one in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
 def thread_name(thread: int, topic: str | None) -> str:
@@ -210,4 +212,4 @@ def thread_name(thread: int, topic: str | None) -> str:
 
 def say(text: str) -> None:
     """Print a notice on standard error."""
-    print(f"pasta: {harmless(text)}", file=sys.stderr)  # noqa: T201
+    typer.echo(f"pasta: {harmless(text)}", err=True)

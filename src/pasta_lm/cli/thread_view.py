@@ -6,6 +6,7 @@ fit is shown from its end, where it grows.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pasta_lm.cli.terminal import Glyphs, glyphs, harmless, thread_name, thread_style
+from pasta_lm.cli.terminal import (
+    Glyphs,
+    can_animate,
+    glyphs,
+    harmless,
+    thread_name,
+    thread_style,
+)
+from pasta_lm.cli.terminal import console as terminal
 from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, ThreadRecord, Trace
@@ -240,13 +249,29 @@ def _axis(num_steps: int, columns: int) -> str:
     return f"{axis:<{columns}}"
 
 
+def print_picture(trace: Trace) -> None:
+    """Print the threads of a trace on a terminal, where there are several."""
+    if can_animate() and len(trace.threads) > 1:
+        err = terminal(sys.stderr)
+        err.print()
+        err.print(picture(trace, err.width, glyphs(err)))
+
+
 def summary(trace: Trace) -> str:
-    """Return time, critical path and parallelism in one line, with the kind of the trace."""
-    in_all = f"critical path {trace.critical_path} of {trace.num_tokens} tokens"
-    is_parallel = len(trace.threads) > 1
-    gain = f"parallelism {trace.parallelism:.2f}" if is_parallel else "one thread"
-    end = ", cut short by a limit" if trace.finish_reason == FinishReason.LENGTH else ""
-    if trace.kind is Kind.SIMULATED:
-        return f"simulated, no wall clock: {in_all}, {gain}{end}"
-    kind = "" if trace.kind is Kind.GENERATED else f" ({trace.kind.value})"
-    return f"{trace.wall_s:.2f} s, {in_all}, {gain}{kind}{end}"
+    """Return time, tokens and parallelism in one line, with the kind of the trace.
+
+    The tokens are those of the text, so that they divided by the steps give the parallelism.
+    """
+    num_tokens = round(trace.parallelism * trace.critical_path)
+    clock = "simulated, no wall clock" if trace.kind is Kind.SIMULATED else f"{trace.wall_s:.2f} s"
+    parts = [clock if trace.kind is not Kind.REPLAYED else f"{clock} (replayed)"]
+    if len(trace.threads) > 1:
+        parts.append(f"{num_tokens} tokens of text on a critical path of {trace.critical_path}")
+        parts.append(f"parallelism {trace.parallelism:.2f}")
+    else:
+        parts.append(f"{trace.num_tokens} tokens, one thread")
+    if trace.tokens_per_s:
+        parts.append(f"{trace.tokens_per_s:.1f} tokens/s")
+    if trace.finish_reason == FinishReason.LENGTH:
+        parts.append(f"cut at {trace.num_tokens} tokens")
+    return ", ".join(parts)

@@ -19,13 +19,13 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 class Verb(NamedTuple):
-    """A verb: the name that is typed, and where its function is defined."""
+    """A verb of the command line."""
 
     name: str
-    place: str
-    """``module:function``; a ``typer.Typer`` there is a group of verbs."""
     help: str
     """Its line in the list of verbs; the function's docstring is its own help."""
+    place: str = "pasta_lm.cli.{name}:{name}"
+    """``module:function``; a ``typer.Typer`` there is a group of verbs."""
 
 
 Sections = Mapping[str, tuple[Verb, ...]]
@@ -36,15 +36,14 @@ def verb_group(name: str, help: str, sections: Sections, *, completes: bool = Fa
     """Return a group whose verbs are imported when they are used.
 
     Args:
-        name: What is typed.
+        name: The name of the group.
         help: The text above the list of verbs.
         sections: The verbs.
         completes: Whether it has the flags that install shell completion.
     """
-    kind = type("Verbs", (VerbGroup,), {"sections": sections})
     group = typer.Typer(
         name=name,
-        cls=kind,
+        cls=type("Verbs", (VerbGroup,), {"sections": sections}),
         help=help,
         add_completion=completes,
         context_settings=CONTEXT,
@@ -63,7 +62,8 @@ class VerbGroup(TyperGroup):
     def __init__(self, **attrs: object) -> None:
         super().__init__(**attrs)  # type: ignore[arg-type]  # handed through from typer
         verbs = (verb for section in self.sections.values() for verb in section)
-        self.commands = ImportedVerbs({verb.name: verb.place for verb in verbs})  # type: ignore[assignment]
+        places = {verb.name: verb.place.format(name=verb.name) for verb in verbs}
+        self.commands = ImportedVerbs(places)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Print the help where no verb was typed."""
@@ -132,6 +132,7 @@ class VerbCommand(TyperCommand):
             default = "Arguments" if param.param_type_name == "argument" else "Options"
             if record is not None:
                 panels[getattr(param, "rich_help_panel", None) or default].append(record)
-        for heading in sorted(panels, key=lambda heading: heading != "Arguments"):
+        last = panels.pop("Options", [])  # with --help
+        for heading, records in (*panels.items(), ("Options", last)):
             with formatter.section(heading):
-                formatter.write_dl(panels[heading])
+                formatter.write_dl(records)

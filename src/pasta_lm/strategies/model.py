@@ -188,7 +188,7 @@ class Pasta:
         return {one.url: one.names for one in servers if one.names}
 
     @property
-    def longest_prompt(self) -> int | None:
+    def max_prompt_tokens(self) -> int | None:
         """Return the most tokens of a prompt; None if there is no limit."""
         if self.is_served:
             last: int | None = self.engine.max_position  # type: ignore[attr-defined]

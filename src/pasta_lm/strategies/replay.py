@@ -18,7 +18,6 @@ from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.interpreter import speed
-from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.document import Block, Document
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
+MAX_WARM_UPS = 4  # runs of the first answer before the clock counts
+STEADY = 0.8  # the clock is steady where two runs in a row differ by less than this ratio
 Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
 Progress = Callable[[int, int], None]
 
@@ -58,7 +59,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ReplayFigures:
     """The figures of some answers; None where there are no answers.
 
     Speedups and parallelism are geometric means. Tokens per second count content, tags excluded.
@@ -74,7 +75,7 @@ class Figures:
     parallel_tokens_per_s: float | None = None
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> Figures:
+    def of(cls, pairs: Sequence[Pair]) -> ReplayFigures:
         """Compute the figures."""
         if not pairs:
             return cls()
@@ -95,6 +96,10 @@ class Figures:
             parallel_tokens_per_s=num_tokens / sum(pair.wall_s[1] for pair in pairs),
         )
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the figures by name."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
@@ -106,30 +111,37 @@ class ReplayReport:
     weights: str
     positions: str
     strategy: str = pasta.NAME
+    hardware: str = ""
     pairs: Sequence[Pair] = ()
     skipped: Sequence[Skipped] = ()  # not expressible by the strategy, or beyond the context
     was_interrupted: bool = False
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> ReplayFigures:
         """Return the figures of all answers."""
-        return Figures.of(self.pairs)
+        return ReplayFigures.of(self.pairs)
 
     @property
-    def multi_block(self) -> Figures:
+    def multi_block(self) -> ReplayFigures:
         """Return the figures of the answers with two blocks or more."""
-        return Figures.of([pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS])
+        return ReplayFigures.of([pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS])
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta replay --json`` prints."""
-        names = ("model", "device", "dtype", "weights", "positions", "strategy")
-        conditions = {name: getattr(self, name) for name in names}
+        conditions = {
+            "model": self.model,
+            "device": self.device,
+            "dtype": self.dtype,
+            "weights": self.weights,
+            "positions": self.positions,
+            "strategy": self.strategy,
+        }
         return {
             "kind": Kind.REPLAYED.value,
-            **asdict(self.figures),
+            **self.figures.to_dict(),
             **conditions,
             "num_skipped": len(self.skipped),
-            "multi_block": asdict(self.multi_block) | conditions,
+            "multi_block": self.multi_block.to_dict() | conditions,
         }
 
 
@@ -142,7 +154,6 @@ class _Requests(NamedTuple):
 
     @property
     def num_blocks(self) -> int:
-        """Return how many blocks the answer has."""
         return len(self.answer.document.blocks)
 
 
@@ -162,104 +173,44 @@ def replay(
     Args:
         answers: The answers to decode.
         loaded: The model.
-        positions: Where main goes on after a promise; strategies without promises ignore it.
+        positions: Positions of main after a promise; strategies without promises ignore them.
         strategy: One of ``REPLAYED``: the grammar by which blocks are decoded.
         max_threads: Threads that decode in the same pass; None: all.
         progress: Called after each answer with the number of done and of all answers.
     """
     from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.local.loading import with_pieces
+    from pasta_lm.engines.local.self_test import devices
 
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training
         loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
-    join = loaded.join_with(positions)
-    encoder = _Encoder(loaded.vocabulary, strategy, positions, join, max_threads)
-    requests, not_expressed = encoder.encode_all(answers)
-    both = [request for one in requests for request in (one.sequential, one.parallel)]
+    requests, not_expressed = list[_Requests](), list[Skipped]()
+    for answer in answers:
+        try:
+            requests.append(_encode(answer, loaded, strategy, positions, max_threads))
+        except (ValueError, VocabularyError) as exc:
+            if strategy == pasta.NAME:  # it can express every answer, so this is a fault
+                raise
+            not_expressed.append((answer.id, str(exc)))
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
-    num_entries = max((one.max_entries for one in both), default=1)
+    both = [request for pair in requests for request in (pair.sequential, pair.parallel)]
+    num_entries = max((request.max_entries for request in both), default=1)
     engine = TorchEngine(loaded, pool_tokens=num_entries)
     pairs, too_long, was_interrupted = _decode_all(engine, requests, progress)
+    device = str(loaded.device)
     return ReplayReport(
         model=loaded.name,
-        device=str(loaded.device),
+        device=device,
         dtype=loaded.dtype_name,
         weights=weights,
         positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
         strategy=strategy,
+        hardware=next((name for name in devices() if name.startswith(device)), device),
         pairs=pairs,
         skipped=not_expressed + too_long,
         was_interrupted=was_interrupted,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoder:
-    """Encodes answers as requests of one strategy."""
-
-    vocabulary: Vocabulary
-    strategy: str
-    positions: PositionStrategy
-    join: Join
-    max_threads: int | None
-
-    def encode_all(self, answers: Sequence[Record]) -> tuple[list[_Requests], list[Skipped]]:
-        """Return the requests, and the answers that the strategy cannot express."""
-        requests, skipped = list[_Requests](), list[Skipped]()
-        for answer in answers:
-            try:
-                requests.append(self._encode(answer))
-            except (ValueError, VocabularyError) as exc:
-                if self.strategy == pasta.NAME:  # it can express every answer, so this is a fault
-                    raise
-                skipped.append((answer.id, str(exc)))
-        return requests, skipped
-
-    def _encode(self, answer: Record) -> _Requests:
-        vocabulary, params = self.vocabulary, SamplingParams()
-        # The engine refuses an empty prompt, and some records have no prompt.
-        prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
-        document = answer.document.with_lengths(vocabulary.count_tokens)
-        one = bounded(sequential.replay(prompt, document, vocabulary, params), None)
-        if self.strategy == sot.NAME:
-            return _Requests(answer, one, self._by_points(answer))
-        if self.strategy == apar.NAME:
-            many = apar.replay(prompt, document, vocabulary, params)
-        else:
-            many = pasta.replay(prompt, document, vocabulary, params, self.positions, self.join)
-        return _Requests(answer, one, bounded(many, self.max_threads))
-
-    def _by_points(self, answer: Record) -> Request:
-        document = answer.document
-        if not document.blocks:  # one point is too few for a skeleton: it is decoded sequentially
-            document = Document((Block("", None, (Text(document.plain_text),)),))
-        asked = sot.replay(answer.prompt or "\n", document, self.vocabulary, SamplingParams())
-        assert asked.expansion is not None
-        starts = asked.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
-        return bounded(asked, self.max_threads, sum(len(start.prefix) for start in starts))
-
-
-def _decode_all(
-    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress | None
-) -> tuple[list[Pair], list[Skipped], bool]:
-    """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
-    pairs, skipped = list[Pair](), list[Skipped]()
-    engine.warm_up(1 + max((one.num_blocks for one in requests), default=0))
-    for one in requests[:1]:  # first passes allocate and compile, so they are not timed
-        with suppress(RequestError):  # reported below, where the answer is decoded again
-            _decode(engine, one)
-    try:
-        for index, one in enumerate(requests, start=1):
-            try:
-                pairs.append(_decode(engine, one))
-            except RequestError as exc:
-                skipped.append((one.answer.id, exc.message))
-            if progress is not None:
-                progress(index, len(requests))
-    except KeyboardInterrupt:
-        return pairs, skipped, True
-    return pairs, skipped, False
 
 
 def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Request:
@@ -270,6 +221,72 @@ def bounded(request: Request, max_threads: int | None, num_given: int = 0) -> Re
     num_blocks = len(request.forced.blocks)
     params = SamplingParams(max_tokens=num_tokens, max_threads=max_threads, max_blocks=num_blocks)
     return replace(request, params=params)
+
+
+def _encode(
+    answer: Record,
+    loaded: LoadedModel,
+    strategy: str,
+    positions: PositionStrategy,
+    max_threads: int | None,
+) -> _Requests:
+    """Return both requests of an answer; a ``ValueError`` if the strategy cannot express it."""
+    vocabulary, params = loaded.vocabulary, SamplingParams()
+    # The engine refuses an empty prompt, and some records have no prompt.
+    prompt = vocabulary.encode_prompt(answer.prompt) or vocabulary.encode_text("\n")
+    document = answer.document.with_lengths(vocabulary.count_tokens)
+    alone = bounded(sequential.replay(prompt, document, vocabulary, params), None)
+    if strategy == sot.NAME:
+        return _Requests(answer, alone, _by_points(answer, vocabulary, max_threads))
+    if strategy == apar.NAME:
+        together = apar.replay(prompt, document, vocabulary, params)
+    else:
+        join = loaded.join_with(positions)
+        together = pasta.replay(prompt, document, vocabulary, params, positions, join)
+    return _Requests(answer, alone, bounded(together, max_threads))
+
+
+def _by_points(answer: Record, vocabulary: Vocabulary, max_threads: int | None) -> Request:
+    document = answer.document
+    if not document.blocks:  # one point is too few for a skeleton: it is decoded sequentially
+        document = Document((Block("", None, (Text(document.plain_text),)),))
+    request = sot.replay(answer.prompt or "\n", document, vocabulary, SamplingParams())
+    assert request.expansion is not None
+    starts = request.expansion.starts(sot.skeleton_of(sot.blocks_of(document)))
+    return bounded(request, max_threads, sum(len(start.prefix) for start in starts))
+
+
+def _decode_all(
+    engine: TorchEngine, requests: Sequence[_Requests], progress: Progress | None
+) -> tuple[list[Pair], list[Skipped], bool]:
+    """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
+    pairs, skipped = list[Pair](), list[Skipped]()
+    try:
+        _warm_up(engine, requests)
+        for index, request in enumerate(requests, start=1):
+            try:
+                pairs.append(_decode(engine, request))
+            except RequestError as exc:
+                skipped.append((request.answer.id, exc.message))
+            if progress is not None:
+                progress(index, len(requests))
+    except KeyboardInterrupt:
+        return pairs, skipped, True
+    return pairs, skipped, False
+
+
+def _warm_up(engine: TorchEngine, requests: Sequence[_Requests]) -> None:
+    """Decode the first answer until its clock is steady: first passes allocate and compile."""
+    engine.warm_up(1 + max((request.num_blocks for request in requests), default=0))
+    with suppress(RequestError):  # reported later, where the answer is decoded again
+        before: tuple[float, float] | None = None
+        for _ in range(MAX_WARM_UPS if requests else 0):
+            now = _decode(engine, requests[0]).wall_s
+            if before is not None and all(
+                STEADY < a / b < 1 / STEADY for a, b in zip(before, now, strict=True)
+            ):
+                return
+            before = now
 
 
 def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
