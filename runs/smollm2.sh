@@ -34,10 +34,10 @@ train() {
     done
 }
 
-ship() {
-    "$PYTHON" scripts/ship_adapter.py "$out/pasta/model" src/pasta_lm/models/builtin
-    "$PYTHON" scripts/ship_adapter.py "$out/baseline/model" src/pasta_lm/models/builtin-sequential --sequential
-    "$PYTHON" scripts/ship_adapter.py "$out/recompute/model" src/pasta_lm/models/builtin-continue
+ship() { # the weights in the package were stored as int8, a format that is now only read
+    cp "$out/pasta/model"/* src/pasta_lm/models/builtin/
+    cp "$out/baseline/model"/* src/pasta_lm/models/builtin-sequential/
+    cp "$out/recompute/model"/* src/pasta_lm/models/builtin-continue/
 }
 
 measure() {

@@ -18,7 +18,8 @@ from transformers.utils.logging import disable_progress_bar
 from pasta_lm.cli import main
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.models.folder import add_pieces, save_model_folder
+from pasta_lm.models.folder import save_model_folder
+from pasta_lm.models.pieces import add_pieces
 from tests.small_tokenizers import byte_level
 
 PLAIN_CHAT = "{{ bos_token }}{% for one in messages %}{{ one['content'] }}{% endfor %}"

@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from lab.tests.task_tokenizer import train_tokenizer
 from pasta_lab.tasks import mixture
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel, eos_ids, tag_pieces
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.models.settings import eos_ids, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
 

@@ -2,219 +2,186 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from pasta_lm.errors import ModelError
-from pasta_lm.interpreter.limits import Limits
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.learn.train.adapters import with_tag_rows
 from pasta_lm.models.adapter import (
+    INT8_WEIGHTS,
+    WEIGHTS,
     Adapter,
     BaseReference,
-    check_base,
     merge_adapter,
     read_adapter,
     read_base,
-    reference_to,
     save_adapter,
-    tag_rows,
 )
-from pasta_lm.models.folder import PastaConfig, add_pieces, read_pasta_config
-from tests.architectures import ARCHITECTURES
+from pasta_lm.models.adapter_base import check_base, reference_to
+from pasta_lm.models.folder import read_pasta_config
+from pasta_lm.models.pieces import add_pieces
+from tests.adapters import a_base, a_peft_adapter, config_of, logits_of, low_rank_of
 from tests.small_tokenizers import FAMILIES
 
-RANK = 4
 EXACT = 1e-4  # of logits in float32: the bound of the oracle of all engines
-LowRank = dict[str, tuple[Tensor, Tensor]]
 
 
-def a_base(
-    name: str = "llama", **changes: object
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Return a model and a tokenizer that have no tag pieces yet."""
-    tokenizer = FAMILIES[ARCHITECTURES[name].tokenizer]()
-    config = ARCHITECTURES[name].config(vocab_size=len(tokenizer), **changes)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval(), tokenizer
+def gpt2(width: int = 64) -> PreTrainedModel:
+    """Return a model whose layers are stored transposed."""
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=90, n_embd=width, n_layer=2, n_head=4)).eval()
 
 
-def some_matrices(model: PreTrainedModel, rank: int = RANK) -> LowRank:
-    """Return random LoRA matrices for two kinds of layers, seen in the logits."""
-    torch.manual_seed(1)
-    return {
-        name: (torch.randn(rank, module.in_features), torch.randn(module.out_features, rank) / 32)
-        for name, module in model.named_modules()
-        if name.endswith(("q_proj", "down_proj"))
-    }
-
-
-def config_of(piece_ids: Mapping[str, int]) -> PastaConfig:
-    return PastaConfig(
-        piece_ids=piece_ids, positions=PositionStrategy.PREDICT, limits=Limits(max_depth=1)
-    )
-
-
-def logits_of(model: torch.nn.Module, num_rows: int) -> Tensor:
-    ids = torch.arange(num_rows).flip(0)[None]  # every token, every tag piece
-    with torch.inference_mode():
-        logits: Tensor = model(input_ids=ids).logits
-    return logits
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("name", "is_tied"), [("llama", True), ("llama", False), ("gemma3", True)])
-def test_the_merged_model_has_the_logits_of_the_adapter_in_peft(
+def test_peft_loads_a_saved_adapter_and_the_merged_model_has_its_logits(
     tmp_path: Path, name: str, is_tied: bool, dtype: torch.dtype
 ) -> None:
     base, tokenizer = a_base(name, tie_word_embeddings=is_tied)
-    reference = reference_to(base, tokenizer, hub_id="some/base")
-    low_rank = some_matrices(base)
+    reference, low_rank = reference_to(base, tokenizer, hub_id="some/base"), low_rank_of(base)
     piece_ids = add_pieces(base, tokenizer)
-    plain = logits_of(base, len(tokenizer))
-    rows = {key: torch.randn_like(one) / 5 for key, one in tag_rows(base, piece_ids).items()}
+    merged, plain = copy.deepcopy(base), logits_of(base, len(tokenizer))
+    adapter = with_tag_rows(low_rank, base, piece_ids)
+    rows = {key: torch.randn_like(rows) / 5 for key, rows in adapter.rows.items()}
     assert len(rows) == (1 if is_tied else 2)
-    config = config_of(piece_ids)
-    trained = Adapter(low_rank=low_rank, rows=rows, scale=2.0)
-    save_adapter(tmp_path / "stored", trained, base=reference, config=config, dtype=dtype)
-    adapter = read_adapter(tmp_path / "stored")
-
-    # peft reads no 8-bit integers, so it gets what they stand for.
-    save_adapter(tmp_path / "whole", adapter, base=reference, config=config, dtype=torch.float32)
-    unmerged = PeftModel.from_pretrained(base, str(tmp_path / "whole")).double()
-    expected = logits_of(unmerged, len(tokenizer))
-
-    merged, tokens = a_base(name, tie_word_embeddings=is_tied)
-    merge_adapter(merged, adapter, add_pieces(merged, tokens))
+    adapter, config = replace(adapter, rows=rows), config_of(piece_ids)
+    save_adapter(tmp_path, adapter, base=reference, config=config, dtype=dtype)
+    expected = logits_of(PeftModel.from_pretrained(base, str(tmp_path)).double(), len(tokenizer))
+    merge_adapter(merged, read_adapter(tmp_path))
     assert (logits_of(merged.double(), len(tokenizer)) - expected).abs().max() < EXACT
     assert (expected - plain).abs().max() > 0.1
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2**-8), (torch.int8, 1 / 127)])
-def test_stored_matrices_are_as_near_as_their_dtype_allows(
-    tmp_path: Path, dtype: torch.dtype, bound: float
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_rslora": True},
+        {"alpha_pattern": {"layers.1.self_attn.q_proj": 20, "down_proj": 3}},
+        {"rank_pattern": {"down_proj": 7}, "alpha_pattern": {"down_proj": 5}, "use_rslora": True},
+        {"init_lora_weights": "gaussian"},
+        {"init_lora_weights": "orthogonal"},
+        {"target_modules": "all-linear", "exclude_modules": ["q_proj"]},
+        {"layers_to_transform": [1]},
+        {"trainable_token_indices": [3, 8]},
+        {"trainable_token_indices": {"embed_tokens": [9, 2], "lm_head": [4]}},
+    ],
+    ids=str,
+)
+def test_an_adapter_of_peft_is_merged_exactly(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model, tokenizer = a_base(tie_word_embeddings=False)
+    merged = copy.deepcopy(model)
+    expected = logits_of(a_peft_adapter(tmp_path, model, **settings), len(tokenizer))
+    merge_adapter(merged, read_adapter(tmp_path))
+    assert (logits_of(merged, len(tokenizer)) - expected).abs().max() < EXACT
+
+
+@pytest.mark.parametrize("target", ["c_attn", "c_proj"], ids=["wide", "square"])
+def test_layers_that_are_stored_transposed_are_merged_exactly(tmp_path: Path, target: str) -> None:
+    model = gpt2()
+    merged = copy.deepcopy(model)
+    settings = {"target_modules": [target], "fan_in_fan_out": True}
+    expected = logits_of(a_peft_adapter(tmp_path, model, **settings), 90)
+    merge_adapter(merged, read_adapter(tmp_path))
+    assert (logits_of(merged, 90) - expected).abs().max() < EXACT
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"init_lora_weights": "pissa"}, "init_lora_weights pissa, which changes the base"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights olora, which changes the base"),
+        ({"use_dora": True}, "use_dora"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"bias": "all"}, "bias all"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"alora_invocation_tokens": [3]}, "alora_invocation_tokens"),
+    ],
+    ids=str,
+)
+def test_a_feature_of_peft_that_is_not_merged_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, Any], reason: str
 ) -> None:
+    model, _ = a_base()
+    a_peft_adapter(tmp_path, model, **settings)
+    with pytest.raises(ModelError, match=f"no plain LoRA adapter: {reason}") as caught:
+        read_adapter(tmp_path)
+    assert "merge_and_unload" in str(caught.value.hint)
+
+
+def save_plain(folder: Path, **settings: object) -> Path:
+    """Save an adapter without tags, and change the settings in its file."""
     base, _ = a_base()
-    low_rank = some_matrices(base)
-    save_adapter(
-        tmp_path,
-        Adapter(low_rank=low_rank, rows={}),
-        base=BaseReference(),
-        config=None,
-        dtype=dtype,
-    )
-    for name, (a, b) in read_adapter(tmp_path).low_rank.items():
-        for found, matrix in ((a, low_rank[name][0]), (b, low_rank[name][1])):
-            assert (found - matrix).abs().max() <= bound * matrix.abs().max()
-
-
-def test_the_folder_says_what_was_saved(tmp_path: Path) -> None:
-    base, tokenizer = a_base()
-    reference = reference_to(base, tokenizer, hub_id="some/base", revision="abc", package="a-base")
-    low_rank = some_matrices(base)
-    config = config_of(add_pieces(base, tokenizer))
-    save_adapter(tmp_path, Adapter(low_rank=low_rank, rows={}), base=reference, config=config)
-    assert read_pasta_config(tmp_path) == config
-    assert read_base(tmp_path) == reference
-    assert not list(tmp_path.glob("tokenizer*"))
-
-
-def test_an_adapter_without_tags_has_no_record_of_a_training_with_them(tmp_path: Path) -> None:
-    base, _ = a_base()
-    adapter = Adapter(low_rank=some_matrices(base), rows={})
-    save_adapter(tmp_path, adapter, base=BaseReference(path="there"), config=None)
-    assert read_pasta_config(tmp_path) is None
-    assert read_base(tmp_path).path == "there"
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_hashes_of_a_base_change_with_neither_dtype_nor_tag_pieces(dtype: torch.dtype) -> None:
-    model, tokenizer = a_base()
-    before = reference_to(model.to(torch.bfloat16), tokenizer)  # type: ignore[arg-type]
-    add_pieces(model, tokenizer)
-    after = reference_to(model.to(dtype), tokenizer)  # type: ignore[arg-type]
-    assert after == before
-    check_base(before, model, tokenizer)
-
-
-def test_another_base_is_refused_by_its_hash() -> None:
-    model, tokenizer = a_base()
-    reference = reference_to(model, tokenizer)
-    with torch.no_grad():
-        model.get_parameter("model.layers.1.self_attn.k_proj.weight")[0, 0] += 0.5
-    with pytest.raises(ModelError, match="another base: the weights of this one have the hash"):
-        check_base(reference, model, tokenizer)
-
-
-def test_another_tokenizer_is_refused_by_its_hash() -> None:
-    model, tokenizer = a_base()
-    reference = reference_to(model, tokenizer)
-    with pytest.raises(ModelError, match="another base: the tokenizer of this one"):
-        check_base(reference, model, FAMILIES["whole_word_byte_level"]())
-    check_base(replace(reference, tokenizer_sha256=None), model, FAMILIES["byte_level"]())
-
-
-def test_a_base_of_other_shapes_is_refused(tmp_path: Path) -> None:
-    base, tokenizer = a_base()
-    low_rank = some_matrices(base)
-    rows = tag_rows(base, ids) if (ids := add_pieces(base, tokenizer)) else {}
-    given = {"base": BaseReference(), "config": config_of(ids)}
-    layers = Adapter(low_rank=low_rank, rows={})
-    save_adapter(tmp_path / "layers", layers, **given)  # type: ignore[arg-type]
-    one = dict([next(iter(low_rank.items()))])
-    with_rows = Adapter(low_rank=one, rows=rows)
-    save_adapter(tmp_path / "rows", with_rows, **given)  # type: ignore[arg-type]
-    fewer, _ = a_base(num_hidden_layers=2, layer_types=None)
-    with pytest.raises(ModelError, match="no weight model.layers.2"):
-        merge_adapter(fewer, read_adapter(tmp_path / "layers"), ids)
-    wider, tokens = a_base(hidden_size=64)
-    with pytest.raises(ModelError, match="no weight model.layers.0.*of shape"):
-        merge_adapter(wider, read_adapter(tmp_path / "rows"), add_pieces(wider, tokens))
+    adapter = Adapter(low_rank=low_rank_of(base), rows={}, token_ids={})
+    save_adapter(folder, adapter, base=BaseReference(path="there"), config=None)
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"use_dora": True}, "no plain LoRA adapter: use_dora"),
-        ({"peft_type": "IA3"}, "no plain LoRA adapter: IA3"),
-        ({"bias": "all"}, "no plain LoRA adapter"),
-        ({"r": 0}, "has no r and lora_alpha"),
-        ({"r": None}, "has no r and lora_alpha"),
+        ({"peft_type": "IA3"}, "no plain LoRA adapter: peft_type IA3"),
+        ({"of_next_year": 3}, "no plain LoRA adapter: of_next_year"),
+        ({"lora_alpha": None}, "has no r and lora_alpha"),
     ],
 )
-def test_settings_that_are_no_plain_lora_are_refused(
+def test_settings_that_are_unknown_or_missing_are_refused(
     tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
-    base, _ = a_base()
-    save_adapter(
-        tmp_path, Adapter(low_rank=some_matrices(base), rows={}), base=BaseReference(), config=None
-    )
-    file = tmp_path / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(ModelError, match=message):
+        read_adapter(save_plain(tmp_path, **settings))
+
+
+def test_other_weights_than_lora_matrices_are_refused(tmp_path: Path) -> None:
+    file = save_plain(tmp_path) / WEIGHTS
+    save_file({**load_file(file), "base_model.model.score.weight": torch.ones(2, 2)}, file)
+    with pytest.raises(ModelError, match="other weights than pairs of LoRA matrices"):
         read_adapter(tmp_path)
 
 
-def test_a_cut_or_missing_file_of_weights_is_an_error(tmp_path: Path) -> None:
-    base, _ = a_base()
-    save_adapter(
-        tmp_path, Adapter(low_rank=some_matrices(base), rows={}), base=BaseReference(), config=None
-    )
-    file = tmp_path / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="adapter_model.safetensors cannot be read"):
-        read_adapter(tmp_path)
+def test_the_eight_bits_of_the_shipped_adapters_are_read(tmp_path: Path) -> None:
+    file = save_plain(tmp_path) / WEIGHTS
+    expected, stored = read_adapter(tmp_path), {}
+    for key, matrix in load_file(file).items():
+        scale = matrix.float().abs().amax(1, keepdim=True) / 127
+        stored |= {key: (matrix.float() / scale).round().to(torch.int8), f"{key}.scale": scale}
+    save_file(stored, tmp_path / INT8_WEIGHTS)
     file.unlink()
+    for name, pair in read_adapter(tmp_path).low_rank.items():
+        for matrix, true in zip(pair, expected.low_rank[name], strict=True):
+            assert (matrix - true).abs().max() <= true.abs().max() / 127
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_cut_file_of_weights_is_an_error(tmp_path: Path, size: int) -> None:
+    file = save_plain(tmp_path) / WEIGHTS
+    file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(ModelError, match="adapter_model.safetensors cannot be read"):
         read_adapter(tmp_path)
+
+
+def test_the_folder_says_what_was_saved(tmp_path: Path) -> None:
+    base, tokenizer = a_base()
+    reference = reference_to(base, tokenizer, hub_id="some/base", revision="abc", package="a-base")
+    config = config_of(add_pieces(base, tokenizer))
+    adapter = with_tag_rows(low_rank_of(base), base, config.piece_ids)
+    save_adapter(tmp_path / "a", adapter, base=reference, config=config)
+    assert read_pasta_config(tmp_path / "a") == config
+    assert read_base(tmp_path / "a") == reference
+    assert not list(tmp_path.glob("a/tokenizer*"))
+    assert read_pasta_config(save_plain(tmp_path / "b")) is None
+    assert read_base(tmp_path / "b").path == "there"
 
 
 @pytest.mark.parametrize(
@@ -225,3 +192,43 @@ def test_a_base_that_cannot_be_read_is_an_error(tmp_path: Path, base: object, me
     (tmp_path / "pasta_config.json").write_text(json.dumps({"base": base}))
     with pytest.raises(ModelError, match=message):
         read_base(tmp_path)
+
+
+# --- the base
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_hashes_of_a_base_change_with_neither_dtype_nor_tag_pieces(dtype: torch.dtype) -> None:
+    model, tokenizer = a_base()
+    before = reference_to(model.to(torch.bfloat16), tokenizer)  # type: ignore[arg-type]
+    add_pieces(model, tokenizer)
+    assert reference_to(model.to(dtype), tokenizer) == before  # type: ignore[arg-type]
+    check_base(before, model, tokenizer)
+
+
+def test_another_base_is_refused_by_its_hash() -> None:
+    model, tokenizer = a_base()
+    reference, other = reference_to(model, tokenizer), FAMILIES["whole_word_byte_level"]()
+    with pytest.raises(ModelError, match="another base: the tokenizer of this one have the hash"):
+        check_base(reference, model, other)
+    check_base(replace(reference, tokenizer_sha256=None), model, other)
+    with torch.no_grad():
+        model.get_parameter("model.layers.1.self_attn.k_proj.weight")[0, 0] += 0.5
+    with pytest.raises(ModelError, match="another base: the weights of this one have the hash"):
+        check_base(reference, model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2}, "no weight model.layers.2.*of shape"),
+        ({"hidden_size": 64}, "no weight model.layers.0.*of shape"),
+    ],
+)
+def test_a_base_of_other_shapes_is_refused(changes: dict[str, int], message: str) -> None:
+    base, tokenizer = a_base()
+    adapter = with_tag_rows(low_rank_of(base), base, add_pieces(base, tokenizer))
+    with pytest.raises(ModelError, match=message):
+        merge_adapter(a_base(**changes)[0], adapter)
+    with pytest.raises(ModelError, match="no weight model.embed_tokens of shape"):
+        merge_adapter(a_base()[0], replace(adapter, low_rank={}))

@@ -32,7 +32,7 @@ from pasta_lm.models.eight_bits import (
     dequantise,
     round_weights,
 )
-from tests import models
+from tests import architectures
 from tests.architectures import ARCHITECTURES, build
 from tests.engines.local.test_capture import UNCAPTURED
 from tests.engines.local.test_oracle import check, programs
@@ -177,7 +177,7 @@ def rounded(name: str) -> LoadedModel:
     """Return a model with weights of eight bits."""
     model = build(name)
     round_weights(model, INT8)
-    return replace(models.load(name, model), eight_bits=INT8)
+    return replace(architectures.load(name, model), eight_bits=INT8)
 
 
 @pytest.mark.parametrize("name", ["wide_llama", "gemma2"])

@@ -336,3 +336,46 @@ def test_a_template_that_can_ask_for_no_thinking_is_asked_so() -> None:
     tokenizer.chat_template = THINKS
     ids = Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
     assert tokenizer.decode(ids).endswith("Say it at once")
+
+
+PARTS = "{% for one in messages %}{% for part in one['content'] %}{{ part['text'] }}"
+PARTS += "{% endfor %}</{{ one['role'] }}/>{% endfor %}</assistant/>"
+
+
+def test_a_template_that_reads_lists_of_parts_gets_the_words_of_the_user() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = PARTS
+    vocabulary = Vocabulary(tokenizer)
+    ids = vocabulary.encode_prompt([{"role": "user", "content": "Say it"}])
+    assert vocabulary.text(ids) == "Say it</user/></assistant/>"
+    assert (
+        vocabulary.text(vocabulary.encode_reply("Why?")) == "</assistant/>Why?</user/></assistant/>"
+    )
+
+
+def test_a_template_that_drops_the_words_of_the_user_is_refused() -> None:
+    tokenizer = FAMILIES["byte_level"]()
+    tokenizer.chat_template = "{% for one in messages %}{{ one['role'] }}{% endfor %}"
+    with pytest.raises(RequestError, match="leaves out the words of the user"):
+        Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
+
+
+@each_family
+@pytest.mark.parametrize("word", ["ilm\u00f6n", "\u0120odd", "two words", "\u4e2d\u6587", "a\nb"])
+def test_an_added_word_comes_back(name: str, word: str) -> None:
+    tokenizer = FAMILIES[name]()
+    tokenizer.add_tokens(word)
+    text = f"say {word} now"
+    vocabulary = Vocabulary(tokenizer)
+    assert tokenizer.convert_tokens_to_ids(word) in vocabulary.encode_text(text)
+    vocabulary.check_round_trip(text)
+
+
+def test_a_tokenizer_with_ends_of_words_is_refused() -> None:
+    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    trainer = trainers.BpeTrainer(vocab_size=200, end_of_word_suffix="</w>")
+    backend.train_from_iterator(TEXT, trainer)
+    with pytest.raises(VocabularyError, match="cannot be read one by one: 'doggone quickness'"):
+        Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))

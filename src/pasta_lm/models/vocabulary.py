@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from pasta_lm.models.encoded import DocumentEncoder, EncodedDocument, PieceTable
 from pasta_lm.models.text_stream import TextStream, TokenBytes
 
 _TURN = "(the turn of the model)"  # marks the place of the model's answer in a chat template
+_MARKER = "(the words of the user)"
+_WORDS = "doggone quickness"  # several tokens a word in most tokenizers
 _BREAKS_A_TOPIC = frozenset('"<>&' + "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
@@ -65,8 +68,10 @@ class Vocabulary:
             backend.decode,
             decoders=tag_free.decoder_types(copies.data),
             silent=tag_ids | special_ids,
+            added={i: t.content for i, t in added.items() if backend.model.id_to_token(i) is None},
             anchor=self._texts.encode("a"),
         )
+        self._check_words(backend)
 
     @property
     def piece_ids(self) -> Mapping[str, int]:
@@ -117,15 +122,37 @@ class Vocabulary:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
+        if self._takes_parts:
+            return self._render([_with_parts(message) for message in messages])
+        return self._render(messages)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the chat template reads a content as a list of parts only, and drops a text."""
+        is_dropped, message = False, {"role": "user", "content": _MARKER}
+        for takes_parts in (False, True):
+            with suppress(RequestError):  # then the messages themselves will tell
+                text = self._render([_with_parts(message) if takes_parts else message])
+                if _MARKER in text.lower():
+                    return takes_parts
+                is_dropped = True
+        if is_dropped:
+            raise RequestError(
+                "the chat template leaves out the words of the user",
+                hint="mend the model's chat template, or give the prompt as a text",
+            )
+        return False
+
+    def _render(self, messages: Sequence[Mapping[str, object]]) -> str:
         tokenizer: Any = self.tokenizer  # with a chat template it has the method to apply it
         try:
             # Where a template has both, the model answers at once: Qwen 3 would think first.
-            written = tokenizer.apply_chat_template(
+            text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
             )
         except Exception as exc:  # a template is a program of the model's authors
             raise RequestError(f"the chat template refuses the messages: {exc}") from exc
-        return str(written)
+        return str(text)
 
     def encode_reply(self, text: str) -> list[int]:
         """Encode a user's reply to a turn of the model, from that turn's end on.
@@ -139,7 +166,10 @@ class Vocabulary:
             return self.encode_text(f"\n\n{text}\n\n")
         turns = ("user", "?"), ("assistant", _TURN), ("user", text)
         messages = [{"role": role, "content": content} for role, content in turns]
-        return self._prompts.encode(self._apply_chat_template(messages).split(_TURN, 1)[1])
+        _, turn, after = self._apply_chat_template(messages).partition(_TURN)
+        if not turn:
+            raise RequestError("the chat template leaves out the turns of the model")
+        return self._prompts.encode(after)
 
     def encode_document(self, document: Document, form: Form = Form.MAIN) -> EncodedDocument:
         """Encode an answer in form MAIN or FORKED, each stretch between two tags alone.
@@ -199,6 +229,17 @@ class Vocabulary:
         except UnicodeDecodeError:
             return None
 
+    def _check_words(self, backend: Tokenizer) -> None:
+        """Refuse a tokenizer whose tokens do not read as its own decoder reads them together."""
+        ids = self.encode_text(_WORDS)
+        mine, whole = self.text(ids).strip(), backend.decode(ids).strip()
+        if mine not in (_WORDS, whole):
+            raise VocabularyError(
+                f"the tokenizer's tokens cannot be read one by one: {_WORDS!r} becomes {mine!r}, "
+                f"and its own decoder reads {whole!r}",
+                hint="name a model whose tokens stand for fixed text, such as a byte-level BPE",
+            )
+
     def check_round_trip(self, text: str) -> None:
         """Check that a text survives encoding, byte for byte.
 
@@ -216,6 +257,11 @@ class Vocabulary:
             f"{back[place : place + 20]!r} (character {place + 1})",
             hint="train with a tokenizer that keeps case, spaces and characters as they are",
         )
+
+
+def _with_parts(message: Mapping[str, str]) -> dict[str, object]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 class _Copies:

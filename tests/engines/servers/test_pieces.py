@@ -22,12 +22,8 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
-from pasta_lm.models.folder import (
-    FILE_NAME,
-    add_pieces,
-    read_pasta_config,
-    save_model_folder,
-)
+from pasta_lm.models.folder import FILE_NAME, read_pasta_config, save_model_folder
+from pasta_lm.models.pieces import add_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level, gemma_like
 

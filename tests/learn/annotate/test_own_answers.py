@@ -14,7 +14,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.learn.annotate import own_answers as module
 from pasta_lm.learn.annotate.own_answers import OWN_SAMPLING, own_answers, usable_answers
 from pasta_lm.strategies.model import Pasta
-from tests import models
+from tests import architectures
 
 INSTRUCTIONS = {f"i-{number}": f"Name {number} rivers." for number in range(5)}
 SAMPLING = replace(OWN_SAMPLING, max_tokens=12)
@@ -22,7 +22,7 @@ SAMPLING = replace(OWN_SAMPLING, max_tokens=12)
 
 @pytest.fixture(scope="module")
 def model() -> Pasta:
-    return Pasta(TorchEngine(models.loaded("llama"), pool_tokens=256))
+    return Pasta(TorchEngine(architectures.loaded("llama"), pool_tokens=256))
 
 
 def answers(rows: list[dict[str, object]]) -> dict[object, object]:

@@ -18,7 +18,6 @@ from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.models.adapter import merge_adapter
 from tests.learn.train.recipes import begin, sft
 
-ROOT = Path(__file__).parents[3]
 RANK = 4
 
 
@@ -47,9 +46,8 @@ def test_the_merged_cut_is_the_best_approximation_of_its_rank(folders: tuple[Pat
     base, taught, piece_ids = models(folders)
     cut = cut_difference(base, taught, piece_ids, RANK)
     merged = copy.deepcopy(base)
-    merge_adapter(merged, cut.adapter, piece_ids)
+    merge_adapter(merged, cut)
     before, after, found = (dict(m.named_parameters()) for m in (base, taught, merged))
-    moved = kept = 0.0
     for name, weight in before.items():
         change, wanted = (found[name] - weight).detach(), (after[name] - weight).detach()
         if "_proj" in name:
@@ -57,9 +55,6 @@ def test_the_merged_cut_is_the_best_approximation_of_its_rank(folders: tuple[Pat
             assert torch.linalg.svdvals(wanted - change)[0] == pytest.approx(
                 float(values[RANK]), rel=1e-3
             )
-            if "q_proj" in name:
-                moved += float(values.square().sum())
-                kept += float(values[:RANK].square().sum())
         elif "embed" in name or "lm_head" in name:
             ids = sorted(piece_ids.values())
             assert torch.allclose(change[ids], wanted[ids], atol=1e-6)
@@ -67,10 +62,6 @@ def test_the_merged_cut_is_the_best_approximation_of_its_rank(folders: tuple[Pat
             assert not change.any()  # rows of old tokens stay the base's
         else:
             assert not change.any()
-    assert cut.changes["self_attn.q_proj"].kept == pytest.approx(kept / moved, rel=1e-3)
-    assert 0 < cut.changes["self_attn.q_proj"].kept < 1
-    assert cut.changes["input_layernorm"].kept == 0
-    assert all(0 < change.relative < 1 for change in cut.changes.values())
 
 
 def test_the_cut_of_full_rank_is_the_whole_difference_of_the_layers(
@@ -78,12 +69,11 @@ def test_the_cut_of_full_rank_is_the_whole_difference_of_the_layers(
 ) -> None:
     base, taught, piece_ids = models(folders)
     cut = cut_difference(base, taught, piece_ids, 32)
-    merge_adapter(base, cut.adapter, piece_ids)
+    merge_adapter(base, cut)
     whole = dict(taught.named_parameters())
     for name, weight in base.named_parameters():
         if "_proj" in name:
             assert torch.allclose(weight, whole[name], atol=1e-5), name
-    assert cut.changes["mlp.up_proj"].kept == pytest.approx(1)
 
 
 def test_other_models_and_ranks_that_are_too_high_are_refused(folders: tuple[Path, Path]) -> None:

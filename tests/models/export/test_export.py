@@ -14,17 +14,18 @@ from gguf import TokenType
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from pasta_lm.engines.local.loading import DTYPES, load
+from pasta_lm.engines.local.loading import load
 from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelError, UsageError
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.adapter import Adapter, reference_to, save_adapter, tag_rows
 from pasta_lm.models.export import writing
 from pasta_lm.models.export.gguf_file import export_gguf, pre_tokenizer_name
 from pasta_lm.models.export.merged import export_merged
-from pasta_lm.models.folder import PastaConfig, add_pieces, save_model_folder
-from pasta_lm.models.pretrained import read_pretrained
+from pasta_lm.models.folder import save_model_folder
+from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.settings import DTYPES
+from tests.adapters import a_base_folder, an_adapter
 from tests.architectures import ARCHITECTURES, NUM_PADDED_ROWS, build
 from tests.small_tokenizers import FAMILIES, add_markers, byte_level
 from tests.taught import CHAT
@@ -71,7 +72,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def logits_of(source: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return logits(read_pretrained(source, dtype)[0])
+    return logits(load_pretrained(source, dtype=dtype).model)
 
 
 # --- merged folders
@@ -134,23 +135,8 @@ class Adapted(NamedTuple):
 @pytest.fixture
 def adapted(tmp_path: Path) -> Adapted:
     """Save a base without tags, and an adapter for it that has them."""
-    base, tokenizer = tmp_path / "base", byte_level()
-    model = a_model("llama", tokenizer, vocab_size=len(tokenizer), tie_word_embeddings=True)
-    model.save_pretrained(base)
-    tokenizer.save_pretrained(base)
-    reference = reference_to(model, tokenizer, path=str(base))
-    torch.manual_seed(0)
-    low_rank = {
-        name: (torch.randn(4, one.in_features) / 8, torch.randn(one.out_features, 4) / 8)
-        for name, one in model.named_modules()
-        if name.endswith("q_proj")
-    }
-    ids = add_pieces(model, tokenizer)
-    config = PastaConfig(piece_ids=ids, positions=PositionStrategy.CONTINUE, limits=Limits())
-    rows = {name: 2 * one for name, one in tag_rows(model, ids).items()}
-    save_adapter(
-        tmp_path / "mine", Adapter(low_rank=low_rank, rows=rows), config=config, base=reference
-    )
+    base = a_base_folder(tmp_path / "base", "qwen2", **SIZES, tie_word_embeddings=True)
+    an_adapter(tmp_path / "mine", base)
     return Adapted(tmp_path / "mine", base)
 
 
@@ -162,9 +148,8 @@ def test_an_adapter_is_merged_into_its_base(
     assert done.num_pieces == len(PIECES)
     found, expected = logits_of(done.path), logits_of(adapted.adapter)
     assert torch.allclose(found, expected, atol=1e-4)
-    rows = byte_level()
     plain = logits_of(adapted.base)
-    assert not torch.allclose(found[:, : len(rows)], plain, atol=0.1)
+    assert not torch.allclose(found[:, : plain.shape[1]], plain, atol=0.1)
     assert not (tmp_path / name / "adapter_config.json").exists()
 
 
@@ -199,8 +184,8 @@ def test_weights_are_within_the_bound_of_their_dtype(
 ) -> None:
     source = a_folder(tmp_path / "mine", "qwen2")
     export_gguf(source, tmp_path / "out.gguf", dtype)
-    expected = dict(read_pretrained(source, torch.float32)[0].named_parameters())
-    model, _ = read_pretrained(tmp_path / "out.gguf", None)
+    expected = dict(load_pretrained(source, dtype=torch.float32).model.named_parameters())
+    model = load_pretrained(tmp_path / "out.gguf").model
     for name, weight in model.named_parameters():
         true = expected[name]
         largest = true.abs().amax(-1, keepdim=True)

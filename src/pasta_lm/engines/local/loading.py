@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.cpu import capture
 from pasta_lm.engines.gpu.attention import has_triton
@@ -21,19 +21,18 @@ from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.engines.local.rotation import Rotation, find_rotations, probe
 from pasta_lm.engines.local.runner import LogitsFunction
-from pasta_lm.engines.local.self_test import check_exact, rope_parameters
+from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.language.tags import PIECES
 from pasta_lm.models.eight_bits import FLOAT8, INT8, EightBits, round_weights
-from pasta_lm.models.folder import PASTA, add_pieces, read_pasta_config
-from pasta_lm.models.pretrained import read_pretrained
-from pasta_lm.models.shipped import resolve
+from pasta_lm.models.folder import PASTA
+from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.pieces import add_pieces
+from pasta_lm.models.settings import DTYPES, last_position
 from pasta_lm.models.vocabulary import Vocabulary
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
 DTYPE_NAMES = (*DTYPES, *EIGHT_BITS)
 FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
@@ -147,18 +146,24 @@ def load(
         UnsupportedModelError: the engine would not be exact for it.
         VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
-    source, place = resolve(source), usable_device(device)
-    model, tokenizer = read_pretrained(source, _dtype(dtype, place), base)
+    place = usable_device(device)
+    weights = _dtype(dtype, place)
+    if base is None:
+        pretrained = load_pretrained(source, dtype=weights)
+    else:
+        pretrained = load_pretrained(base, source, dtype=weights)
+    model, config = pretrained.model, pretrained.config
     eight_bits = EIGHT_BITS.get(dtype or "")
     if eight_bits is not None:
         round_weights(model, eight_bits)
     check_exact(model)
-    model = model.to(place)  # type: ignore[arg-type]
-    is_folder = Path(source).is_dir()
-    name = Path(source).name if Path(source).exists() else str(source)
-    config = read_pasta_config(Path(source)) if is_folder else None
-    vocabulary = Vocabulary(tokenizer, config.piece_ids if config else tag_pieces(tokenizer))
-    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, tokenizer), eight_bits=eight_bits)
+    loaded = LoadedModel(
+        model.to(place),  # type: ignore[arg-type]
+        pretrained.vocabulary,
+        pretrained.name,
+        pretrained.eos_ids,
+        eight_bits=eight_bits,
+    )
     if config is not None:
         loaded.positions, loaded.trained_strategy = config.positions, config.trained_strategy
         loaded.join = config.join
@@ -213,28 +218,3 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     if loaded.eight_bits is not None:
         round_weights(loaded.model, loaded.eight_bits)  # the new rows
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
-
-
-def tag_pieces(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Return the ids of all tag pieces if the tokenizer has every one of them, else nothing."""
-    vocab = tokenizer.get_vocab()
-    found = {piece: vocab[piece] for piece in PIECES if piece in vocab}
-    return found if len(found) == len(PIECES) else {}
-
-
-def last_position(model: PreTrainedModel) -> int | None:
-    """Return the last position that a model may be given, or None where it has no bound."""
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    for parameters in rope_parameters(model.config):
-        # Beyond the original length other factors would apply, to every response in the pass.
-        if parameters.get("rope_type") == "longrope":
-            longest = parameters.get("original_max_position_embeddings", longest)
-    return None if longest is None else int(longest) - 1
-
-
-def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """Return every id that ends a text, from the generation settings, else from the tokenizer."""
-    sources = getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer
-    found = (getattr(source, "eos_token_id", None) for source in sources)
-    given = next((ids for ids in found if ids is not None), ())
-    return frozenset(given) if isinstance(given, (list, tuple)) else frozenset([given])

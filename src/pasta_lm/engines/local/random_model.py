@@ -16,18 +16,19 @@ from transformers import (
     AddedToken,
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
-from pasta_lm.engines.local.loading import LoadedModel, eos_ids, tag_pieces
+from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import InputError, ModelNotFoundError
 from pasta_lm.interpreter.trace import Kind
 from pasta_lm.language.tags import PIECES
+from pasta_lm.models.checkpoint import read_tokenizer
+from pasta_lm.models.settings import eos_ids, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 END_OF_TEXT = "<|end|>"
@@ -60,7 +61,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
-    return AutoTokenizer.from_pretrained(folder)
+    return read_tokenizer(folder)
 
 
 def random_model(
@@ -94,7 +95,7 @@ def random_model(
 
 
 def _built(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    settings: dict[str, Any] = {"attn_implementation": "eager"}
+    settings: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
     if device.type == "cpu":
         return AutoModelForCausalLM.from_config(config, **settings)  # type: ignore[no-any-return]
     with device:  # billions of weights are drawn in a second there, in minutes on a CPU

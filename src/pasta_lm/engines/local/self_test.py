@@ -1,8 +1,9 @@
-"""Measure whether a model is exact when its input is flattened, without trusting its flags.
+"""Measure whether a model is exact with flattened passes and a cache, without trusting its flags.
 
-Two random inputs longer than the smallest window go through one flattened pass and, each alone,
-through the model's own eager attention. Architectures that carry state from token to token, make
-positions of their own or ignore the mask fail here, whatever they claim to support.
+Two random inputs, longer than every window and chunk, go through flattened passes, the last tokens
+one by one beside the cache, and each alone through the model's own eager attention without a cache.
+Architectures that carry state from token to token, run a layer twice, attend on their own or ignore
+the mask fail here, whatever they claim to support.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,31 +22,62 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from pasta_lm.engines.local.attention import NAME, LayerCall, additive, attend, in_window, register
 from pasta_lm.errors import PastaError, UnsupportedModelError
+from pasta_lm.models.settings import last_position, rope_parameters
 
 TOLERANCE = 1e-3  # largest difference of logits, float32, at which a model still counts as exact
 MAX_TESTED_PARAMETERS = 300_000_000  # larger models are tested at tiny width instead
+NUM_CACHED_STEPS = 3  # tokens of each input that are fed one by one, beside the cache
+MIN_LENGTHS, MAX_LENGTH = (24, 13), 1100  # of the inputs: the first grows with the windows
+_SPANS = ("window", "window_size", "chunk_size", "chunk_length")  # ends of names of settings
 
-# Legend: N tokens, H query heads, D head size.
+# Legend: N tokens of a pass, K entries of the cache, H query heads, G key/value heads, D head size.
 
 
 class FlattenedPass:
-    """Several inputs in one flattened pass; each token sees the past of its own."""
+    """Passes over several inputs with one cache; each token sees the past of its own input."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        parts = [torch.arange(length, device=device) for length in lengths]
-        self.positions_N = torch.cat(parts)
-        of_N = torch.repeat_interleave(
-            torch.arange(len(lengths), device=device), torch.tensor(lengths, device=device)
-        )
-        past = torch.ones(len(of_N), len(of_N), device=device).tril().bool()
-        self._visible_NN = past & (of_N[:, None] == of_N)
+    def __init__(self, name: str, device: torch.device) -> None:
+        """Begin with an empty cache; errors name the model."""
+        self._name = name
+        self._cache: dict[int, tuple[Tensor, Tensor]] = {}
+        self._done: set[int] = set()  # layers that have attended in this pass
+        self._inputs_K = self._positions_K = torch.empty(0, dtype=torch.int64, device=device)
+
+    def begin(self, inputs: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Begin a pass over tokens of these inputs at these positions; return the positions [N]."""
+        device = self._inputs_K.device
+        positions_N = torch.tensor(positions, device=device)
+        self._inputs_K = torch.cat([self._inputs_K, torch.tensor(inputs, device=device)])
+        self._positions_K = torch.cat([self._positions_K, positions_N])
+        self._done.clear()
+        return positions_N
 
     def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
         """Attend inside each input, under the layer's window."""
-        visible = self._visible_NN
+        if call.layer in self._done:
+            raise UnsupportedModelError(
+                f"{self._name} attends twice in layer {call.layer}, where the cache has keys for "
+                "one attention a layer"
+            )
+        self._done.add(call.layer)
+        if call.layer in self._cache:
+            keys, values = self._cache[call.layer]
+            k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
+        self._cache[call.layer] = k_GND, v_GND
+        num_old = len(self._inputs_K) - q_HND.shape[1]
+        inputs_N, positions_N = self._inputs_K[num_old:, None], self._positions_K[num_old:]
+        visible = (inputs_N == self._inputs_K) & (positions_N[:, None] >= self._positions_K)
         if call.window is not None:
-            visible = visible & in_window(self.positions_N, self.positions_N, call.window)
+            visible = visible & in_window(positions_N, self._positions_K, call.window)
         return attend(call, q_HND, k_GND, v_GND, additive(visible, q_HND.dtype))
+
+    def check_attended(self) -> None:
+        """Refuse a model whose layers never called the attention function of transformers."""
+        if not self._done:
+            raise UnsupportedModelError(
+                f"{self._name} keeps a state or computes its attention itself, not by the "
+                "attention function of transformers, so threads could not share a cache"
+            )
 
 
 def check_exact(model: PreTrainedModel) -> None:
@@ -57,7 +89,7 @@ def check_exact(model: PreTrainedModel) -> None:
         UnsupportedModelError: with the model's name and the reason.
     """
     config = model.config
-    if any(one.get("rope_type") == "dynamic" for one in rope_parameters(config)):
+    if any(settings.get("rope_type") == "dynamic" for settings in rope_parameters(config)):
         raise UnsupportedModelError(
             f"{config.model_type} uses 'dynamic' RoPE: its angles depend on the largest "
             "position in a pass, so one response would change another's logits"
@@ -95,46 +127,61 @@ def _check_flattened(model: PreTrainedModel) -> None:
         )
 
 
-def rope_parameters(config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
-    """Yield a configuration's RoPE settings: one, or one for each type of layer."""
-    given = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    nested = [value for value in given.values() if isinstance(value, dict)]
-    yield from nested or [given]
-
-
+@torch.inference_mode()
 def flattened_difference(model: PreTrainedModel) -> float:
-    """Return the largest difference, float32, of a flattened pass from the model's own logits."""
+    """Return the largest difference, float32, of flattened passes from the model's own logits."""
     register()
     device = next(model.parameters()).device
-    lengths = _lengths(model.config)
-    generator = torch.Generator().manual_seed(0)
-    weight: Any = model.get_input_embeddings().weight
-    sequences = [
-        torch.randint(len(weight), (length,), generator=generator).to(device) for length in lengths
-    ]
-    flattened = FlattenedPass(lengths, device)
-    with torch.inference_mode():
-        with _attention(model, "eager"):
-            alone = [model(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences]
-        with _attention(model, NAME):
+    lengths = _lengths(model)
+    embeddings: Any = model.get_input_embeddings()
+    num_rows = len(embeddings.weight)
+    ids = torch.randint(num_rows, (2, max(lengths)), generator=torch.Generator().manual_seed(0))
+    inputs = [row[:length].to(device) for row, length in zip(ids, lengths, strict=True)]
+    with _attention(model, "eager"):
+        alone = [model(input_ids=ids_N[None], use_cache=False).logits[0] for ids_N in inputs]
+    flattened = FlattenedPass(type(model).__name__, device)
+    differences = []
+    with _attention(model, NAME):
+        for places in _passes(lengths):
+            positions_N = flattened.begin(*zip(*places, strict=True))
             out = model(
-                input_ids=torch.cat(sequences)[None],
-                position_ids=flattened.positions_N[None],
+                input_ids=torch.stack([inputs[index][place] for index, place in places])[None],
+                position_ids=positions_N[None],
                 use_cache=False,
                 pasta_pass=flattened,
             )
-    difference = float((out.logits[0].float() - torch.cat(alone).float()).abs().max())
+            flattened.check_attended()
+            expected = torch.stack([alone[index][place] for index, place in places])
+            differences.append((out.logits[0].float() - expected.float()).abs().max())
+    difference = float(torch.stack(differences).max())
     # Not a number compares as false with every tolerance.
     return difference if difference == difference else float("inf")
 
 
-def _lengths(config: PreTrainedConfig) -> tuple[int, int]:
-    """Return two lengths, the first longer than the smallest window."""
-    text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    longest = getattr(text, "max_position_embeddings", None) or 64
-    first = 24 if not window else min(window + 8, 1100)
-    return min(first, longest), min(13, longest)
+def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the input and the position of each token: a pass of all but the last, then steps."""
+    starts = [max(1, length - NUM_CACHED_STEPS) for length in lengths]
+    yield [(index, place) for index, start in enumerate(starts) for place in range(start)]
+    for step in range(NUM_CACHED_STEPS):
+        places = [(index, start + step) for index, start in enumerate(starts)]
+        if places := [(index, place) for index, place in places if place < lengths[index]]:
+            yield places
+
+
+def _lengths(model: PreTrainedModel) -> tuple[int, int]:
+    """Return two lengths, the first longer than every window and chunk if the context allows it."""
+    config = model.config.get_text_config()
+    longest = max((getattr(config, name) for name in _spans(config)), default=0)
+    first, second = max(MIN_LENGTHS[0], min(longest + 8, MAX_LENGTH)), MIN_LENGTHS[1]
+    last = last_position(model)
+    context = first if last is None else last + 1
+    return min(first, context), min(second, context)
+
+
+def _spans(config: PreTrainedConfig) -> list[str]:
+    """Return the names of settings that bound what a token sees: windows and chunks."""
+    settings = config.to_dict()
+    return [name for name, size in settings.items() if name.endswith(_SPANS) and type(size) is int]
 
 
 @contextmanager
@@ -149,7 +196,10 @@ def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
             model.set_attn_implementation(before)
 
 
+# A tiny model of the same architecture
+
 TWIN_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
+TWIN_SPAN = 8
 
 _TINY: dict[str, int] = {
     "hidden_size": 64,
@@ -159,8 +209,6 @@ _TINY: dict[str, int] = {
     "head_dim": 16,
     "vocab_size": 256,
     "num_hidden_layers": 4,
-    "sliding_window": 8,
-    "attention_chunk_size": 8,
     "max_position_embeddings": 512,
     "num_experts": 4,
     "num_local_experts": 4,
@@ -170,7 +218,17 @@ _TINY: dict[str, int] = {
     "moe_intermediate_size": 32,
     "pad_token_id": 0,
     "query_pre_attn_scalar": 16,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "qk_head_dim": 32,
+    "v_head_dim": 16,
+    "rotary_dim": 8,
+    "num_kv_shared_layers": 1,
 }
+_LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
+_FIXED = (AttributeError, ValueError)  # of settings that follow from others, or differ by layer
 
 
 def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
@@ -185,8 +243,10 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
         small = _small(config.get_text_config())
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
-            twin = AutoModelForCausalLM.from_config(small, attn_implementation="eager").eval()
-            for parameter in twin.parameters():
+            twin: PreTrainedModel = AutoModelForCausalLM.from_config(
+                small, attn_implementation="eager", trust_remote_code=False
+            )
+            for parameter in twin.eval().parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(0, TWIN_SCALE)
             twin(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
@@ -194,20 +254,24 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
         raise UnsupportedModelError(
             f"{type(config).__name__} could not be made small for the self-test: {exc}"
         ) from exc
-    checked: PreTrainedModel = twin
-    return checked
+    return twin
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
-    small = copy.deepcopy(config)
-    for name, size in _TINY.items():
-        if getattr(small, name, None) is not None:
-            setattr(small, name, size)
-    for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
-        kinds = getattr(small, name, None)
-        if isinstance(kinds, list):
+    small, num_layers = copy.deepcopy(config), config.num_hidden_layers
+    sizes = {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
+    if getattr(config, "num_key_value_heads", None) == config.num_attention_heads:
+        sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
+    for name, size in sizes.items():
+        with suppress(*_FIXED):
+            if getattr(small, name, None) or name == "head_dim":
+                setattr(small, name, size)
+    for name, values in config.to_dict().items():
+        if isinstance(values, list) and (len(values) == num_layers or name in _LAYER_LISTS):
             # Few layers, but every kind of layer among them.
-            setattr(small, name, [*dict.fromkeys(kinds), *kinds][: _TINY["num_hidden_layers"]])
+            kinds = [value for place, value in enumerate(values) if value not in values[:place]]
+            with suppress(*_FIXED):
+                setattr(small, name, [*kinds, *values][: _TINY["num_hidden_layers"]])
     small.dtype = torch.float32
     return small
 

@@ -6,14 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from pasta_lm.engines.local.loading import eos_ids, last_position, tag_pieces
 from pasta_lm.engines.servers.completions import ServedModel
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.folder import PASTA, read_pasta_config
+from pasta_lm.models.settings import eos_ids, last_position, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 
@@ -26,10 +27,10 @@ def read_served(source: str | Path) -> ServedModel:
         VocabularyError: that file and its tokenizer disagree.
     """
     try:
-        config = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        tokenizer = read_tokenizer(source)
         with torch.device("meta"):  # no memory, no weights
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as exc:
         raise ModelNotFoundError(
             f"{source} holds no configuration and tokenizer of a whole model",

@@ -1,11 +1,10 @@
-"""Low-rank adapters: train them, save them, or cut them from a model with all weights trained."""
+"""Low-rank adapters: train them with peft, save them, or cut them from a difference of models."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +21,14 @@ from pasta_lm.learn.train.learner import MODEL_FOLDER, Learner, check_finite, wr
 from pasta_lm.models.adapter import (
     Adapter,
     BaseReference,
-    check_base,
     is_adapter,
     merge_adapter,
     read_adapter,
     read_base,
-    reference_to,
     save_adapter,
-    tag_rows,
-    token_matrices,
 )
+from pasta_lm.models.adapter_base import check_base, place_of, reference_to, token_matrices
 from pasta_lm.models.folder import PastaConfig
-from pasta_lm.models.pretrained import gguf_of_package
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -56,15 +51,22 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
         import peft
     except ImportError as exc:
         raise MissingExtraError("[lora] (peft)", "train") from exc
+    rows = dict.fromkeys(
+        token_matrices(learner.model), sorted(learner.vocabulary.piece_ids.values())
+    )
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # a float is fine
         lora_dropout=lora.dropout,
         target_modules=[*lora.targets] or EVERY_LAYER,
-        trainable_token_indices=_trained_rows(learner) if lora.trained_tokens == "tags" else None,
+        trainable_token_indices=rows if lora.trained_tokens == "tags" else None,
     )
-    start = None if lora.start is None else _read_start(learner, Path(lora.start))
+    start = None
+    if lora.start is not None:
+        start = read_adapter(Path(lora.start))
+        check_base(read_base(Path(lora.start)), learner.model, learner.tokenizer)
+        merge_adapter(learner.model, replace(start, low_rank={}))  # the rows of the tag pieces
     try:
         model = peft.get_peft_model(learner.model, config)
     except ValueError as exc:
@@ -78,15 +80,6 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     if start is not None:
         _begin_with(start, model, lora)
     return model
-
-
-def _read_start(learner: Learner, folder: Path) -> Adapter:
-    """Return an adapter to go on with; its rows of tag pieces are written into the learner."""
-    adapter = read_adapter(folder)
-    check_base(read_base(folder), learner.model, learner.tokenizer)
-    rows = replace(adapter, low_rank={})
-    merge_adapter(learner.model, rows, learner.vocabulary.piece_ids)
-    return adapter
 
 
 @torch.no_grad()
@@ -107,7 +100,7 @@ def _begin_with(start: Adapter, model: PeftModel, lora: LoraConfig) -> None:
                 hint=f"lora.rank = {len(start_a)}",
             )
         a.copy_(start_a)
-        b.copy_(start_b * start.scale * lora.rank / lora.alpha)
+        b.copy_(start_b * lora.rank / lora.alpha)
 
 
 def _low_rank(model: PeftModel) -> dict[str, tuple[Tensor, Tensor]]:
@@ -128,16 +121,13 @@ def merged(learner: Learner, model: PeftModel) -> Learner:
 def snapshot(learner: Learner, model: PeftModel) -> Learner:
     """Return a merged copy on the CPU; the adapters stay in training."""
     held = [*model.parameters(), *model.buffers()]
-    copies = {id(one): _on_cpu(one) for one in held}  # deepcopy takes them from here
+    copies = {id(tensor): _on_cpu(tensor) for tensor in held}  # deepcopy takes them from here
     return merged(learner, deepcopy(model, copies))
 
 
 def _on_cpu(held: Tensor) -> Tensor:
     copy = held.detach().to("cpu", copy=True)
     return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
-
-
-# --- saved
 
 
 def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
@@ -161,13 +151,6 @@ def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
     return reference_to(learner.model, learner.tokenizer, **place_of(source))
 
 
-def place_of(source: str) -> dict[str, str]:
-    """Return the place where a base can be had, as ``reference_to`` takes it."""
-    if Path(source).exists():
-        return {"path": str(Path(source).resolve())}
-    return {"package" if gguf_of_package(source) else "hub_id": source}
-
-
 def save_trained(
     learner: Learner, model: PeftModel, base: BaseReference, lora: LoraConfig, train: TrainConfig
 ) -> Path:
@@ -179,71 +162,37 @@ def save_trained(
         ModelError: a weight is NaN or infinite.
     """
     check_finite(learner.model)
-    low_rank = {
-        name: (a.detach().cpu().clone(), b.detach().cpu().clone())
-        for name, (a, b) in _low_rank(model).items()
-    }
-    whole, piece_ids = merged(learner, model).model, learner.vocabulary.piece_ids
+    scale = lora.alpha / lora.rank
+    pairs = {name: (a.clone(), scale * b) for name, (a, b) in _low_rank(model).items()}
+    config = PastaConfig(
+        piece_ids=learner.vocabulary.piece_ids,
+        positions=PositionStrategy(train.positions),
+        limits=Limits(),
+        trained_strategy=learner.trained_strategy,
+        join=Join(train.join),
+    )
+    adapter = with_tag_rows(pairs, merged(learner, model).model, config.piece_ids)
     with written_whole(Path(train.out) / MODEL_FOLDER) as folder:
-        save_adapter(
-            folder,
-            Adapter(
-                low_rank=low_rank,
-                rows={name: rows.cpu() for name, rows in tag_rows(whole, piece_ids).items()},
-                scale=lora.alpha / lora.rank,
-            ),
-            base=base,
-            config=PastaConfig(
-                piece_ids=piece_ids,
-                positions=PositionStrategy(train.positions),
-                limits=Limits(),
-                trained_strategy=learner.trained_strategy,
-                join=Join(train.join),
-            ),
-            dtype=getattr(torch, train.dtype),
-        )
+        save_adapter(folder, adapter, base=base, config=config, dtype=getattr(torch, train.dtype))
     return Path(train.out) / MODEL_FOLDER
 
 
-def _trained_rows(learner: Learner) -> dict[str, list[int]]:
-    """Return the tag pieces' ids for each matrix that has rows of tokens, by its name."""
-    ids = sorted(learner.vocabulary.piece_ids.values())
-    return dict.fromkeys(token_matrices(learner.model), ids)
-
-
-# --- cut from a model with all weights trained
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """How far training moved the weights of one kind, such as all ``q_proj``."""
-
-    relative: float
-    """Norm of the difference, divided by the norm of the base's weights."""
-    kept: float
-    """Share of the squared difference that the adapter keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """An adapter with what it keeps of each kind of weights."""
-
-    adapter: Adapter
-    changes: Mapping[str, Change]
-
-
-@dataclass(slots=True)
-class _Sums:
-    base: float = 0.0
-    moved: float = 0.0
-    kept: float = 0.0
+def with_tag_rows(
+    low_rank: Mapping[str, tuple[Tensor, Tensor]],
+    model: PreTrainedModel,
+    piece_ids: Mapping[str, int],
+) -> Adapter:
+    """Return an adapter of these matrices, with the rows of the tag pieces of a trained model."""
+    ids = list(piece_ids.values())
+    rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
+    return Adapter(low_rank=low_rank, rows=rows, token_ids=dict.fromkeys(rows, ids))
 
 
 @torch.no_grad()
 def cut_difference(
     base: PreTrainedModel, taught: PreTrainedModel, piece_ids: Mapping[str, int], rank: int
-) -> Cut:
-    """Return the low-rank part of what training changed.
+) -> Adapter:
+    """Return the low-rank part of the change that training made to all weights.
 
     Args:
         base: The model before training, with its tag pieces.
@@ -263,54 +212,17 @@ def cut_difference(
             "the two models have other weights: one is no finetuning of the other",
             hint="give the model that training began with",
         )
-    layers = _linear_layers(base)
-    matrices = {f"{name}.weight": matrix for name, matrix in token_matrices(base).items()}
-    is_old = torch.ones(len(next(iter(matrices.values()))), dtype=torch.bool)
-    is_old[list(piece_ids.values())] = False
-    sums: defaultdict[str, _Sums] = defaultdict(_Sums)
-    low_rank = {}
-    for name, old in before.items():
-        first, second = old.float(), after[name].float()
-        kind = sums[_kind(name)]
-        if name in matrices:
-            first, second = first[is_old], second[is_old]
-        kind.base += float(first.square().sum())
-        kind.moved += float((second - first).square().sum())
-        if layer := layers.get(name):
-            a, b, kept = _cut(name, second - first, rank)
-            low_rank[layer] = a, b
-            kind.kept += kept
-    return Cut(
-        Adapter(low_rank=low_rank, rows=tag_rows(taught, piece_ids)),
-        {name: _change(one) for name, one in sums.items()},
-    )
+    output, low_rank = base.get_output_embeddings(), {}
+    for name, module in base.named_modules():
+        if isinstance(module, nn.Linear) and module is not output:
+            difference = after[f"{name}.weight"].float() - module.weight.float()
+            low_rank[name] = _cut(name, difference, rank)
+    return with_tag_rows(low_rank, taught, piece_ids)
 
 
-def _linear_layers(model: PreTrainedModel) -> dict[str, str]:
-    """Return the names of all linear layers but the output matrix, by those of their weights."""
-    output = model.get_output_embeddings()
-    return {
-        f"{name}.weight": name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not output
-    }
-
-
-def _cut(name: str, difference: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
-    """Return A [r, in], B [out, r] and the squared norm of their product."""
+def _cut(name: str, difference: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     if rank > min(difference.shape):
         raise ModelError(f"{name} has the shape {tuple(difference.shape)}: rank {rank} is too high")
     u, s, v = torch.linalg.svd(difference, full_matrices=False)
     root = s[:rank].sqrt()
-    return root[:, None] * v[:rank], u[:, :rank] * root, float(s[:rank].square().sum())
-
-
-def _kind(name: str) -> str:
-    """Return the name of a weight's module without the layer's number."""
-    parts = name.split(".")
-    return ".".join(part for part in parts[-3:-1] if not part.isdigit()) or name
-
-
-def _change(sums: _Sums) -> Change:
-    relative = (sums.moved / sums.base) ** 0.5 if sums.base else 0.0
-    return Change(relative, sums.kept / sums.moved if sums.moved else 1.0)
+    return root[:, None] * v[:rank], u[:, :rank] * root

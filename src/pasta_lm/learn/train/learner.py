@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.loading import last_position, tag_pieces
 from pasta_lm.engines.local.random_model import read_architecture
 from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import ModelError, ModelNotFoundError
@@ -33,9 +32,11 @@ from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example, encode_points
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, RandomConfig, TrainConfig
 from pasta_lm.learn.train.sources import Encode
-from pasta_lm.models.adapter import token_matrices
-from pasta_lm.models.folder import add_pieces, read_pasta_config, save_model_folder
-from pasta_lm.models.pretrained import read_pretrained
+from pasta_lm.models.adapter_base import token_matrices
+from pasta_lm.models.folder import read_pasta_config, save_model_folder
+from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.pieces import add_pieces
+from pasta_lm.models.settings import last_position, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies import apar, pasta
 from pasta_lm.strategies import skeleton_of_thought as sot
@@ -91,15 +92,15 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
         UnsupportedModelError: the engine would not be exact for this model.
     """
     if config.base is not None:
-        model, tokenizer = read_pretrained(config.base, dtype)
+        pretrained = load_pretrained(config.base, dtype=dtype)
+        model, tokenizer = pretrained.model, pretrained.tokenizer
     else:
         assert config.random is not None
         model, tokenizer = _random(config.random)
     eos_id = tokenizer.eos_token_id
-    if not isinstance(eos_id, int) or not isinstance(tokenizer, PreTrainedTokenizerFast):
+    if not isinstance(eos_id, int):
         raise ModelError(
-            f"[model] {config.base or config.random}: its tokenizer has no end-of-text, or no "
-            "tokenizer.json",
+            f"[model] {config.base or config.random}: its tokenizer has no end-of-text"
         )
     check_exact(model)
     make_savable(model.generation_config)
@@ -114,7 +115,9 @@ def load_learner(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Lea
 
 def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(random.tokenizer)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            random.tokenizer, trust_remote_code=False
+        )
     except (OSError, ValueError) as exc:
         raise ModelNotFoundError(
             f"[model.random] no tokenizer at {random.tokenizer}",
@@ -123,7 +126,9 @@ def _random(random: RandomConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerF
     config = read_architecture(Path(random.architecture))
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", trust_remote_code=False
+    )
     return model, tokenizer
 
 

@@ -35,8 +35,9 @@ from pasta_lm.learn.train.teach_cost import Amounts
 from pasta_lm.learn.train.teach_run import HELD_OUT, VERBS, TeachRun, instructions_of, mixed_in
 from pasta_lm.models.adapter import is_adapter, read_base, save_adapter
 from pasta_lm.models.annotated import read_ids, read_records, write_records
-from pasta_lm.models.folder import add_pieces, read_pasta_config
-from pasta_lm.models.pretrained import read_pretrained
+from pasta_lm.models.folder import read_pasta_config
+from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.pieces import add_pieces
 from pasta_lm.recipe import toml_of
 
 RECIPE, PROMPTS = "recipe.toml", "prompts.jsonl"
@@ -247,13 +248,11 @@ def _cut(run: TeachRun, best: Path, folder: Path) -> None:
     config = read_pasta_config(best)
     assert config is not None
     dtype = getattr(torch, run.plan["dtype"])
-    base, tokenizer = read_pretrained(run.model, dtype)
-    add_pieces(base, tokenizer)  # type: ignore[arg-type]  # load_learner has refused slow ones
-    taught, _ = read_pretrained(best, dtype)
-    found = cut_difference(base, taught, config.piece_ids, 2 * run.config.train.rank)
+    base, taught = load_pretrained(run.model, dtype=dtype), load_pretrained(best, dtype=dtype)
+    add_pieces(base.model, base.tokenizer)
     save_adapter(
         folder,
-        found.adapter,
+        cut_difference(base.model, taught.model, config.piece_ids, 2 * run.config.train.rank),
         base=read_base(run.at("pasta", MODEL_FOLDER)),
         config=config,
         dtype=dtype,

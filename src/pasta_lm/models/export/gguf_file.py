@@ -20,7 +20,6 @@ from gguf import LlamaFileType, TokenType
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.engines.local.loading import eos_ids
 from pasta_lm.errors import UnsupportedModelError, UsageError
 from pasta_lm.models.export.writing import (
     Export,
@@ -30,6 +29,7 @@ from pasta_lm.models.export.writing import (
     refuse_existing,
     written_whole,
 )
+from pasta_lm.models.settings import eos_ids
 from pasta_lm.models.vocabulary import Vocabulary
 
 SUFFIX = ".gguf"

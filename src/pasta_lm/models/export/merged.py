@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from pasta_lm.engines.local.loading import DTYPES
 from pasta_lm.errors import ModelError, UsageError
 from pasta_lm.models.export.writing import (
     Export,
@@ -18,6 +17,7 @@ from pasta_lm.models.export.writing import (
     written_whole,
 )
 from pasta_lm.models.folder import write_pasta_config
+from pasta_lm.models.settings import DTYPES
 
 
 def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:

@@ -13,13 +13,11 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pasta_lm.engines.local.loading import tag_pieces
-from pasta_lm.errors import ModelError, PastaError, UsageError, VocabularyError, cause
+from pasta_lm.errors import PastaError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
-from pasta_lm.models.pretrained import read_pretrained
-from pasta_lm.models.shipped import resolve
+from pasta_lm.models.folder import PastaConfig, check_same_ids
+from pasta_lm.models.load import load_pretrained
 
 _MIB = 2**20
 _RESERVE = 64 * _MIB  # for the tokenizer, settings and the file system's own records
@@ -69,12 +67,8 @@ def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Exportable
         ModelError: the files cannot be loaded, or the tokenizer has no tokenizer.json.
         VocabularyError: tokens without a row, or tag pieces with other ids than the source says.
     """
-    source = resolve(source)
-    model, tokenizer = read_pretrained(source, dtype)
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(f"the model {source} has no tokenizer.json")
-    config = read_pasta_config(Path(source)) if Path(source).is_dir() else None
-    piece_ids = config.piece_ids if config else tag_pieces(tokenizer)
+    pretrained = load_pretrained(source, dtype=dtype)
+    model, tokenizer, piece_ids = pretrained.model, pretrained.tokenizer, pretrained.piece_ids
     tokens = [AddedToken(piece, special=True, normalized=False) for piece in piece_ids]
     if tokens:
         tokenizer.add_tokens(tokens, special_tokens=True)
@@ -85,7 +79,7 @@ def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Exportable
             f"the tokenizer of {source} has token {last}, and the model has only {num_rows} rows",
             hint="add tokens to tokenizer and model together",
         )
-    return Exportable(model, tokenizer, config, piece_ids)
+    return Exportable(model, tokenizer, pretrained.config, piece_ids)
 
 
 def num_token_rows(model: PreTrainedModel) -> int:

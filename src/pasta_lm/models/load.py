@@ -1,0 +1,127 @@
+"""Load a model and its tokenizer: from a folder, the hub, a GGUF file, a package or an adapter.
+
+Every part of the project that needs weights comes through here. An adapter is merged into its base,
+which is found on this machine or on the hub.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pasta_lm.models.adapter import is_adapter, merge_adapter, read_adapter, read_base
+from pasta_lm.models.adapter_base import check_base, find_base
+from pasta_lm.models.checkpoint import Checkpoint, read_checkpoint
+from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
+from pasta_lm.models.gguf_weights import SUFFIX, gguf_of_package, read_gguf
+from pasta_lm.models.pieces import add_pieces
+from pasta_lm.models.settings import eos_ids, tag_pieces
+from pasta_lm.models.shipped import resolve
+from pasta_lm.models.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A model with its adapter merged, its tokenizer, and the record of its training."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    name: str
+    config: PastaConfig | None = None  # None: the source does not say how it was trained
+
+    @property
+    def piece_ids(self) -> dict[str, int]:
+        """Return each tag piece's token id; empty for a model that was not taught the tags."""
+        return dict(self.config.piece_ids) if self.config else tag_pieces(self.tokenizer)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return the tokenizer as it now stands with the tag pieces."""
+        return Vocabulary(self.tokenizer, self.piece_ids)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Return every id that ends a text."""
+        return eos_ids(self.model, self.tokenizer)
+
+
+def load_pretrained(
+    source: str | Path,
+    adapter: str | Path | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Pretrained:
+    """Load a model and its tokenizer.
+
+    Args:
+        source: A model folder, an adapter folder, a GGUF file, a hub id, the name of an installed
+            package that holds a GGUF file, or of a model that comes with the package.
+        adapter: An adapter folder to merge into the source; None: a source that is an adapter
+            names its base itself.
+        dtype: None: as saved; weights of a GGUF file are float32.
+        device: Where the weights go once they are read.
+
+    Raises:
+        ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
+        ModelError: the files cannot be loaded, or an adapter belongs to another base.
+        VocabularyError: ``pasta_config.json`` and the tokenizer disagree.
+    """
+    source = resolve(source)
+    folder = Path(source if adapter is None else resolve(adapter))
+    config = None
+    if adapter is not None or is_adapter(folder):
+        base = None if adapter is None else source
+        config = read_pasta_config(folder)
+        model, tokenizer = _read_adapted(folder, config, dtype, base)
+    else:
+        model, tokenizer = _read_whole(source, dtype)
+        config = read_pasta_config(folder) if folder.is_dir() else None
+    name = folder.name if folder.exists() else str(source)
+    return Pretrained(model.to(device), tokenizer, name, config)  # type: ignore[arg-type]
+
+
+def _read_whole(source: str | Path, dtype: torch.dtype | None) -> Checkpoint:
+    if Path(source).suffix == SUFFIX:
+        return read_gguf(Path(source), dtype, notes_loss=True)
+    if packaged := gguf_of_package(str(source)):
+        return read_gguf(packaged, dtype, notes_loss=True)
+    return read_checkpoint(source, dtype)
+
+
+def _read_adapted(
+    folder: Path, config: PastaConfig | None, dtype: torch.dtype | None, base: str | Path | None
+) -> Checkpoint:
+    adapter = read_adapter(folder)
+    # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
+    model, tokenizer = _read_base(folder) if base is None else _read_whole(base, None)
+    check_base(read_base(folder), model, tokenizer)
+    if dtype is torch.float32:
+        _cast(model, dtype)
+    if config is not None:
+        add_pieces(model, tokenizer)
+        check_same_ids(config.piece_ids, tokenizer.get_vocab())
+    merge_adapter(model, adapter)
+    if dtype is not None:
+        _cast(model, dtype)
+    return model, tokenizer
+
+
+def _read_base(folder: Path) -> Checkpoint:
+    base = find_base(folder)
+    path = Path(base.source)
+    if path.suffix == SUFFIX:
+        return read_gguf(path, None, notes_loss=False)
+    if path.exists():
+        return _read_whole(path, None)
+    return read_checkpoint(base.source, None, base.revision)
+
+
+def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Change the dtype of the weights, not of buffers: RoPE's frequencies are float32."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    model.config.dtype = dtype

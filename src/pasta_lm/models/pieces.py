@@ -1,0 +1,74 @@
+"""Give the tag pieces tokens and rows of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import torch
+from tokenizers import AddedToken
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pasta_lm.errors import VocabularyError
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.encoded import check_piece_ids
+from pasta_lm.models.vocabulary import Vocabulary
+
+
+def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Mapping[str, int]:
+    """Give every tag piece a token and a row of its own, and return the token ids.
+
+    A new row is the mean of the rows that spelled the piece's text before, in the input and in the
+    output matrix. Pieces that the tokenizer has keep their ids, and their rows if the model has
+    them. Rows that a model keeps beyond its tokenizer (padded matrices) are used, never cut off.
+
+    Raises:
+        VocabularyError: the tokenizer cannot spell a piece, or gave it an id that was taken.
+    """
+    before = Vocabulary(tokenizer)
+    taken = tokenizer.get_vocab()
+    # Also for those already there: it makes them special, which a tag must be.
+    tokens = [AddedToken(piece, special=True, normalized=False) for piece in PIECES]
+    tokenizer.add_tokens(tokens, special_tokens=True)
+    after = tokenizer.get_vocab()
+    piece_ids = {piece: after[piece] for piece in PIECES}
+    check_piece_ids(piece_ids)
+    _check_not_taken(piece_ids, taken)
+
+    num_rows = min(len(matrix) for matrix in _token_matrices(model))
+    if (last := max(piece_ids.values())) >= num_rows:
+        model.resize_token_embeddings(last + 1, mean_resizing=False)
+        for token_id in {*range(num_rows, last)} - {*piece_ids.values()}:
+            # A token that the model never had a row for: as likely as the average one.
+            _set_row_to_mean(model, token_id, range(num_rows))
+    for piece, token_id in piece_ids.items():
+        if piece not in taken or token_id >= num_rows:
+            spelling = before.encode_text(piece)
+            if not spelling:
+                raise VocabularyError(f"the tokenizer has no tokens to spell {piece!r}")
+            _set_row_to_mean(model, token_id, spelling)
+    return piece_ids
+
+
+def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
+    """Check that no new piece has the id of another token: ids with gaps lead to that."""
+    owners = {token_id: token for token, token_id in taken.items()}
+    for piece, token_id in piece_ids.items():
+        if piece not in taken and token_id in owners:
+            raise VocabularyError(
+                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
+                hint="the tokenizer's ids have gaps; number them from 0 without any",
+            )
+
+
+def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Return the tensors with a row a token: both embeddings [V, D] and the output's bias [V]."""
+    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    tensors = [module.parameters(recurse=False) for module in modules if module is not None]
+    return list({id(tensor): tensor for tensor in chain(*tensors)}.values())  # tied matrices once
+
+
+@torch.no_grad()
+def _set_row_to_mean(model: PreTrainedModel, token_id: int, old_ids: Sequence[int]) -> None:
+    for matrix in _token_matrices(model):
+        matrix[token_id] = matrix[list(old_ids)].float().mean(dim=0).to(matrix.dtype)

