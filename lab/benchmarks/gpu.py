@@ -1,10 +1,11 @@
-"""Measure what one GPU can tell in under ten minutes and one call; written after every section.
+"""What one GPU shows in under ten minutes: a JSON file, and its tables as Markdown.
 
     python lab/benchmarks/gpu.py OUT.json [--answers ANSWERS.jsonl[.gz]] [--weights FOLDER] [--tiny]
 
-Sections run in order of importance, each within its own seconds; one that fails is recorded and the
-next begins. A second call with the same file goes on with what is not done. ``--tiny`` runs all of
-it on a CPU in a minute, with a model of two layers. ``gpu_report.py`` draws the result.
+Sections run in order of importance, each within its own seconds; the file is written after each
+figure. A section that fails is recorded, and the next begins. A second call with the same file
+continues with the unfinished sections. ``--tiny`` runs all of it on a CPU, with a model of two
+layers; ``--into PAGE.md`` writes the tables between the page's marks.
 """
 
 from __future__ import annotations
@@ -12,133 +13,442 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
+import subprocess
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lab.benchmarks.gpu_sections import (
-    Conditions,
-    alternatives,
-    answers,
-    attention,
-    exactness,
-    host_share,
-    load_sweep,
-    machine,
-    small_model,
-    step_times,
+from pasta_lab.peers import generate_s
+from pasta_lm.engines.gpu.attention import (
+    LayerMemory,
+    Tuning,
+    attend_gathered,
+    attend_split,
+    place_entries,
 )
+from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
+from pasta_lm.engines.gpu.buckets import bucket_of, power_of_two
+from pasta_lm.engines.local.attention import LayerCall
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel, load
+from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.machine import describe_machine
+from pasta_lm.measure.bench import (
+    NUM_DECODED,
+    BenchSettings,
+    bench,
+    read_bytes,
+    reading_s,
+    step_s,
+)
+from pasta_lm.models.annotated import Record, read_annotated
+from pasta_lm.strategies.replay import Pair, replay
 
 Figures = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 SHAPES = Path(__file__).parent / "shapes"
-OWN_ANSWERS = ROOT / "corpora" / "starter" / "starter.jsonl"
+ANSWERS = ROOT / "corpora" / "starter" / "starter.jsonl"
 DONE, CUT, FAILED = "done", "cut", "failed"
-
-# In order of importance, with the seconds that each may take. Together nine minutes and a half, and
-# the last where time is left.
-SECTIONS: dict[str, tuple[Callable[[Conditions], None], float]] = {
-    "machine": (machine, 20),
-    "exactness": (exactness, 60),
-    "steps": (step_times, 120),
-    "answers": (answers, 130),
-    "host": (host_share, 20),
-    "load": (load_sweep, 80),
-    "attention": (attention, 60),
-    "small": (small_model, 80),
-    "alternatives": (alternatives, 60),
-}
+BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
+ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass
-class Results:
-    """The file of results: read where it exists, written after each change."""
+class Section:
+    """A running section: its settings, its deadline and its figures so far."""
 
-    path: Path
-    sections: dict[str, Figures] = field(default_factory=dict)
+    device: str
+    is_tiny: bool
+    shape: Path
+    answers: Path
+    weights: Path | None
+    deadline: float
+    write: Callable[[Figures], None]
+    figures: Figures = field(default_factory=dict)
+    was_cut: bool = False
 
-    @classmethod
-    def at(cls, path: Path) -> Results:
-        """Return the results of a file, none if it does not exist."""
-        found = json.loads(path.read_text("utf-8"))["sections"] if path.exists() else {}
-        return cls(path, found)
+    def note(self, **figures: object) -> None:
+        """Add figures and write them to the file."""
+        self.figures.update(figures)
+        self.write(self.figures)
 
-    def is_done(self, name: str) -> bool:
-        """Return whether a section need not run again."""
-        return self.sections.get(name, {}).get("status") == DONE
+    def has_time(self, seconds: float) -> bool:
+        """Return whether so many seconds are left; if not, the section counts as cut."""
+        self.was_cut |= time.monotonic() + seconds > self.deadline
+        return not self.was_cut
 
-    def write(self, name: str, status: str, seconds: float, figures: Figures) -> None:
-        """Replace a section, and the file as a whole, so that a kill leaves the old or the new."""
-        self.sections[name] = {"status": status, "seconds": round(seconds, 1), **figures}
-        text = json.dumps({"sections": self.sections}, indent=1)
-        part = self.path.with_suffix(".part")
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(self.path)
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the models."""
+        return torch.float32 if self.is_tiny else torch.bfloat16
+
+    def records(self) -> list[Record]:
+        """Return the annotated answers of two blocks or more, in a seeded order."""
+        records = read_annotated(self.answers).records
+        chosen = [record for record in records if len(record.document.blocks) >= 2]
+        random.Random(0).shuffle(chosen)
+        return chosen
+
+    def model(self) -> LoadedModel:
+        """Return the large model with random weights; built once for all sections."""
+        return _random_model(self.shape, self.device, self.dtype, self.answers)
 
 
-def run(
-    results: Results, settings: Figures, names: Sequence[str], *, seconds: float = 570.0
-) -> None:
-    """Run sections that are not done, as long as there is time.
+@cache
+def _random_model(shape: Path, device: str, dtype: torch.dtype, answers: Path) -> LoadedModel:
+    texts = [record.document.plain_text for record in read_annotated(answers).records[:200]]
+    architecture, tokenizer = read_architecture(shape), train_tokenizer(texts)
+    return random_model(architecture, tokenizer, name=shape.stem, dtype=dtype, device=device)
 
-    Args:
-        results: Where figures go.
-        settings: Arguments of ``Conditions``.
-        names: The sections.
-        seconds: For all together.
-    """
+
+def seconds(function: Callable[[], object], device: str, *, total: float = 0.3) -> float:
+    """Return the median seconds of a call: by events of the GPU, by the clock on a CPU."""
+    for _ in range(2):
+        function()
+    spent: list[float] = []
+    while sum(spent) < total or len(spent) < 5:
+        if device.startswith("cuda"):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            function()
+            stop.record()
+            stop.synchronize()
+            spent.append(start.elapsed_time(stop) / 1e3)
+        else:
+            began = time.perf_counter()
+            function()
+            spent.append(time.perf_counter() - began)
+    return median(spent)
+
+
+# --- sections
+
+
+def machine(at: Section) -> None:
+    """Hardware, versions, and the bandwidth of copying and of reading memory once."""
+    query = "name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit"
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    try:
+        about = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        about = ""
+    gpu = torch.cuda.get_device_name() if at.device.startswith("cuda") else "none"
+    num_bytes = 1 << (22 if at.is_tiny else 33)
+    source = torch.ones(num_bytes // 4, device=at.device)
+    target = torch.empty_like(source)
+    copying = seconds(lambda: target.copy_(source), at.device)
+    at.note(
+        machine=describe_machine(gpu),
+        nvidia_smi=about,
+        copy_bytes_per_s=2 * num_bytes / copying,  # each byte is read and written
+        read_bytes_per_s=num_bytes / reading_s(num_bytes, torch.device(at.device)),
+    )
+
+
+def exactness(at: Section) -> None:
+    """Decoded logits against one masked pass: float32, and bfloat16 relative to its rounding."""
+    from tests.architectures import ARCHITECTURES
+
+    rows: list[Figures] = []
+    for name in ["llama"] if at.is_tiny else list(ARCHITECTURES):
+        if not at.has_time(3):
+            return
+        try:
+            rows.append({"architecture": name, **_exactness_of(name, at.device)})
+        except Exception as exc:  # the other architectures are measured all the same
+            rows.append({"architecture": name, "error": f"{type(exc).__name__}: {exc}"[:300]})
+        at.note(architectures=rows)
+
+
+def _exactness_of(name: str, device: str) -> dict[str, float]:
+    from pasta_lm.engines.local.naive import naive_logits
+    from tests.architectures import build, load, loaded
+    from tests.engines.gpu.test_paged_decoder import requests_of
+    from tests.witness import Witness
+
+    whole = loaded(name, device)
+    seen = Witness(whole, paged=True).run(requests_of(name, device, 4, f"gpu {name}"))
+    worst = max(response.worst_difference(whole) for (response,) in seen)
+    half = load(name, build(name).to(device).bfloat16())  # type: ignore[arg-type]
+    ((response,),) = Witness(half, paged=True).run(requests_of(name, device, 1, f"gpu {name}"))
+    expected, exact = (
+        naive_logits(model.model, response.entries, None)[response.slots] for model in (half, whole)
+    )
+    noise = (expected - exact).square().mean().sqrt()
+    error = (torch.stack(response.logits) - expected).square().mean().sqrt()
+    return {"float32_worst": worst, "bfloat16_over_noise": float(error / noise)}
+
+
+def steps(at: Section) -> None:
+    """Sequential speed, its share of the bandwidth, ``generate``, and the step time by rows."""
+    loaded = at.model()
+    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded), weight_bytes=read_bytes(loaded))
+    report = bench(loaded, BenchSettings(rows=(1, 2, 4) if at.is_tiny else ROWS))
+    at.note(**{key: value for key, value in report.to_dict().items() if key != "machine"})
+
+
+def _generate_tokens_per_s(loaded: LoadedModel) -> float:
+    generate_s(loaded)
+    return NUM_DECODED / generate_s(loaded)
+
+
+def answers(at: Section) -> None:
+    """Annotated answers, sequentially and in parallel: theoretical, realised, efficiency."""
+    _replay(at, at.model())
+
+
+def _replay(at: Section, loaded: LoadedModel) -> None:
+    records = at.records()[: 2 if at.is_tiny else None]
+
+    def stop_in_time(num_done: int, num_all: int) -> None:
+        if num_done < num_all and not at.has_time(6):
+            raise KeyboardInterrupt  # as from the keyboard: the pairs so far are returned
+
+    report = replay(records, loaded, positions=loaded.positions, progress=stop_in_time)
+    at.note(**report.to_dict(), num_asked=len(records), pairs=[_pair(one) for one in report.pairs])
+
+
+def _pair(pair: Pair) -> Figures:
+    sequential_s, parallel_s = pair.wall_s
+    return {
+        "id": pair.id,
+        "threads": pair.num_threads,
+        "tokens": pair.parallel.num_content_tokens,
+        "theoretical": pair.parallel.theoretical_speedup(pair.sequential),
+        "realised": sequential_s / parallel_s,
+    }
+
+
+def host(at: Section) -> None:
+    """A step's time beside its device time: the bound of overlapping both."""
+    loaded, rows = at.model(), list[Figures]()
+    for count in (1, 2) if at.is_tiny else (1, 4, 16):
+        engine = TorchEngine(loaded, pool_tokens=4096, paged=True)
+        step_s(engine, count)  # captures the bucket
+        step = step_s(engine, count)
+        decoder = engine.paged
+        assert decoder is not None
+        same = [bucket for bucket in decoder.buckets if bucket.num_rows == power_of_two(count)]
+        passes = decoder.passes(max(same, key=lambda bucket: bucket.num_pages))
+        with torch.inference_mode():
+            device = seconds(passes, at.device, total=0.1)
+        rows.append({"rows": count, "step_ms": 1e3 * step, "device_ms": 1e3 * device})
+        at.note(steps=rows)
+
+
+def requests(at: Section) -> None:
+    """Many requests at once: median latency, by their number."""
+    rows: list[Figures] = []
+    for count in (1, 2) if at.is_tiny else (1, 4, 16, 64, 128):
+        if not at.has_time(10):
+            return
+        # The first of two equal loads captures the shapes that the second is timed with.
+        report = bench(at.model(), BenchSettings(rows=(1,), requests=(count, count)))
+        gc.collect()  # before the next engine reserves its cache
+        rows.append({"requests": count, **asdict(report.load[str(count)])})
+        at.note(loads=rows)
+
+
+def attention(at: Section) -> None:
+    """The kernel alone: its error against plain torch, and its time by launch settings."""
+    rows: list[Figures] = []
+    for case in _attention_cases(at):
+        if not at.has_time(5):
+            return
+        *_, batch = case
+        row: Figures = {"bucket": str(list(batch.bucket)), "heads": len(case[1])}
+        row["gathered_us"] = 1e6 * seconds(
+            lambda c=case: attend_gathered(*c), at.device, total=0.02
+        )
+        if at.device.startswith("cuda"):
+            expected = attend_gathered(*case).float()
+            error = (attend_split(*case).float() - expected).abs().max() / expected.abs().max()
+            row |= {"relative_error": float(error), **_kernel_times(case)}
+        rows.append(row)
+        at.note(cases=rows)
+
+
+Case = tuple[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch]
+
+
+def _kernel_times(case: Case) -> dict[str, float | str]:
+    times: dict[str, float | str] = {}
+    tunings = [Tuning(k, w, s) for k in (32, 64, 128) for w in (4, 8) for s in (1, 2, 3)]
+    for tuning in [Tuning(), *tunings]:
+        name = f"{tuning.block_keys}/{tuning.num_warps}/{tuning.num_stages} us"
+        try:
+            times[name] = 1e6 * seconds(lambda t=tuning: attend_split(*case, t), "cuda", total=0.02)
+        except Exception as exc:  # too much shared memory, for example
+            times[name] = type(exc).__name__
+    return times
+
+
+def _attention_cases(at: Section) -> Iterator[Case]:
+    """Yield a layer's attention of Gemma 7B and of a Llama: one thread, eight, 64 requests."""
+    size, lengths = 16, ((1, 1, 40),) if at.is_tiny else ((1, 1, 2048), (1, 8, 2048), (64, 1, 1024))
+    for heads, key_heads, head_size in ((16, 16, 256), (32, 8, 128))[: 1 if at.is_tiny else 2]:
+        for num_requests, rows, keys in lengths:
+            pages = -(-keys // size)
+            entries = Entries.of_prompt(list(range(keys))).items
+            batch_rows = [
+                RequestRows(entries[-rows:], keys - rows, range(i * pages, (i + 1) * pages), 1)
+                for i in range(num_requests)
+            ]
+            bucket = bucket_of([request.size for request in batch_rows], heads // key_heads)
+            batch = PagedBatch.of(batch_rows, bucket, size).to(torch.device(at.device))
+            slots = num_requests * pages * size
+            shapes = ((key_heads, slots), (key_heads, slots), (heads, bucket.num_rows))
+            shapes += ((key_heads, bucket.num_rows),) * 2
+            stored_k, stored_v, q, k, v = (
+                torch.randn(*shape, head_size, device=at.device, dtype=at.dtype) for shape in shapes
+            )
+            places = torch.zeros(2, slots, dtype=torch.int32, device=at.device)
+            memory = LayerMemory(stored_k, stored_v, places)
+            place_entries(batch, places)
+            yield LayerCall(0, None, None, None, None), q, k, v, memory, batch
+
+
+def small(at: Section) -> None:
+    """SmolLM2-135M, bound by launches more than by memory: sequential speed, annotated answers."""
+    if at.weights is None:
+        shape = at.shape if at.is_tiny else SHAPES / "smollm2-135m.json"
+        loaded = _random_model(shape, at.device, at.dtype, at.answers)
+    else:
+        loaded = load(at.weights, device=at.device, dtype=str(at.dtype).removeprefix("torch."))
+    at.note(model=loaded.name, weights="random" if at.weights is None else "real")
+    at.note(generate_tokens_per_s=_generate_tokens_per_s(loaded))
+    report = bench(loaded, BenchSettings(rows=(1,)))
+    at.note(sequential_tokens_per_s=report.sequential_tokens_per_s)
+    _replay(at, loaded)
+
+
+# In order of importance, with the seconds of each: together nine minutes and a half.
+SECTIONS: dict[str, tuple[Callable[[Section], None], float]] = {
+    "machine": (machine, 20),
+    "exactness": (exactness, 60),
+    "steps": (steps, 120),
+    "answers": (answers, 130),
+    "host": (host, 20),
+    "requests": (requests, 80),
+    "attention": (attention, 60),
+    "small": (small, 80),
+}
+
+
+# --- the file and its tables
+
+
+def run(path: Path, settings: Figures, names: Sequence[str], *, seconds: float = 570.0) -> None:
+    """Run the sections that a file of results lacks, as long as there is time."""
+    results = read(path)
     end = time.monotonic() + seconds
     for name in names:
         began, (function, budget) = time.monotonic(), SECTIONS[name]
-        if results.is_done(name) or began > end:
+        if results.get(name, {}).get("status") == DONE or began > end:
             continue
-        conditions = Conditions(**settings, deadline=min(end, began + budget))
 
-        save = partial(_save, results, name, began, conditions)
-        conditions.on_figures = partial(save, CUT)
+        def write(figures: Figures, status: str = CUT, name: str = name) -> None:
+            results[name] = {"status": status, **figures}
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps({"sections": results}, indent=1) + "\n", encoding="utf-8")
+            part.replace(path)  # a killed run leaves the whole older file
+
+        section = Section(**settings, deadline=min(end, began + budget), write=write)
         try:
-            function(conditions)
-            save(CUT if conditions.was_cut else DONE)
-        except Exception as exc:  # the sections behind it are worth their time all the same
-            conditions.figures["error"] = "".join(traceback.format_exception(exc)[-6:])
-            save(FAILED)
-        status = results.sections[name]["status"]
-        print(f"{name}: {status} in {time.monotonic() - began:.0f} s", flush=True)
+            function(section)
+            write(section.figures, CUT if section.was_cut else DONE)
+        except Exception as exc:  # the later sections are measured all the same
+            error = "".join(traceback.format_exception(exc)[-6:])
+            write({**section.figures, "error": error}, FAILED)
+        spent = time.monotonic() - began
+        print(f"{name}: {results[name]['status']} in {spent:.0f} s", flush=True)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
-def _save(results: Results, name: str, began: float, conditions: Conditions, status: str) -> None:
-    results.write(name, status, time.monotonic() - began, conditions.figures)
+def read(path: Path) -> dict[str, Figures]:
+    """Return the sections of a file of results; none if it does not exist."""
+    sections: dict[str, Figures] = {}
+    if path.exists():
+        sections = json.loads(path.read_text("utf-8"))["sections"]
+    return sections
+
+
+def markdown(results: Mapping[str, Figures]) -> str:
+    """Return every section as Markdown: its figures in a line, its lists as tables."""
+    parts = ["Kind: `replayed`, `random-weights`, unless a section names its weights."]
+    for name, section in results.items():
+        title = (SECTIONS[name][0].__doc__ or "").strip() if name in SECTIONS else ""
+        parts.append(f"**{name}** ({section['status']}). {title}")
+        flat = {**section, **section.get("machine", {})}
+        figures = [f"{key} {_cell(one)}" for key, one in flat.items() if not _is_nested(one)]
+        parts.append(", ".join(figures[1:]) + ".")
+        parts += [
+            _table(rows) for key, rows in section.items() if _is_table(rows) and key != "pairs"
+        ]
+    return "\n\n".join(parts)
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, list | dict)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _table(rows: Sequence[Figures]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["--:"] * len(columns)]
+    lines += [[_cell(row.get(key, "-")) for key in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def fill(page: str, tables: str) -> str:
+    """Return a page with the tables between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs a line {BEGIN} and a line {END}")
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--answers", type=Path, default=OWN_ANSWERS)
-    parser.add_argument(
-        "--weights", type=Path, help="a model folder with real weights, SmolLM2 say"
-    )
+    parser.add_argument("--answers", type=Path, default=ANSWERS)
+    parser.add_argument("--weights", type=Path, help="a folder with SmolLM2's weights")
     parser.add_argument("--only", help="sections, comma-separated")
     parser.add_argument("--seconds", type=float, default=570.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a model of two layers, for a CPU")
+    parser.add_argument("--into", type=Path, help="a page with the marks for the tables")
     args = parser.parse_args()
-    names = args.only.split(",") if args.only else list(SECTIONS)
-    shape = "tiny" if args.tiny else "gemma-7b"
-    settings = {
-        "device": args.device, "is_tiny": args.tiny, "weights": args.weights,
-        "answers_file": args.answers, "shape": SHAPES / f"{shape}.json",
-    }  # fmt: skip
-    run(Results.at(args.out), settings, names, seconds=args.seconds)
+    shape = SHAPES / ("tiny.json" if args.tiny else "gemma-7b.json")
+    settings = {"device": args.device, "is_tiny": args.tiny, "weights": args.weights}
+    settings |= {"answers": args.answers, "shape": shape}
+    run(args.out, settings, (args.only or ",".join(SECTIONS)).split(","), seconds=args.seconds)
+    tables = markdown(read(args.out))
+    if args.into is None:
+        print(tables)
+    else:
+        args.into.write_text(fill(args.into.read_text("utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""``pasta examples``: print prompts of the verifiable tasks."""
+"""``pasta-lab examples``: print prompts of the tasks."""
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -17,24 +18,33 @@ def examples(
     seed: Annotated[
         int | None, option("--seed", metavar="S", min=0, help="Seed of the prompts.")
     ] = None,
+    answers: Annotated[
+        bool, option("--answers", help="Also the answer, with its true structure.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Print prompts of the verifiable tasks.
+    """Print a prompt of each task family, as a command to copy.
 
-    Prints one prompt of each task family, as a command to copy. A model that was trained on the
-    tasks answers them; the built-in model was not, and takes questions in plain English. The
-    names, words and numbers in the prompts are held out from training.
+    A model that was trained on the tasks answers them; the built-in model was not. The names, words
+    and numbers in the prompts are held out from training.
     """
-    from shlex import quote
-
-    from pasta_lab.tasks.registry import example, training_families
+    from pasta_lab.tasks.annotators import gold
+    from pasta_lab.tasks.registry import FAMILIES, example, training_families
 
     names = training_families()
     require_one_of("--family", family, names)
-    drawn = [example(name, seed) for name in names if family in (None, name)]
+    tasks = [example(name, seed) for name in names if family in (None, name)]
+    rows = [{"family": task.family, "prompt": task.prompt} for task in tasks]
+    if answers:
+        for row, task in zip(rows, tasks, strict=True):
+            row["answer"] = gold(task).with_spaces_after_tags().annotator_form()
     if json:
-        rows = [{"family": task.family, "prompt": task.prompt} for task in drawn]
         print_json({"examples": rows})
         return
-    for task in drawn:
-        typer.echo(f"# {task.family}\npasta run {quote(task.prompt)}\n")
+    for row, task in zip(rows, tasks, strict=True):
+        about = " ".join((FAMILIES[task.family].make.__doc__ or "").split())
+        typer.echo(
+            f"# {task.family} ({task.dependence}). {about}\npasta run {quote(task.prompt)}\n"
+        )
+        if answers:
+            typer.echo(f"{row['answer']}\n")

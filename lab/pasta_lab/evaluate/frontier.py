@@ -43,7 +43,7 @@ POINT_KEYS = ("name", "method", "label", "model", "strategy", "records")
 
 
 def report(comparison: Comparison, read: Sequence[PointAnswers]) -> Figures:
-    """Return the object that ``pasta evaluate frontier --json`` prints."""
+    """Return the object that ``pasta-lab evaluate frontier --json`` prints."""
     fastest = fastest_sequential(read)
     points = _points(comparison, read, fastest)
     names = {one.point.name for one in read}

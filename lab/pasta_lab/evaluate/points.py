@@ -106,7 +106,7 @@ def _read(point: Point) -> PointAnswers:
         raise InputError(
             f"{point.records} has {len(answers)} answers by {point.strategy} and {len(baseline)} "
             f"by {sequential.NAME}: each prompt needs both",
-            hint="write it with `pasta evaluate tasks --records`",
+            hint="write it with `pasta-lab evaluate tasks --records`",
         )
     timed, base, perfect = (
         by_task(name, is_timed=True) for name in (point.strategy, sequential.NAME, PERFECT)
@@ -212,13 +212,13 @@ class Point:
     model: str
     """A folder or a hub id."""
     records: str
-    """The file of its answers, as ``pasta evaluate tasks --records`` writes it."""
+    """The file of its answers, as ``pasta-lab evaluate tasks --records`` writes it."""
     strategy: str = pasta.NAME
     """Which answers in the file are the point's."""
     label: str = ""
     """Stands beside the mark, for example the value of lambda."""
     command: str | None = None
-    """Makes the file; None: ``pasta evaluate tasks`` does."""
+    """Makes the file; None: ``pasta-lab evaluate tasks`` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,15 @@ class Comparison:
         """Return the command that makes the file of a point's answers."""
         if point.command is not None:
             return point.command
-        words = ["pasta", "evaluate", "tasks", "--model", point.model, "--baseline", self.baseline]
+        words = [
+            "pasta-lab",
+            "evaluate",
+            "tasks",
+            "--model",
+            point.model,
+            "--baseline",
+            self.baseline,
+        ]
         words += ["--strategies", f"sequential,{point.strategy}", "--split", self.split]
         words += ["--num-prompts", str(self.num_prompts), "--num-timed", str(self.num_timed)]
         words += ["--set", "threads=1"]

@@ -122,7 +122,7 @@ def reused(
     Clocks are never reused: timed answers are decoded beside the other strategies.
 
     Args:
-        path: What ``pasta evaluate tasks --records`` wrote.
+        path: What ``pasta-lab evaluate tasks --records`` wrote.
         prompts: The prompts; some of the first are decoded again and compared.
         system: The sequential baseline.
         answerer: Its model.
@@ -168,7 +168,7 @@ def export_answers(records: Path, strategy: str, out: Path) -> int:
     Only answers with text, in the families that training sees.
 
     Args:
-        records: What ``pasta evaluate tasks --records`` wrote.
+        records: What ``pasta-lab evaluate tasks --records`` wrote.
         strategy: Whose answers.
         out: The file; it is written as a whole or not at all.
 
@@ -184,7 +184,7 @@ def export_answers(records: Path, strategy: str, out: Path) -> int:
     if not timed:
         raise InputError(
             f"{records} has no timed answer by {strategy}",
-            hint="write it with `pasta evaluate tasks --num-timed`",
+            hint="write it with `pasta-lab evaluate tasks --num-timed`",
         )
     rows = [_row(one) for one in timed if one.text.strip()]
     write_rows(out, rows)

@@ -59,7 +59,7 @@ POOL_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """The recipe of ``pasta evaluate tasks``."""
+    """The recipe of ``pasta-lab evaluate tasks``."""
 
     model: str | None = None
     """A folder, a hub id or a built-in model; None: the built-in one."""
@@ -291,7 +291,7 @@ def _bounds(
 
 
 def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
-    """Return the object that ``pasta evaluate tasks --json`` prints."""
+    """Return the object that ``pasta-lab evaluate tasks --json`` prints."""
     loaded = model.engine.loaded
     trained, held_out = training_families(), held_out_families()
     order = (*trained, *held_out)

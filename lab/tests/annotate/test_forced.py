@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from pasta_lm.learn.annotate.filters import Bounds, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.learn.annotate.marks import Marks
 from pasta_lm.learn.annotate.recipe import Weights
-from pasta_lm.models.annotated import Record, read_records
+from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta as strategy
 from pasta_lm.strategies.replay import bounded
 from tests.architectures import build, load, loaded
@@ -106,18 +105,6 @@ def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:
     assert annotator(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
     with pytest.raises(RequestError, match="positions beyond 63"):
         annotator.candidates(PROMPT, ANSWER)
-
-
-def test_weights_are_compared_on_scores_that_were_kept() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "forced_weights.py"))
-    annotator = ForcedAnnotator(loaded("llama"))
-    record = Record("a", PROMPT, markdown_rule(PROMPT, ANSWER))
-    row = json.loads(json.dumps(script["scored"](annotator, record)))
-    found = script["read"](row)
-    assert found == annotator.candidates(PROMPT, ANSWER)
-    head, *lines = script["table"]([found], [record.document])
-    assert len(lines) == 80
-    assert head.startswith("text block_nats rule_nats")
 
 
 def write_recipe(folder: Path, model: Path) -> Path:

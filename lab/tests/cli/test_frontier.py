@@ -37,7 +37,7 @@ def test_every_point_has_a_row_and_every_other_point_a_verdict(
     assert (result.code, result.err) == (0, "")
     rows = {line.split()[0]: line for line in result.out.splitlines() if line[:1].isalpha()}
     assert "theoretical, realised" in rows["ours"]
-    assert "not run: pasta evaluate tasks --model models/absent" in rows["absent"]
+    assert "not run: pasta-lab evaluate tasks --model models/absent" in rows["absent"]
     assert any(
         line.startswith("theirs") and "theoretical" in line and line.endswith("better: ours")
         for line in result.out.splitlines()
@@ -67,7 +67,7 @@ def test_json_is_one_object(pasta: Pasta, comparison: Path) -> None:
 def test_the_command_of_a_missing_point_parses(pasta: Pasta, comparison: Path) -> None:
     (missing,) = pasta("evaluate", "frontier", comparison, "--json").json["not_run"]
     name, *arguments = shlex.split(missing["command"])
-    assert name == "pasta"
+    assert name == "pasta-lab"
     assert pasta(*arguments, "--help").code == 0
 
 
@@ -76,9 +76,6 @@ def test_page_and_plot_are_written(pasta: Pasta, comparison: Path, tmp_path: Pat
     assert pasta("evaluate", "frontier", comparison, *files).code == 0
     assert (tmp_path / "page.md").read_text("utf-8").startswith("# Quality against speed\n")
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<svg")
-    old = pasta("evaluate", "frontier", comparison, "--html", tmp_path / "old.md")
-    assert "'--html' of `pasta evaluate frontier` is now called '--page'" in old.err
-    assert (tmp_path / "old.md").read_bytes() == (tmp_path / "page.md").read_bytes()
 
 
 def test_a_missing_comparison_is_a_usage_error(pasta: Pasta, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_missing_points_are_reported_with_their_command(
     (missing,) = found["not_run"]
     assert missing["name"] == "absent"
     assert missing["command"] == (
-        "pasta evaluate tasks --model 'a model' --baseline base --strategies sequential,pasta "
+        "pasta-lab evaluate tasks --model 'a model' --baseline base --strategies sequential,pasta "
         "--split test --num-prompts 9 --num-timed 1 --set threads=1 "
         f"--records {folder}/absent.jsonl"
     )
