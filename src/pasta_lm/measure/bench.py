@@ -191,7 +191,7 @@ def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
             f"{loaded.name} has positions up to {last}, and the benchmark needs {longest}",
             hint="name a model with a longer context",
         )
-    by_rows = max(_num_entries(count) for count in settings.rows)
+    by_rows = NUM_CONTEXT + max(_num_entries(count) for count in (2, *settings.rows))
     by_load = max(request.max_entries for request in load_requests(loaded))
     return max(by_rows, max(settings.requests, default=0) * by_load) + NUM_DECODED
 
