@@ -134,8 +134,8 @@ def test_an_unknown_flag_does_not_parse(capsys: pytest.CaptureFixture[str]) -> N
     assert parse_error("pasta", ["run", "--no-such-flag"], capsys)
 
 
-def test_the_page_of_the_command_line_is_up_to_date() -> None:
-    subprocess.run([sys.executable, ROOT / "scripts" / "cli_page.py", "--check"], check=True)
+def test_the_reference_pages_are_up_to_date() -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "reference_pages.py", "--check"], check=True)
 
 
 # --- links and files

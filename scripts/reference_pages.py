@@ -1,0 +1,116 @@
+"""Write docs/cli.md and docs/recipes.md from the code; --check fails if one is out of date."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+import typer.main
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from pasta_lm.cli import app
+
+ROOT = Path(__file__).parents[1]
+CLI = """# Command line
+
+Written by `scripts/reference_pages.py` from the command itself. Data goes to standard output,
+progress and notices to standard error. Exit codes: 0 done, 1 the run failed, 2 wrong usage or
+configuration, 3 the input is invalid, 130 interrupted. `PASTA_MODEL`, `PASTA_DEVICE`, `PASTA_DTYPE`
+and `PASTA_DEBUG` stand for flags; a flag wins. `pasta --install-completion` adds completion.
+"""
+RECIPES = """# Recipes
+
+Written by `scripts/reference_pages.py` from the code. A recipe is a TOML file, checked before
+anything is loaded: unknown keys, wrong types and contradictions are errors that name the key.
+`--set table.key=value` changes a key and may be repeated; without a value it removes the key.
+"""
+ROOMS = {  # heading: its file below src/pasta_lm, then table: dataclass
+    "Supervised finetuning": (
+        "learn/train/config.py",
+        {
+            "model": "ModelConfig",
+            "model.random": "RandomConfig",
+            "data": "DataConfig",
+            "train": "TrainConfig",
+            "lora": "LoraConfig",
+        },
+    ),
+    "Preference optimisation": (
+        "learn/train/preference_config.py",
+        {
+            "model": "StartConfig",
+            "data": "PairsConfig",
+            "data.records": "RecordsConfig",
+            "rollouts": "RolloutsConfig",
+            "loss": "LossConfig",
+            "train": "PreferenceTrainConfig",
+        },
+    ),
+}
+
+
+def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    """Yield every command below a group with its name as it is typed."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, TyperGroup):
+            yield from verbs(command, f"{path} {name}")
+        elif isinstance(command, TyperCommand) and not command.hidden:
+            yield f"{path} {name}", command
+
+
+def section(name: str, command: TyperCommand) -> str:
+    """Return a command's heading, first paragraph and table of flags."""
+    arguments = [p for p in command.params if isinstance(p, TyperArgument)]
+    places = [p.metavar or (p.name or "").upper() for p in arguments]
+    options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
+    summary = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
+    rows = [
+        "| `{}` | {} |".format(", ".join(option.opts), (option.help or "").replace("|", "\\|"))
+        for option in options
+        if "--help" not in option.opts
+    ]
+    table = ["| flag | meaning |", "|---|---|", *rows] if rows else []
+    heading = f"## `{' '.join([name, *places])}`"
+    return "\n".join([heading, "", summary, "", *table]).rstrip() + "\n"
+
+
+def command_page() -> str:
+    """Return the page of the command line."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    return "\n".join([CLI, *(section(*verb) for verb in verbs(group, "pasta"))])
+
+
+def keys(body: list[ast.stmt], table: str) -> Iterator[str]:
+    """Yield a row for each field of a dataclass: key, default, and the text below it."""
+    for field, below in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(field, ast.AnnAssign) or "Config" in ast.unparse(field.annotation):
+            continue
+        value = ast.unparse(field.value) if field.value else "required"
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        text = " ".join(str(below.value.value).split()) if is_text else ""
+        yield f"| `{table}.{ast.unparse(field.target)}` | `{value}` | {text} |".replace("``", "`")
+
+
+def recipe_page() -> str:
+    """Return the page of the keys of recipes."""
+    lines = [RECIPES]
+    for heading, (file, tables) in ROOMS.items():
+        tree = ast.parse((ROOT / "src" / "pasta_lm" / file).read_text("utf-8"))
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        rows = [row for table, name in tables.items() for row in keys(classes[name].body, table)]
+        lines += [f"## {heading}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for name, text in (("cli", command_page()), ("recipes", recipe_page())):
+        page = ROOT / "docs" / f"{name}.md"
+        if "--check" in sys.argv and page.read_text("utf-8") != text:
+            sys.exit(f"docs/{name}.md is out of date: run scripts/reference_pages.py")
+        page.write_text(text, "utf-8")
