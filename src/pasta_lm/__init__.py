@@ -41,20 +41,17 @@ __all__ = [
     "parse",
 ]
 
-LAZY = {
-    "Answer": "pasta_lm.engines.request",
-    "Document": "pasta_lm.language",
-    "Finished": "pasta_lm.engines.request",
-    "Pasta": "pasta_lm.strategies.model",
-    "PastaError": "pasta_lm.errors",
-    "SamplingParams": "pasta_lm.engines.request",
-    "ScriptedEngine": "pasta_lm.engines.scripted",
-    "Synced": "pasta_lm.engines.request",
-    "TextDelta": "pasta_lm.engines.request",
-    "ThreadEnded": "pasta_lm.engines.request",
-    "ThreadStarted": "pasta_lm.engines.request",
-    "parse": "pasta_lm.language",
+_MODULES = {
+    "pasta_lm.engines.request": (
+        *("Answer", "Finished", "SamplingParams", "Synced", "TextDelta", "ThreadEnded"),
+        "ThreadStarted",
+    ),
+    "pasta_lm.engines.scripted": ("ScriptedEngine",),
+    "pasta_lm.errors": ("PastaError",),
+    "pasta_lm.language": ("Document", "parse"),
+    "pasta_lm.strategies.model": ("Pasta",),
 }
+LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -100,7 +100,7 @@ def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
     assert notice == "pasta: this model has no chat template: it continues the prompt as plain text"
 
 
-@pytest.mark.parametrize("prompt", ["", " \n", [], [{"role": "user", "content": ""}]])
+@pytest.mark.parametrize("prompt", ["", " \n", [{"role": "user", "content": ""}]])
 def test_an_empty_prompt_is_refused_in_python_too(taught_folder: Path, prompt: Prompt) -> None:
     model = public.Pasta.from_pretrained(taught_folder)
     for ask in (model.generate, model.stream):

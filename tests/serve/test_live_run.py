@@ -17,7 +17,8 @@ from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.backends import TorchBackend
 from pasta_lm.serve.settings import Bounds, ServeRecipe
-from pasta_lm.strategies.model import STRATEGIES, Pasta
+from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.requests import STRATEGIES
 from pasta_lm.view.run_data import LiveRun, run_data
 from tests.architectures import loaded
 from tests.serve.conftest import CHAT, ask, post, scripted, streamed

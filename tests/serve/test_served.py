@@ -50,7 +50,7 @@ def stock(faults: StockFaults | None = None, port: int = 0) -> StockTestServer:
 def backend_at(*servers: StockTestServer) -> ServedBackend:
     found = [StockServer(one.url, timeout_s=60, policy=QUICK) for one in servers]
     engine = CompletionsEngine(found, ServedModel(VOCABULARY, frozenset({EOS})))
-    model = Pasta(engine, is_served=True)  # type: ignore[arg-type]
+    model = Pasta(engine)
     return ServedBackend(model, engine, "cluster")
 
 

@@ -32,7 +32,7 @@ from pasta_lab.tasks.task import Task
 from pasta_lm.errors import InputError
 from pasta_lm.measure.intervals import as_dict, geometric_mean
 from pasta_lm.measure.speed import num_failed, realised, speed
-from pasta_lm.strategies.model import EXACT_SEQUENTIAL
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL
 
 Figures = dict[str, Any]
 

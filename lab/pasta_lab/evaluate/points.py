@@ -16,7 +16,7 @@ from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.intervals import Interval, mean
 from pasta_lm.recipe import read_recipe
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import PASTA_SPECULATIVE, SPECULATIVE
+from pasta_lm.strategies.requests import PASTA_SPECULATIVE, SPECULATIVE
 
 ByTask = Mapping[str, GradedAnswer]
 

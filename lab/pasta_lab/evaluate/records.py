@@ -207,7 +207,7 @@ def provenance(model: Pasta, version: str) -> dict[str, str]:
     loaded = model.engine.loaded
     device = str(loaded.device)
     named = machine_of(model) or device
-    has_own = "cuda" in device or model.is_served
+    has_own = "cuda" in device or model.engine.is_remote
     return {
         "hardware": named if has_own else f"{named}, {processor()}",
         "dtype": loaded.dtype_name,

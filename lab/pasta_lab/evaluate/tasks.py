@@ -48,7 +48,8 @@ from pasta_lm.measure.speed import realised, speed
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
-from pasta_lm.strategies.model import EXACT_SEQUENTIAL, STRATEGIES, Pasta, Servers, baseline_of
+from pasta_lm.strategies.model import Pasta, Servers, baseline_of
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, STRATEGIES
 from pasta_lm.strategies.speculation import DRAFT, PASTA_DRAFT
 
 Figures = dict[str, Any]
@@ -229,7 +230,7 @@ def evaluate_tasks(
     rates: list[float] = []
 
     def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
-        if not num_timed or not model.has_tag_pieces or model.is_served:
+        if not num_timed or not model.has_tag_pieces or model.engine.is_remote:
             return {}
         if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
             rates.append(fork_rate(tasks, graded(scored[pasta.NAME])))

@@ -98,10 +98,10 @@ def rule_of(recipe: AnnotateConfig) -> Rule | None:
         return markdown_rule
     silence_libraries()
     from pasta_lab.annotate.forced import ForcedAnnotator
-    from pasta_lm.strategies.model import Pasta
+    from pasta_lm.engines.local.loading import load
 
-    model = Pasta.from_pretrained(recipe.forced.model, dtype=recipe.forced.dtype)
-    return ForcedAnnotator(model.engine.loaded, recipe.forced.weights, recipe.filters.bounds)
+    loaded = load(recipe.forced.model, dtype=recipe.forced.dtype)
+    return ForcedAnnotator(loaded, recipe.forced.weights, recipe.filters.bounds)
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:

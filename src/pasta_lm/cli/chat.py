@@ -28,7 +28,8 @@ from pasta_lm.cli.thread_view import Show, live_threads, print_picture, summary
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.models.shipped import BUILTIN
-from pasta_lm.strategies.model import DRAFTED, STRATEGIES, Pasta
+from pasta_lm.strategies.model import Pasta
+from pasta_lm.strategies.requests import DRAFTED, STRATEGIES
 
 HELP = """\
 /new             forget the conversation
@@ -85,7 +86,7 @@ def chat(
         params,
         strategy=strategy,
         system=system,
-        max_prompt=_max_prompt(loaded.max_prompt_tokens, max_tokens),
+        max_prompt=_max_prompt(loaded.engine.max_prompt_tokens, max_tokens),
     )
     if exit_code := talk(conversation):
         raise typer.Exit(exit_code)

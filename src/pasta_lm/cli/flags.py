@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pasta_lm.errors import UsageError
+from pasta_lm.models.dtypes import dtype_name
 
 ENVIRONMENT = {
     "--model": "PASTA_MODEL",
@@ -17,15 +18,6 @@ ENVIRONMENT = {
     "--debug": "PASTA_DEBUG",
 }
 """The flags that environment variables set as well: what the machine decides, not the task."""
-DTYPE_NAMES = {
-    "auto": None,
-    "bf16": "bfloat16",
-    "float": "float32",
-    "fp16": "float16",
-    "fp32": "float32",
-    "half": "float16",
-}
-"""Other names of dtypes, as vLLM and llama.cpp have them."""
 MODELS = "A model folder, an adapter folder, a GGUF file or a hub id."
 MODEL, DECODING, SERVERS = "Model", "Decoding", "Stock servers"
 
@@ -61,11 +53,6 @@ def option(
         rich_help_panel=panel,
         callback=callback,
     )
-
-
-def dtype_name(name: str | None) -> str | None:
-    """Return the dtype that another name stands for; None: the default of the device."""
-    return name and DTYPE_NAMES.get(name, name)
 
 
 Recipe = Annotated[

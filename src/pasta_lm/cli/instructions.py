@@ -229,7 +229,7 @@ def _reading_systems(
     from pasta_lm.errors import ModelError
     from pasta_lm.learn.train.losses import token_nats
     from pasta_lm.measure.cost import BASELINE, PASTA, TAUGHT, UNTAUGHT, ReadingSystem
-    from pasta_lm.strategies.model import NO_TAG_PIECES
+    from pasta_lm.strategies.requests import NO_TAG_PIECES
 
     reading = {"taught": (PASTA, TAUGHT), "baseline": (BASELINE,), "untaught": (UNTAUGHT,)}
     for key, systems in reading.items():

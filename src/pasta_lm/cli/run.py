@@ -44,13 +44,8 @@ from pasta_lm.cli.thread_view import live_threads, print_picture, summary
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.models.shipped import BUILTIN
-from pasta_lm.strategies.model import (
-    EXACT_SEQUENTIAL,
-    POSITIONS,
-    STRATEGIES,
-    Pasta,
-    baseline_of,
-)
+from pasta_lm.strategies.model import Pasta, baseline_of
+from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
 
 INTRODUCTION = (
     "this is the built-in demonstration model, SmolLM2-135M-Instruct taught by this project: "

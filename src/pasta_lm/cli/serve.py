@@ -79,7 +79,7 @@ def serve(
     from pasta_lm.serve.served import served_backend
     from pasta_lm.serve.server import log_as_json, make_server
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
-    from pasta_lm.strategies.model import STRATEGIES
+    from pasta_lm.strategies.requests import STRATEGIES
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
     key = _read_key(api_key)

@@ -20,6 +20,7 @@ from pasta_lm.language.document import Document
 from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 
+SHOWN = 40  # characters of an answer in its ``repr``
 Guess = Callable[[Sequence[int]], Sequence[int]]
 """From all ids of a thread so far, the prompt's first, to a guess of the next ones."""
 
@@ -225,7 +226,7 @@ class TokenLogprobs(NamedTuple):
     top: tuple[tuple[int, float], ...]  # the likeliest ids with theirs, the likeliest first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """One response: the structured answer, and the trace of how it was decoded."""
 
@@ -254,6 +255,13 @@ class Answer:
     def usage(self) -> Mapping[str, int]:
         """Return token counts under OpenAI's names; completions count all threads and tags."""
         return self.trace.usage()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}…"
+        return f"<Answer {text!r}: {self.trace!r}>"
 
     def _repr_html_(self) -> str | None:
         return None if Trace.picture is None else Trace.picture(self.trace, self.document.parts())

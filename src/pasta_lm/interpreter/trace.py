@@ -100,7 +100,7 @@ class TraceNews:
     syncs: tuple[SyncRecord, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Trace:
     """Everything that happened in one response."""
 
@@ -227,6 +227,11 @@ class Trace:
         for token in self.tokens:
             tokens[token.thread].append(token)
         return tokens
+
+    def __repr__(self) -> str:
+        threads = f"{len(self.threads)} thread{'s' * (len(self.threads) != 1)}"
+        end = self.finish_reason or "unfinished"
+        return f"<Trace {self.kind}: {threads}, {self.num_tokens} tokens, {end}>"
 
     def _repr_html_(self) -> str | None:
         return None if Trace.picture is None else Trace.picture(self, None)

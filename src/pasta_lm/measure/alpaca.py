@@ -54,7 +54,8 @@ from pasta_lm.measure.win_rates import Calibration
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.recipe import check_choice, check_same_settings
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import STRATEGIES, Servers, baseline_of
+from pasta_lm.strategies.model import Servers, baseline_of
+from pasta_lm.strategies.requests import STRATEGIES
 
 SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"

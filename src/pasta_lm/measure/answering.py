@@ -239,7 +239,7 @@ def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Dec
         requests: What is decoded.
         keeps: Options of ``AnswerRecord.of``.
     """
-    longest = model.max_prompt_tokens
+    longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]
     served = [request for request, is_served in zip(requests, fits, strict=True) if is_served]
     answers = iter(model.engine.generate(served) if served else [])

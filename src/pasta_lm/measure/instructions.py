@@ -45,7 +45,8 @@ from pasta_lm.models.annotated import Record
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive, check_same_settings
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import SERVER_KEYS, STRATEGIES, Servers, baseline_of
+from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
+from pasta_lm.strategies.requests import STRATEGIES
 
 SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
 SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")

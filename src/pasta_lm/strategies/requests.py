@@ -1,0 +1,154 @@
+"""From a prompt and the name of a strategy to the request that an engine decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pasta_lm.engines.engine import ModelFacts
+from pasta_lm.engines.request import Guess, Request, SamplingParams
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.language.document import Document
+from pasta_lm.strategies import apar, pasta, sequential, speculation
+from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.strategies.prompts import Positions, Prompt, check_prompt
+from pasta_lm.strategies.replay import bounded
+
+SPECULATIVE: Final = (speculation.LOOKUP, speculation.DRAFT)
+EXACT_SEQUENTIAL: Final = (sequential.NAME, *SPECULATIVE)
+"""Their tokens are the sequential ones."""
+PASTA_SPECULATIVE: Final = (speculation.PASTA_LOOKUP, speculation.PASTA_DRAFT)
+DRAFTED: Final = (speculation.DRAFT, speculation.PASTA_DRAFT)
+"""Strategies that need a draft model."""
+STRATEGIES: Final = (
+    pasta.NAME, sequential.NAME, apar.NAME, sot.NAME, *SPECULATIVE, *PASTA_SPECULATIVE
+)  # fmt: skip
+POSITIONS = [item.value for item in PositionStrategy if item is not PositionStrategy.ORACLE]
+"""Without 'oracle', which needs the true length of every block: only a given answer has it."""
+
+NO_TAG_PIECES = (
+    "this model was not taught PASTA-LANG (it has no tag pieces): it answers sequentially"
+)
+NO_CHAT_TEMPLATE = "this model has no chat template: it continues the prompt as plain text"
+OTHER_STRATEGY = "this model was not taught {strategy}: it answers sequentially"
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Makes the requests of one model."""
+
+    loaded: ModelFacts
+    guess: Guess | None
+    """The draft model."""
+    note: Callable[[str], None]
+    """Called with what a user should know of a request."""
+
+    @property
+    def taught(self) -> str | None:
+        """Return the strategy that the model was trained for; None: it has no tag pieces."""
+        return self.loaded.trained_strategy if self.loaded.vocabulary.has_pieces else None
+
+    def supports(self, strategy: str) -> bool:
+        """Return whether the model was trained for a strategy, if it needs training."""
+        if strategy in (pasta.NAME, *PASTA_SPECULATIVE):
+            return self.taught == pasta.NAME
+        return strategy != apar.NAME or self.taught == apar.NAME
+
+    def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        strategy: str,
+        positions: Positions,
+        *,
+        continues: bool,
+    ) -> Request:
+        """Return the request for a prompt; errors as those of ``Pasta.request``."""
+        if strategy not in STRATEGIES:
+            names = ", ".join(STRATEGIES)
+            raise UsageError(f"unknown strategy {strategy!r}", hint=f"one of {names}")
+        if continues and strategy == sot.NAME:
+            raise UsageError(f"strategy {strategy!r} answers a message, it continues no text")
+        prompt = self._message(prompt, continues)
+        if strategy in (sot.NAME, apar.NAME):
+            _refuse_gaps(positions, strategy)
+        if strategy == sot.NAME:  # wraps the prompt, then encodes it
+            wording = sot.FINETUNED if self.loaded.trained_strategy == sot.NAME else sot.PROMPTED
+            return sot.request(prompt, self.loaded.vocabulary, params, wording=wording)
+        ids = self.loaded.vocabulary.encode_prompt(prompt)
+        if strategy in SPECULATIVE:
+            return speculation.request(ids, params, self._guess(strategy), strategy)
+        if not self.supports(strategy):  # tags that it was not trained on would fork at random
+            self.note(OTHER_STRATEGY.format(strategy=strategy) if self.taught else NO_TAG_PIECES)
+            strategy = sequential.NAME
+        if strategy == sequential.NAME:
+            return sequential.request(ids, params)
+        if strategy == apar.NAME:
+            return apar.request(ids, params)
+        chosen = self._positions(positions)
+        request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
+        if strategy in PASTA_SPECULATIVE:
+            return replace(request, guess=self._guess(strategy), strategy=strategy)
+        return request
+
+    def replay(
+        self,
+        prompt: Prompt,
+        document: Document,
+        positions: Positions,
+        *,
+        max_threads: int | None,
+        continues: bool,
+    ) -> Request:
+        """Return the request that decodes a given answer; see ``Pasta.replay_request``."""
+        vocabulary, params = self.loaded.vocabulary, SamplingParams()
+        ids = vocabulary.encode_prompt(self._message(prompt, continues))
+        if not (document.blocks or document.num_syncs):
+            return bounded(sequential.replay(ids, document, vocabulary, params), None)
+        if not vocabulary.has_pieces:
+            raise RequestError(
+                f"{self.loaded.name} has no tag pieces, so it can replay no answer with tags",
+                hint="remove the tags, or use a model that was taught PASTA-LANG",
+            )
+        is_oracle = positions == PositionStrategy.ORACLE
+        chosen = PositionStrategy.ORACLE if is_oracle else self._positions(positions)
+        join = self.loaded.join_with(chosen)
+        request = pasta.replay(ids, document, vocabulary, params, chosen, join)
+        return bounded(request, max_threads)
+
+    def _message(self, prompt: Prompt, continues: bool) -> Prompt:
+        """Return the prompt for the chat template; a text if there is none or it is continued."""
+        check_prompt(prompt)
+        if not self.loaded.vocabulary.has_chat_template:
+            self.note(NO_CHAT_TEMPLATE)
+        elif isinstance(prompt, str) and not continues:
+            return [{"role": "user", "content": prompt}]
+        return prompt
+
+    def _guess(self, strategy: str) -> Guess:
+        guess = self.guess if strategy in DRAFTED else speculation.PromptLookup()
+        if guess is None:
+            hint = "Pasta.from_pretrained(MODEL, draft=SMALLER_MODEL)"
+            raise UsageError(f"strategy {strategy!r} needs a draft model", hint=hint)
+        return guess
+
+    def _positions(self, chosen: Positions) -> PositionStrategy:
+        if chosen is None:
+            return self.loaded.positions
+        if chosen not in POSITIONS:
+            reason = " (replay and training only)" if chosen == PositionStrategy.ORACLE else ""
+            raise UsageError(
+                f"positions {chosen!r} cannot be used here{reason}",
+                hint=f"one of {', '.join(POSITIONS)}",
+            )
+        return PositionStrategy(chosen)
+
+
+def _refuse_gaps(chosen: Positions, strategy: str) -> None:
+    if chosen not in (None, apar.POSITIONS):
+        raise UsageError(
+            f"strategy {strategy!r} leaves no gaps, so it has no positions {str(chosen)!r}",
+            hint="leave them out",
+        )
