@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.request import Answer, Finished, Guess, Request
+from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.interpreter import Entries
 from pasta_lm.language.tags import ASYNC_CLOSE
 from tests.seen import is_visible
@@ -41,8 +40,8 @@ def decoded(
             if isinstance(event, Finished):
                 answers[number, event.sample] = event.answer
         if preempt_every and engine.num_passes % preempt_every == 0:
-            for ticket in engine.scheduler._running[::-1]:
-                engine.scheduler._preempt(ticket)
+            for ticket in engine.scheduler.running[::-1]:
+                engine.scheduler.preempt(ticket)
     assert engine.pool.num_free_pages == engine.pool.num_pages
     found, told = [], []
     for number, one in zip(numbers, active, strict=True):
@@ -72,19 +71,3 @@ def tell(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Tol
         if slot >= num_prompt
     }
     return Told(answer.finish_reason, answer.program, tokens, sees)
-
-
-def knowing(answer: Answer, seed: str, chance: float = 0.8, size: int = 5) -> Guess:
-    """Return what guesses from an answer that is known, wrong now and then."""
-    lanes = [[t.token for t in answer.trace.tokens_of(i.id)] for i in answer.trace.threads]
-    rng = random.Random(seed)
-
-    def guess(context: Sequence[int]) -> list[int]:
-        for lane in lanes:
-            for end in range(1, len(lane)):
-                if lane[max(0, end - 4) : end] == list(context[-min(4, end) :]):
-                    told = [t for t in lane[end : end + size] if t is not None]
-                    return [t if rng.random() < chance else (t + 1) % 200 for t in told]
-        return []
-
-    return guess

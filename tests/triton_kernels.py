@@ -1,7 +1,4 @@
-"""Where tests run Triton kernels: on a GPU if there is one, else in Triton's interpreter.
-
-Also whether torch is new enough for FlexAttention over pages.
-"""
+"""Where tests run Triton kernels: on a GPU if there is one, else in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import os
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention
 
 from pasta_lm.engines.gpu.attention import has_triton
 
@@ -18,8 +14,4 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_kernels = pytest.mark.skipif(
     not has_triton() or (DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
     reason="needs Triton (pip install triton, Linux) and a GPU or its interpreter",
-)
-
-needs_flex = pytest.mark.skipif(
-    not hasattr(flex_attention, "AuxRequest"), reason="needs torch 2.9 or newer"
 )

@@ -121,8 +121,8 @@ class Witness:
             now_chosen = sum(len(seen.logits) for seen in self._seen.values())
             if is_due and now_chosen > num_chosen:
                 num_chosen = now_chosen
-                for ticket in engine.scheduler._running[::-1]:
-                    engine.scheduler._preempt(ticket)
+                for ticket in engine.scheduler.running[::-1]:
+                    engine.scheduler.preempt(ticket)
         assert engine.pool.num_free_pages == engine.pool.num_pages
         found = []
         for number, request in zip(numbers, active, strict=True):

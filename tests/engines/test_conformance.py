@@ -46,7 +46,7 @@ def open_torch(document: Document) -> Subject:
     def assert_empty() -> None:
         assert not engine.has_work
         assert engine.pool.num_free_pages == engine.pool.num_pages
-        assert not engine.scheduler._running
+        assert not engine.scheduler.running
         assert not engine.scheduler._waiting
         assert not engine._unread
 

@@ -302,4 +302,4 @@ def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
     lanes = running.responses[0].live.values()
     main = {token.token for token in running.responses[0].trace.tokens_of(0)}
     for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):
-        assert lane.seen >= {*PROMPT, *main, *ids(given)}
+        assert running.responses[0].penalised_ids(lane) >= {*PROMPT, *main, *ids(given)}

@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from pasta_lm.engines.guesses import PromptLookup
 from pasta_lm.engines.local.drafting import DraftModel
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import Answer, Request, SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.speculation import DRAFT, LOOKUP, PromptLookup, request
+from pasta_lm.strategies.speculation import DRAFT, LOOKUP, request
 from tests.architectures import build, load, loaded
+from tests.fakes.guessers import FunctionGuesser
 
 MODEL = load("qwen2", build("qwen2").double())
 """In float64: where two tokens are all but tied, rounding chooses by the number of rows."""
@@ -37,10 +39,8 @@ def said(answer: Answer) -> list[int | None]:
     return [token.token for token in answer.trace.tokens]
 
 
-def knowing(
-    answer: Answer, is_right: Callable[[int], bool], size: int = 5
-) -> Callable[..., list[int]]:
-    """Return what guesses an answer that is known, wrong at some places."""
+def knowing(answer: Answer, is_right: Callable[[int], bool], size: int = 5) -> FunctionGuesser:
+    """Return a guesser of an answer that is known, wrong at some places."""
     ids = [token for token in said(answer) if token is not None]
 
     def guess(seen: Sequence[int]) -> list[int]:
@@ -48,7 +48,7 @@ def knowing(
         told = ids[place : place + size]
         return [token if is_right(place + i) else (token + 1) % 200 for i, token in enumerate(told)]
 
-    return guess
+    return FunctionGuesser(guess)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def knowing(
 def test_prompt_lookup_finds_the_tokens_that_followed_the_last_match(
     ids: list[int], expected: list[int]
 ) -> None:
-    assert list(PromptLookup(num_guesses=8)(ids)) == expected
-    assert list(PromptLookup(num_guesses=2)(ids)) == expected[:2]
+    assert list(PromptLookup(max_guesses=8).guess(ids)) == expected
+    assert list(PromptLookup(max_guesses=2).guess(ids)) == expected[:2]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -101,7 +101,7 @@ def test_correct_guesses_save_passes_and_wrong_guesses_cost_none(name: str, patt
         told = zip(ids[place : place + 5], wrong[place : place + 5], strict=True)
         return [(token + is_wrong) % model.vocab_size for token, is_wrong in told]
 
-    ((found,),) = one.generate([request(prompt, GREEDY, guess, LOOKUP)])
+    ((found,),) = one.generate([request(prompt, GREEDY, FunctionGuesser(guess), LOOKUP)])
     assert said(found) == said(alone)
     num_passes, num_alone = found.trace.forward_passes, alone.trace.forward_passes
     if pattern == "all":
@@ -142,8 +142,8 @@ def test_guesses_work_with_preemption_and_other_requests() -> None:
             if hasattr(event, "answer"):
                 answers[event_of] = event.answer
         if one.num_passes % 5 == 0:
-            for ticket in one.scheduler._running[::-1]:
-                one.scheduler._preempt(ticket)
+            for ticket in one.scheduler.running[::-1]:
+                one.scheduler.preempt(ticket)
     assert said(answers[number]) == said(alone)
     assert answers[other].text == decoded(sequential.request(PROMPT[:5], GREEDY)).text
     assert one.pool.num_free_pages == one.pool.num_pages
@@ -152,7 +152,8 @@ def test_guesses_work_with_preemption_and_other_requests() -> None:
 def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
-        found = decoded(request(PROMPT, GREEDY, lambda _, wrong=wrong: [wrong, 5], LOOKUP))
+        guesser = FunctionGuesser(lambda _, wrong=wrong: [wrong, 5])  # type: ignore[misc]
+        found = decoded(request(PROMPT, GREEDY, guesser, LOOKUP))
         assert said(found) == said(alone)
 
 
@@ -170,7 +171,7 @@ def test_samples_of_one_prompt_may_be_guessed_together(temperature: float) -> No
 @pytest.mark.parametrize("same", [True, False])
 def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None:
     draft = MODEL if same else load("qwen2", build("qwen2", seed=1))
-    guess = DraftModel(draft, MODEL, num_guesses=3)
+    guess = DraftModel(draft, max_guesses=3)
     for prompt in (PROMPT, PROMPT[:6], PROMPT):
         alone = decoded(sequential.request(prompt, GREEDY))
         found = decoded(request(prompt, GREEDY, guess, DRAFT))
@@ -180,13 +181,13 @@ def test_guesses_of_a_draft_model_give_the_sequential_answer(same: bool) -> None
 
 
 def test_a_draft_model_is_fed_only_new_tokens_and_guesses_greedily() -> None:
-    guess = DraftModel(MODEL, MODEL, num_guesses=5)
+    guess = DraftModel(MODEL, max_guesses=5)
     for length in (4, 5, 9, 3, len(PROMPT)):
         alone = decoded(sequential.request(PROMPT[:length], replace(GREEDY, max_tokens=5)))
-        assert list(guess(PROMPT[:length]))[: len(said(alone))] == said(alone)
-    assert guess([1] * 5000) == ()
+        assert list(guess.guess(PROMPT[:length]))[: len(said(alone))] == said(alone)
+    assert guess.guess([1] * 5000) == ()
 
 
 def test_a_draft_model_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot guess"):
-        DraftModel(loaded("gemma"), MODEL)
+        engine().submit(request(PROMPT, GREEDY, DraftModel(loaded("gemma")), DRAFT))

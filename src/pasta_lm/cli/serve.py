@@ -126,7 +126,7 @@ def _local(
         cache_memory=recipe.cache_memory,
         shares_prefixes=recipe.shares_prefixes,
     )
-    return TorchBackend(loaded, str(model or BUILTIN), fork=recipe.fork)
+    return TorchBackend(loaded, str(model or BUILTIN))
 
 
 def _read_key(given: str | None) -> str | None:

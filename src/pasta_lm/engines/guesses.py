@@ -1,10 +1,10 @@
 """Guessed tokens of the threads of a response: proposed, fed in one pass, checked, kept or removed.
 
 A guess is right if the thread then decodes that token, so guesses change the number of passes and
-no token. They stand behind all other entries of their pass; those that are wrong are removed, and
-the others move up.
+no token. They stand behind all other entries of their pass; wrong ones are removed, and the others
+move up. A ``Guesser`` makes them: ``PromptLookup`` here, a draft model in ``local/drafting.py``.
 
-Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192.
+Source: Leviathan et al. 2023 (speculative decoding), arXiv 2211.17192; Saxena 2023 (prompt lookup).
 """
 
 from __future__ import annotations
@@ -13,15 +13,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from pasta_lm.engines.contexts import Contexts
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.pace import Pace
-from pasta_lm.engines.request import Guess
+from pasta_lm.engines.request import Guesser
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.thread import Thread
 
-IsText = Callable[[int], bool]
-"""Whether a token id is no tag and no end of text."""
+NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """Guesses the tokens that followed an earlier occurrence of the last few tokens."""
+
+    max_guesses: int = NUM_GUESSES
+    max_match: int = 3  # tokens that are looked up at first; then one fewer, down to one
+
+    def check(self, num_tokens: int, name: str) -> None:
+        """Accept any model: guesses are tokens of the context."""
+
+    def guess(self, context: Sequence[int]) -> Sequence[int]:
+        """Return the tokens that followed the newest earlier match of the last tokens."""
+        for size in range(min(self.max_match, len(context) - 1), 0, -1):  # long matches are better
+            ending = list(context[-size:])
+            for end in range(len(context) - 1, size - 1, -1):  # a token follows each match
+                # The last token is compared first: this runs in every pass, and slices cost time.
+                if context[end - 1] == ending[-1] and list(context[end - size : end]) == ending:
+                    return context[end : end + self.max_guesses]
+        return ()
 
 
 @dataclass(slots=True)
@@ -36,36 +57,24 @@ class Proposal:
 class Guesses:
     """Guessed tokens of a response's threads, fed and checked in one pass."""
 
-    def __init__(self, guess: Guess | None, placer: Placer, pace: Pace, is_text: IsText) -> None:
-        """Begin behind the prompt; None of ``guess``: nothing is guessed, and nothing noted."""
-        self._guess, self._placer, self._pace, self._is_text = guess, placer, pace, is_text
-        prompt = [] if guess is None else [entry.token for entry in placer.entries.items]
-        self._contexts = {0: prompt}
-        """What each thread can see, by its id: what it sees of its parent, then its own tokens."""
-        self._num_inherited = {0: len(prompt)}
+    def __init__(
+        self,
+        guesser: Guesser | None,
+        placer: Placer,
+        pace: Pace,
+        contexts: Contexts,
+        is_text: Callable[[int], bool],
+    ) -> None:
+        """Begin; without a guesser nothing is guessed. ``is_text``: no tag and no end of text."""
+        self._guesser, self._placer, self._pace = guesser, placer, pace
+        self._contexts, self._is_text = contexts, is_text
         self._guessing: dict[int, LiveThread] = {}
         self._proposals: dict[int, Proposal] = {}
 
     @property
     def are_made(self) -> bool:
         """Return whether tokens are guessed at all."""
-        return self._guess is not None
-
-    def decoded(self, thread: Thread, token: int) -> None:
-        """Note a token that a thread decoded, its prefix included."""
-        if self._guess is None:
-            return
-        if thread.id not in self._contexts:
-            assert thread.parent is not None
-            self._contexts[thread.id] = [*self._contexts[thread.parent.id]]
-            self._num_inherited[thread.id] = len(self._contexts[thread.id])
-        self._contexts[thread.id].append(token)
-
-    def joined(self, thread: Thread, others: Sequence[Thread]) -> None:
-        """Note that a thread sees from now on what others decoded."""
-        for other in others if self.are_made else ():
-            own = self._contexts[other.id][self._num_inherited[other.id] :]
-            self._contexts[thread.id] += own
+        return self._guesser is not None
 
     def propose(self, feeding: Sequence[LiveThread], limits: Limits, room: int) -> None:
         """Guess what threads decode next, ``room`` tokens at most; nothing in a pass with a sync.
@@ -73,28 +82,29 @@ class Guesses:
         Tags are not guessed, nor tokens of topics: what is legal there depends on every token.
         """
         self.settle()  # a pass that was not run after all
-        if self._guess is None or any(live.joined is not None for live in feeding):
+        if self._guesser is None or any(live.joined is not None for live in feeding):
             return
         for live in feeding:
             thread = live.thread
             if not live.decodes or thread.in_topic or live.promised is not None:
                 continue
-            guesses = tuple(takewhile(self._is_text, self._guess(self._contexts[thread.id])))
-            most = min(len(guesses), room)
+            guesses = takewhile(self._is_text, self._guesser.guess(self._contexts.of(thread)))
+            live.guesses = tuple(guesses)[:room]
+            num_kept = len(live.guesses)
             if limits.max_position is not None:
-                start = thread.position if thread.row is not None else self._start(thread)
-                most = min(most, limits.max_position - start)
-            live.guesses = guesses[: max(0, self._pace.room(thread, max(0, most)))]
+                num_kept = min(num_kept, limits.max_position - self._first_position(thread))
+            live.guesses = live.guesses[: max(0, self._pace.room(thread, max(0, num_kept)))]
             room -= len(live.guesses)
             if live.guesses:
                 self._guessing[thread.id] = live
 
     @staticmethod
-    def _start(thread: Thread) -> int:
-        """Return where a thread that has fed nothing will stand."""
-        point = thread.fork_point
-        if point is not None:
-            return point.position + 1
+    def _first_position(thread: Thread) -> int:
+        """Return the position of a thread's next token, also of one that has fed nothing."""
+        if thread.row is not None:
+            return thread.position
+        if thread.fork_point is not None:
+            return thread.fork_point.position + 1
         assert thread.parent is not None
         return thread.parent.position + 1  # its promise's end is fed in the coming pass
 
@@ -105,7 +115,7 @@ class Guesses:
             self._proposals[number] = Proposal(live, placements)
 
     def slots(self, live: LiveThread) -> list[int]:
-        """Return where the guesses of a thread stand."""
+        """Return the slots of a thread's guesses."""
         proposal = self._proposals.get(live.thread.id)
         return [] if proposal is None else [place.slot for place in proposal.placements]
 
@@ -124,11 +134,11 @@ class Guesses:
         return True
 
     def settle(self) -> list[tuple[Thread, Placement]]:
-        """Return where the right guesses of the pass were fed, each with its thread; forget all."""
+        """Return the threads and placements of the right guesses of the pass; forget all."""
         right = [
-            (one.live.thread, placement)
-            for one in self._proposals.values()
-            for placement in one.placements[: one.num_right]
+            (proposal.live.thread, placement)
+            for proposal in self._proposals.values()
+            for placement in proposal.placements[: proposal.num_right]
         ]
         for live in self._guessing.values():
             live.guesses = ()

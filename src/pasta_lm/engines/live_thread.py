@@ -7,7 +7,7 @@ threads that begin when main has ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
@@ -67,7 +67,6 @@ class LiveThread:
     """Tokens it feeds behind ``next_token``, in the same pass: right if it then decodes them."""
     promised: Thread | None = None  # the thread that ``next_token`` forks
     joined: tuple[Thread, ...] | None = None  # the threads that ``next_token``, a sync, joins
-    seen: set[int] = field(default_factory=set)  # ids that a repetition penalty counts
     is_held: bool = False  # another thread of the response goes first; it stays out of the pass
 
     @property
@@ -90,9 +89,7 @@ class Expander:
     """Starts the threads that write the answer when main has ended (Skeleton-of-Thought)."""
 
     def __init__(self, expansion: Expansion, interpreter: Interpreter, placer: Placer) -> None:
-        self._expansion = expansion
-        self._interpreter = interpreter
-        self._placer = placer
+        self._expansion, self._interpreter, self._placer = expansion, interpreter, placer
         self.starts: dict[int, Start] = {}  # how each thread begins, by its id
 
     def is_too_long(self, thread: Thread) -> bool:

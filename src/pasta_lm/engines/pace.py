@@ -40,27 +40,22 @@ class Pace:
             self._clocks[thread.id] = self.clock(thread.parent)
         return self._clocks[thread.id]
 
-    def fed(self, thread: Thread, num_tokens: int = 1) -> None:
-        """Note that a thread fed tokens."""
-        self._clocks[thread.id] = self.clock(thread) + num_tokens
+    def fed(self, thread: Thread) -> None:
+        """Note that a thread fed a token."""
+        self._clocks[thread.id] = self.clock(thread) + 1
 
     def synced(self, thread: Thread, joined: Iterable[Thread]) -> None:
         """Note that a thread fed a sync, after all that it joins."""
         self._clocks[thread.id] = max([self.clock(thread) + 1, *map(self.clock, joined)])
 
-    def room(self, thread: Thread, most: int = 0) -> int:
-        """Return how many tokens beyond its next a thread may feed; -1: not even the next.
-
-        Args:
-            thread: The thread.
-            most: The most that is asked for.
-        """
+    def room(self, thread: Thread, num_wanted: int = 0) -> int:
+        """Return how many of some tokens beyond its next a thread may feed; -1: not even that."""
         if self._is_uncut:
-            return most
-        most_tokens = self._interpreter.limits.max_tokens
+            return num_wanted
+        max_tokens = self._interpreter.limits.max_tokens
         first = self.clock(thread) + 1
-        count = (n for n in range(most, -1, -1) if self._bound(first + n) < most_tokens)
-        return next(count, -1)
+        counts = range(num_wanted, -1, -1)
+        return next((n for n in counts if self._bound(first + n) < max_tokens), -1)
 
     def going(self, threads: Sequence[Thread], width: int | None) -> list[Thread]:
         """Return which of the threads that decode go next: ``width`` at most; None: all.
@@ -72,13 +67,12 @@ class Pace:
             return [thread for thread in threads if self.clock(thread) == first]
         # Main goes first, because it forks what can be decoded side by side; a thread begins
         # behind its promise's end. Then blocks in reading order.
-        return sorted(threads, key=lambda one: (not one.is_main, one.reading_key))[:width]
+        return sorted(threads, key=lambda thread: (not thread.is_main, thread.reading_key))[:width]
 
     def _bound(self, clock: int) -> int:
-        """Return how many tokens the response has after a pass at most, whoever decodes how."""
-        interpreter = self._interpreter
-        bound = interpreter.num_tokens
-        for thread in interpreter.threads:
+        """Return the largest number of tokens that the response can have after a pass."""
+        bound = self._interpreter.num_tokens
+        for thread in self._interpreter.threads:
             if thread.state is ThreadState.ENDED:
                 continue
             left = max(0, clock - self.clock(thread))

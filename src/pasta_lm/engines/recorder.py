@@ -10,7 +10,6 @@ from typing import Any
 from pasta_lm.interpreter.placement import Placement
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Role, SyncRecord, ThreadRecord, TokenRecord, Trace, TraceNews
-from pasta_lm.language.tags import TOKENS_PER_UNIT
 
 
 class Recorder:
@@ -27,11 +26,8 @@ class Recorder:
         """Add a thread; a deferred one has been added when it was promised."""
         if thread.id < len(self.trace.threads):
             return
-        parent = thread.parent
-        promised = None if thread.units is None else TOKENS_PER_UNIT * thread.units
-        record = ThreadRecord(
-            thread.id, None if parent is None else parent.id, thread.topic, promised
-        )
+        parent = None if thread.parent is None else thread.parent.id
+        record = ThreadRecord(thread.id, parent, thread.topic, thread.promised_tokens)
         self.trace.threads.append(record)
 
     def decoded(

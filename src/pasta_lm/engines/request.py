@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter.join import Join
@@ -21,13 +21,21 @@ from pasta_lm.language.parser import Form
 from pasta_lm.models.encoded import EncodedDocument
 
 SHOWN = 40  # characters of an answer in its ``repr``
-Guess = Callable[[Sequence[int]], Sequence[int]]
-"""From all ids of a thread so far, the prompt's first, to a guess of the next ones."""
-
-
 SampledTokens = Literal["all", "structure"]
-ForkRule = Literal["always", "when-it-pays"]
-FORK_RULES: tuple[ForkRule, ...] = ("always", "when-it-pays")
+
+
+class Guesser(Protocol):
+    """Guesses the next tokens of a thread; they are checked, and change no answer."""
+
+    @property
+    def max_guesses(self) -> int:
+        """Return the largest number of tokens that it guesses at a time."""
+
+    def check(self, num_tokens: int, name: str) -> None:
+        """Raise a ``UsageError`` unless it can guess for a model with a tokenizer of this size."""
+
+    def guess(self, context: Sequence[int]) -> Sequence[int]:
+        """Return likely next tokens behind all that the thread sees, the prompt first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,6 @@ class SamplingParams:
     stop: tuple[str, ...] = ()  # each ends the answer; matched inside one thread, then removed
     repetition_penalty: float = 1.0  # counts what the thread sees, never tag pieces
     max_threads: int | None = None  # threads that decode in the same step
-    fork: ForkRule = "always"  # when-it-pays: blocks one after the other where that is faster
     max_blocks: int = 64
     max_tokens_per_thread: int | None = None  # tokens of one block with its tags
     ignore_eos: bool = False  # go on at an end-of-text until a limit cuts (for benchmarks)
@@ -60,7 +67,6 @@ class SamplingParams:
             "n": (self.n >= 1, "at least 1"),
             "repetition_penalty": (0 < self.repetition_penalty < inf, "above 0, and finite"),
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0"),
-            "fork": (self.fork in FORK_RULES, f"one of {', '.join(FORK_RULES)}"),
             "stop": (not isinstance(self.stop, str) and all(self.stop), "non-empty strings"),
         }
         for name, (is_fine, rule) in rules.items():
@@ -110,9 +116,8 @@ class Request:
     forks: bool = True  # false: no tag can be sampled, no promise forks
     form: Form = Form.MAIN  # the table of what main may say: MAIN, or FORKED for APAR
     expansion: Expansion | None = None  # threads that begin when main has ended; only without forks
-    guess: Guess | None = None
-    """Guesses of each thread's next tokens: right ones are decoded in one pass. The tokens are the
-    same as without. Nothing is guessed where ``max_threads`` can defer a block."""
+    guesser: Guesser | None = None
+    """Right guesses are decoded in one pass. Nothing is guessed where a block can be deferred."""
     forced: EncodedDocument | None = None  # decoded instead of the model's own answer
     strategy: str = "pasta"  # the strategy's name, for the trace
     traces: bool = False  # tell after each pass what the trace has more

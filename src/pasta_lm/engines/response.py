@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from pasta_lm.engines.contexts import Contexts
 from pasta_lm.engines.guesses import Guesses
 from pasta_lm.engines.live_thread import END_OF_TEXT, Expander, LiveThread, Special, Tokens
 from pasta_lm.engines.pace import Pace
@@ -46,13 +47,7 @@ from pasta_lm.interpreter.placement import Placement, Placer
 from pasta_lm.interpreter.thread import Thread, ThreadState
 from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.language.lexer import Lexeme, LexemeKind, spelling
-from pasta_lm.language.tags import (
-    ASYNC_CLOSE,
-    ASYNC_OPEN,
-    TOKENS_PER_UNIT,
-    bounded_topic,
-    unescape_topic,
-)
+from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, bounded_topic, unescape_topic
 from pasta_lm.models.text_stream import StopWatch
 
 
@@ -85,14 +80,14 @@ class Response:
         self._tokens = tokens
         self._eos_ids = frozenset(eos_ids)
         self._step = -1  # the prefill
-        self._counts_seen = request.params.repetition_penalty != 1.0
-        self._seen_at_fork: dict[int, set[int]] = {}
-        self._seen_at_end: dict[int, set[int]] = {}
         is_uncut = request.forced is not None and request.forced.num_tokens < limits.max_tokens
         is_alone = not request.forks and request.expansion is None
         self._pace = Pace(self.interpreter, is_uncut=is_uncut or is_alone)
-        guess = request.guess if self._pace.can_vary else None
-        self.guesses = Guesses(guess, self.placer, self._pace, self._is_text)
+        guesser = request.guesser if self._pace.can_vary else None
+        has_penalty = request.params.repetition_penalty != 1.0
+        self._contexts = Contexts(request.prompt, is_read=guesser is not None or has_penalty)
+        self.guesses = Guesses(guesser, self.placer, self._pace, self._contexts, self._is_text)
+        self._is_in_step = guesser is None  # whether all threads were fed in every pass
         self._expander: Expander | None = None
         if request.expansion is not None:
             self._expander = Expander(request.expansion, self.interpreter, self.placer)
@@ -104,8 +99,6 @@ class Response:
         main = self._open(self.interpreter.main)
         if self._expander is not None:
             main.stops = StopWatch(())  # the text of main is no part of the answer
-        if self._counts_seen:
-            main.seen.update(request.prompt)
 
     @property
     def is_finished(self) -> bool:
@@ -130,7 +123,10 @@ class Response:
         """
         threads = [live for live in self.live.values() if live.feeds_next]
         going = [live.thread for live in threads if live.decodes]
-        if width is not None or self.guesses.are_made:
+        if not (self.request.forks and self._pace.can_vary):
+            width = None
+        self._is_in_step &= width is None
+        if not self._is_in_step:
             going = self._pace.going(going, width)
         for live in threads:
             live.is_held = live.decodes and live.thread not in going
@@ -138,19 +134,6 @@ class Response:
         room = self.interpreter.limits.max_tokens - self.interpreter.num_tokens
         self.guesses.propose(threads, self.interpreter.limits, room)
         return sorted(threads, key=lambda live: (live.joined is not None, live.thread.id))
-
-    def lengths_left(self) -> list[int]:
-        """Return how many tokens each thread that decodes has left, as far as promised.
-
-        Main promises nothing: it counts as the longest block, because it forks what comes next.
-        """
-        if not self.request.forks or not self._pace.can_vary:
-            return []
-        running = [live.thread for live in self.live.values() if live.decodes]
-        blocks = [thread for thread in running if not thread.is_main]
-        promised = ((one.units or 1) * TOKENS_PER_UNIT - one.num_tokens for one in blocks)
-        left = [max(1, number) for number in promised]
-        return left + [max(left, default=1)] * (len(running) - len(blocks))
 
     def _is_text(self, token: int) -> bool:
         return token not in self._eos_ids and self._tokens.id_to_lexeme(token) is None
@@ -171,19 +154,21 @@ class Response:
         feed = self.placer.feed
         placements = [feed(thread, one, is_same_pass=i > 0) for i, one in enumerate(prefix)]
         if live.joined is None:
-            placement = feed(thread, token, promised=live.promised, is_same_pass=bool(prefix))
-        else:
-            placement = self.placer.feed_sync(thread, token, live.joined)
-            self.recorder.synced(thread, live.joined, step=self._step, position=placement.position)
-            self.trace.num_recomputed = self.placer.num_recomputed
-        for one in (*placements, placement):
-            self.recorder.fed(thread, one, step=self._step)
-        if live.joined is None:
+            last = feed(thread, token, promised=live.promised, is_same_pass=bool(prefix))
             self._pace.fed(thread)
         else:
+            last = self.placer.feed_sync(thread, token, live.joined)
             self._pace.synced(thread, live.joined)
+            self.recorder.synced(thread, live.joined, step=self._step, position=last.position)
+            self.trace.num_recomputed = self.placer.num_recomputed
+        for placement in (*placements, last):
+            self.recorder.fed(thread, placement, step=self._step)
         live.next_token = live.promised = live.joined = None
         live.prefix = ()
+
+    def keep_guess(self, thread: Thread, placement: Placement) -> None:
+        """Record a right guess as fed, in the slot that it has now."""
+        self.recorder.fed(thread, placement, step=self._step)
 
     def passed(self, t_s: float) -> None:
         """Record the end of the pass; forget threads that have fed their last token."""
@@ -208,6 +193,11 @@ class Response:
         if not self.request.params.mask:
             return EVERYTHING
         return self.interpreter.legal(live.thread, ahead)
+
+    def penalised_ids(self, live: LiveThread, ahead: int = 0) -> set[int]:
+        """Return the ids that a thread sees, tag pieces apart; ``ahead`` guesses later."""
+        ids = {*self._contexts.of(live.thread), *live.guesses[:ahead]}
+        return {token for token in ids if self._tokens.id_to_lexeme(token) is None}
 
     def take(
         self, live: LiveThread, sampled: int | Literal[Special.END_OF_TEXT], *, t_s: float
@@ -236,39 +226,28 @@ class Response:
         if self._expander is None or not thread.is_main:
             return self.interpreter.end_of_text(thread)
         commands = self._expander.expand(thread)
-        for child in thread.children if self._counts_seen else ():
-            start = self._expander.starts[child.id]
-            seen = live.seen if start.num_seen is None else set[int]()
-            prompt = self.request.prompt[: start.num_seen]
-            self._seen_at_fork[child.id] = {*prompt, *start.prefix, *seen}
+        for child in thread.children:
+            num_seen = self._expander.starts[child.id].num_seen
+            self._contexts.fork(child, None if num_seen is None else self.request.prompt[:num_seen])
         return commands
 
     def _take_id(self, live: LiveThread, token: int, t_s: float, *, is_forced: bool) -> None:
         thread, lexeme = live.thread, self._tokens.id_to_lexeme(token)
         is_skeleton = thread.is_main and self._expander is not None
-        tag = None
+        tag = None if lexeme is None else spelling(lexeme)
         if lexeme is not None:
             self._flush(live)
-            text, role, tag = "", Role.TAG, spelling(lexeme)
+            text, role = "", Role.TAG
         else:
             text = live.text.feed(token)
             role = Role.TOPIC if thread.in_topic or is_skeleton else Role.CONTENT
         if live.stops.has_matched:
             lexeme = None  # a stop string ended before this tag: it is never fed and has no effect
         self.recorder.decoded(
-            thread,
-            token,
-            text,
-            role,
-            step=self._step,
-            t_s=t_s,
-            is_forced=is_forced,
-            tag=tag,
+            thread, token, text, role, step=self._step, t_s=t_s, is_forced=is_forced, tag=tag
         )
         live.next_token = token
-        self.guesses.decoded(thread, token)
-        if self._counts_seen and lexeme is None:
-            live.seen.add(token)
+        self._contexts.decoded(thread, (token,))
         commands = self.interpreter.advance(thread, lexeme or Lexeme(LexemeKind.TEXT, text))
         if role is Role.CONTENT or is_skeleton:
             self._emit(live, live.stops.feed(text))
@@ -286,10 +265,6 @@ class Response:
         if text:
             live.thread.write(text)
             self.events.append(TextDelta(self.sample, live.thread.id, text))
-
-    def keep_guess(self, thread: Thread, placement: Placement) -> None:
-        """Record a right guess as fed, in the slot that it has now."""
-        self.recorder.fed(thread, placement, step=self._step)
 
     # Commands of the interpreter
 
@@ -311,49 +286,39 @@ class Response:
         assert child.parent is not None
         child.topic = bounded_topic(unescape_topic(child.topic or ""))  # ids spell it escaped
         self.recorder.forked(child.parent, child)
-        parent = self.live[child.parent.id]
-        parent.promised = child
+        self.live[child.parent.id].promised = child
         self._pace.clock(child)  # it stands where its parent stands now
+        self._contexts.fork(child)
         if child.state is ThreadState.DEFERRED:
             self.events.append(Deferred(self.sample, child.id, child.parent.id))
         if self._forced is not None:
             child.block_length = len(self._forced.get(child.path, ())) + 2
-        if self._counts_seen:
-            self._seen_at_fork[child.id] = set(parent.seen)
 
     def _begin(self, child: Thread, t_s: float) -> None:
         assert child.parent is not None
         start = None if self._expander is None else self._expander.starts[child.id]
         prefix = (self._tokens.piece_id(ASYNC_OPEN),) if start is None else start.prefix
+        tag, last_text = (ASYNC_OPEN, "") if start is None else (None, start.text)
         live = self._open(child)
         live.prefix, live.next_token = prefix[:-1], prefix[-1]
-        live.seen = self._seen_at_fork.pop(child.id, set())
-        promised = None if child.units is None else TOKENS_PER_UNIT * child.units
         for thread in self.interpreter.threads[: child.id + 1]:
             self.recorder.thread_started(thread)  # deferred threads before it, too: ids are dense
         self.events.append(
-            ThreadStarted(self.sample, child.id, child.parent.id, child.topic, promised)
-        )
-        texts = [""] * (len(prefix) - 1) + ["" if start is None else start.text]
-        for token, text in zip(prefix, texts, strict=True):
-            self.guesses.decoded(child, token)
-            self.recorder.decoded(
-                child,
-                token,
-                text,
-                Role.TAG,
-                step=self._step,
-                t_s=t_s,
-                is_forced=True,
-                tag=ASYNC_OPEN if start is None else None,
+            ThreadStarted(
+                self.sample, child.id, child.parent.id, child.topic, child.promised_tokens
             )
-        if start is not None:
-            self._emit(live, start.text)
+        )
+        self._contexts.decoded(child, prefix)
+        for index, token in enumerate(prefix, start=1):
+            text = last_text if index == len(prefix) else ""
+            self.recorder.decoded(
+                child, token, text, Role.TAG, step=self._step, t_s=t_s, is_forced=True, tag=tag
+            )
+        self._emit(live, last_text)
 
     def _resume(self, live: LiveThread, joined: tuple[Thread, ...]) -> None:
         live.joined = joined
-        self.guesses.joined(live.thread, joined)
-        live.seen.update(*(self._seen_at_end.pop(other.id, ()) for other in joined))
+        self._contexts.joined(live.thread, joined)
         ids = tuple(other.id for other in joined)
         self.events.append(Synced(self.sample, live.thread.id, ids))
 
@@ -363,7 +328,6 @@ class Response:
             self._flush(live)
             if thread.is_main or reason is FinishReason.ABORT:
                 live.next_token = None
-            self._seen_at_end[thread.id] = live.seen
         self.events.append(ThreadEnded(self.sample, thread.id, reason))
 
     def _finish(self, reason: FinishReason, t_s: float) -> None:

@@ -206,7 +206,7 @@ class ScriptedEngine:
     def _response(self, request: Request, sample: int, entries: Entries) -> Response:
         if request.forced is None:
             request = self.replay(request, self.script)
-        request = replace(request, form=Form.MAIN, expansion=None, guess=None)
+        request = replace(request, form=Form.MAIN, expansion=None, guesser=None)
         trace = request.new_trace(Kind.SIMULATED, engine="scripted", model="script")
         limits = replace(request.params.limits(), max_depth=max(1, _depth(self.script.items)))
         return Response(request, sample, entries, self._ids, limits=limits, trace=trace)

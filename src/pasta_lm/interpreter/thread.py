@@ -16,6 +16,7 @@ from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Item
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.parser import Parser
+from pasta_lm.language.tags import TOKENS_PER_UNIT
 
 
 class ThreadState(Enum):
@@ -81,6 +82,11 @@ class Thread:
     def is_pending(self) -> bool:
         """Return whether it, or a thread that it forked, may still decode."""
         return self.is_alive or any(child.is_pending for child in self.children)
+
+    @property
+    def promised_tokens(self) -> int | None:
+        """Return the promised length in tokens; None: its length is not promised."""
+        return None if self.units is None else TOKENS_PER_UNIT * self.units
 
     @property
     def in_topic(self) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pasta_lm.engines.local import planning
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
 from pasta_lm.engines.request import Failed, Finished, Request, SamplingParams
@@ -134,7 +135,11 @@ def bench(
     if not loaded.vocabulary.has_pieces:
         loaded = with_pieces(loaded)
     num_total = NUM_ROUNDS + len(settings.requests)
-    engine = TorchEngine(loaded, pool_tokens=_pool_tokens(loaded, settings))
+    engine = TorchEngine(
+        loaded,
+        pool_tokens=_pool_tokens(loaded, settings),
+        max_rows=max(*settings.rows, planning.MAX_ROWS[loaded.device.type]),
+    )
     steps: dict[int, list[float]] = {count: [] for count in settings.rows}
     whole, reading = list[float](), list[float]()
     num_bytes = read_bytes(loaded)

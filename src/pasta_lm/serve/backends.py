@@ -196,14 +196,13 @@ class TorchBackend(ModelBackend):
 
     has_logprobs = True
 
-    def __init__(self, model: Pasta, name: str, fork: str = "always") -> None:
+    def __init__(self, model: Pasta, name: str) -> None:
         from pasta_lm.engines.local.engine import TorchEngine
 
         super().__init__(model, name)
         engine: object = model.engine
         assert isinstance(engine, TorchEngine)
         self._engine = engine
-        self._fork = fork
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -228,8 +227,7 @@ class TorchBackend(ModelBackend):
                 hint="shorten the prompt, or lower n",
             )
         tokens = min(max_tokens, room)
-        changed: Any = {"max_tokens": tokens, "fork": self._fork}
-        return replace(request, params=replace(request.params, **changed))
+        return replace(request, params=replace(request.params, max_tokens=tokens))
 
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from pasta_lm.engines.request import FORK_RULES
 from pasta_lm.errors import UsageError
 
 
@@ -53,15 +52,12 @@ class ServeRecipe:
     pool_tokens: int | None = None  # cache entries for all requests together
     cache_memory: str | None = None  # the same as memory: 2GiB, or 40% of what is free
     shares_prefixes: bool = True  # what prompts have in common at their beginning is computed once
-    fork: str = "always"  # or when-it-pays: blocks one after the other where that is faster
     strategy: str = "pasta"  # when a request does not say
 
     def __post_init__(self) -> None:
         """Refuse numbers that serve nobody, as a ``UsageError``."""
         if self.pool_tokens is not None and self.cache_memory is not None:
             raise UsageError("pool_tokens and cache_memory both size the cache", hint="give one")
-        if self.fork not in FORK_RULES:
-            raise UsageError(f"fork is {self.fork!r}", hint=f"one of {', '.join(FORK_RULES)}")
         for table in ("limits", "queue"):
             part = getattr(self, table)
             for key in part.__slots__:

@@ -21,7 +21,7 @@ from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import (
     Answer,
     Finished,
-    Guess,
+    Guesser,
     Request,
     SamplingParams,
     StreamEvent,
@@ -50,7 +50,7 @@ T = TypeVar("T")
 class Pasta:
     """A model that answers prompts with any strategy; one caller at a time, or many coroutines."""
 
-    def __init__(self, engine: Engine, *, guess: Guess | None = None) -> None:
+    def __init__(self, engine: Engine, *, guess: Guesser | None = None) -> None:
         """Use a loaded model.
 
         Args:
@@ -107,7 +107,8 @@ class Pasta:
         loaded = load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
-            guess = DraftModel(load(draft, dtype=dtype, device=device), loaded)
+            guess = DraftModel(load(draft, dtype=dtype, device=device))
+            guess.check(loaded.vocabulary.num_tokens, loaded.name)
         if cache_memory is not None:
             pool_tokens = pool_slots(cache_memory, loaded)
         engine = TorchEngine(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pasta_lm.engines.engine import ModelFacts
-from pasta_lm.engines.request import Guess, Request, SamplingParams
+from pasta_lm.engines.guesses import PromptLookup
+from pasta_lm.engines.request import Guesser, Request, SamplingParams
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Document
@@ -40,7 +41,7 @@ class Requests:
     """Makes the requests of one model."""
 
     loaded: ModelFacts
-    guess: Guess | None
+    guess: Guesser | None
     """The draft model."""
     note: Callable[[str], None]
     """Called with what a user should know of a request."""
@@ -90,7 +91,7 @@ class Requests:
         chosen = self._positions(positions)
         request = pasta.request(ids, params, chosen, self.loaded.join_with(chosen))
         if strategy in PASTA_SPECULATIVE:
-            return replace(request, guess=self._guess(strategy), strategy=strategy)
+            return replace(request, guesser=self._guess(strategy), strategy=strategy)
         return request
 
     def replay(
@@ -127,8 +128,8 @@ class Requests:
             return [{"role": "user", "content": prompt}]
         return prompt
 
-    def _guess(self, strategy: str) -> Guess:
-        guess = self.guess if strategy in DRAFTED else speculation.PromptLookup()
+    def _guess(self, strategy: str) -> Guesser:
+        guess = self.guess if strategy in DRAFTED else PromptLookup()
         if guess is None:
             hint = "Pasta.from_pretrained(MODEL, draft=SMALLER_MODEL)"
             raise UsageError(f"strategy {strategy!r} needs a draft model", hint=hint)

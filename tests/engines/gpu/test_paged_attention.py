@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -27,12 +26,11 @@ from pasta_lm.engines.gpu.attention import (
 )
 from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
 from pasta_lm.engines.gpu.buckets import bucket_of
-from pasta_lm.engines.gpu.flex import PassMask, attend_flex
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.interpreter.entries import Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED, Row
-from tests.triton_kernels import DEVICE, needs_flex, needs_kernels
+from tests.triton_kernels import DEVICE, needs_kernels
 
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 PAGE, NUM_PAGES = 4, 40
@@ -43,9 +41,8 @@ attends = pytest.mark.parametrize(
     [
         attend_gathered,
         pytest.param(attend_split, marks=needs_kernels),
-        pytest.param(attend_flex, marks=needs_flex),
     ],
-    ids=["torch", "triton", "flex"],
+    ids=["torch", "triton"],
 )
 
 
@@ -201,8 +198,7 @@ def test_halves_are_as_exact_as_they_can_be(
         check(attend, drawn, PLAIN, (4, 2), (16, 16), dtype, tolerance)
 
 
-@pytest.mark.parametrize("attend", [attend_gathered, pytest.param(attend_flex, marks=needs_flex)])
-def test_a_mistake_of_one_cutoff_would_show(attend: Attend) -> None:
+def test_a_mistake_of_one_cutoff_would_show() -> None:
     drawn = Drawn(random.Random(3), 1, 2)
     entries, rows = drawn.entries[0], drawn.rows[0]
     wrong = dict(entries[-1].row.cutoffs)
@@ -214,35 +210,7 @@ def test_a_mistake_of_one_cutoff_would_show(attend: Attend) -> None:
     ]
     drawn.rows[0] = RequestRows(changed, rows.first_slot, rows.pages, rows.num_owners)
     with pytest.raises(AssertionError):
-        check(attend, drawn, PLAIN, (2, 2), (16, 16))
-
-
-@needs_flex
-@pytest.mark.parametrize(
-    "call",
-    [
-        PLAIN,
-        LayerCall(0, 0.3, None, 2.0, None),
-        LayerCall(0, None, 5, None, None),
-        LayerCall(0, None, 5, 4.0, torch.linspace(-1, 2, 6)),
-    ],
-    ids=["plain", "softcap", "window", "window, softcap and sinks"],
-)
-def test_layers_of_a_pass_share_one_flex_mask(call: LayerCall) -> None:
-    made = list[PassMask]()
-
-    def attend(*args: Any) -> Tensor:
-        made.append(PassMask.of(args[-1], args[-2].entries))
-        first = attend_flex(LayerCall(0, None, 3, None, None), *args[1:], made[-1])
-        second = attend_flex(*args, made[-1])
-        assert not torch.equal(first, second)
-        assert (attend_gathered(*args) - second).abs().max() <= 1e-5
-        return second
-
-    call = call._replace(sinks_H=None if call.sinks_H is None else call.sinks_H.to(DEVICE))
-    for seed in range(3):
-        check(attend, Drawn(random.Random(seed), 3, 6), call, (6, 2), (16, 16))
-    assert len(made) == 3
+        check(attend_gathered, drawn, PLAIN, (2, 2), (16, 16))
 
 
 def test_the_interpreter_is_installed_where_the_platform_has_it() -> None:

@@ -13,29 +13,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.attention import flex_attention
 
 from pasta_lm.engines.gpu import decoder
 from pasta_lm.engines.gpu.batch import RequestSize
 from pasta_lm.engines.gpu.buckets import bucket_of, num_splits
-from pasta_lm.engines.gpu.flex import flex
-from pasta_lm.engines.gpu.graphs import CudaGraphs, Outputs
-from pasta_lm.engines.gpu.sampling import (
+from pasta_lm.engines.gpu.choices import (
     NUM_LINES,
     MaskTable,
     choose_rows,
-    is_simple,
     settings_of,
 )
+from pasta_lm.engines.gpu.graphs import CudaGraphs, Outputs
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
-from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, CONTEXT, loaded
+from tests.fakes.guessers import FunctionGuesser
 from tests.programs import random_program, words_of
-from tests.triton_kernels import needs_flex
 from tests.witness import TOLERANCE, Witness
 
 STRATEGIES = list(PositionStrategy)
@@ -75,24 +71,6 @@ def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(name: str, devic
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
     buckets = witness.engine.paged.buckets  # type: ignore[union-attr]
     assert any(bucket.num_rows > 1 for bucket in buckets)
-
-
-@needs_flex
-@devices
-@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
-def test_programs_meet_the_same_logits_by_flex_attention(name: str, device: str) -> None:
-    model = loaded(name, device)
-    requests = requests_of(name, device, 2, f"flex {name}")
-    witness = Witness(model, paged="flex", pool_tokens=1024, max_batch_tokens=24)
-    seen = witness.run(requests)
-    assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
-
-
-def test_an_old_torch_is_told_what_flex_attention_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(flex_attention, "AuxRequest", raising=False)
-    flex.cache_clear()
-    with pytest.raises(UsageError, match=r"needs torch 2\.9"):
-        TorchEngine(loaded("llama"), pool_tokens=64, paged="flex")
 
 
 @devices
@@ -169,7 +147,7 @@ def test_guesses_leave_the_tokens_of_every_thread_as_they_are(forks: bool, devic
         return ids[first + 1 : first + 4]
 
     guessed = TorchEngine(model, pool_tokens=2048, paged=True).generate(
-        [replace(request, guess=guess) for request in requests]
+        [replace(request, guesser=FunctionGuesser(guess)) for request in requests]
     )
     assert [one.document for (one,) in guessed] == [one.document for (one,) in plain]
 
@@ -199,7 +177,6 @@ def test_rows_are_chosen_as_the_sampler_chooses(
         )
         for one in temperatures
     ]
-    assert all(is_simple(choice) for choice in choices)
     lines = torch.zeros(NUM_LINES, 8, dtype=torch.float64)
     assert settings_of(choices, rows, table, lines)
     found = choose_rows(logits, lines, table.table_MV, draws=any(temperatures))

@@ -34,7 +34,7 @@ def assert_empty(engine: TorchEngine) -> None:
     assert not engine.has_work
     assert engine.pool._runs == []
     assert engine.pool.num_free_pages == engine.pool.num_pages
-    assert not engine.scheduler._running
+    assert not engine.scheduler.running
     assert not engine.scheduler._waiting
     assert engine.step() == []
 

@@ -1,8 +1,8 @@
 """Attention of all rows of a pass over the pages of their requests, with the table of cutoffs.
 
 Two functions with one contract: ``attend_gathered``, plain torch that gathers each row's keys, is
-slow and obvious; ``attend_split`` launches Triton kernels. ``flex.py`` has a third. Soft caps,
-windows of positions, sinks and groups of query heads are part of each.
+slow and obvious; ``attend_split`` launches Triton kernels. Soft caps, windows of positions, sinks
+and groups of query heads are part of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pasta_lm.engines.gpu.buckets import num_splits, power_of_two
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, in_window, visible
 
 _TILE_BYTES = 32_768  # of the keys that an instance of the kernel holds at a time
-_LEAST_TILE = 16  # the smallest side of a product in Triton
+_MIN_TILE = 16  # the smallest side of a product in Triton
 
 # Legend: N rows, H query heads, G key heads, S slots of the pool, D head size, V value size.
 
@@ -58,7 +58,7 @@ class LayerMemory(NamedTuple):
     """int32 [2, S]: the owner and the position of the entry in each slot."""
 
 
-Attention = Literal["gathered", "triton", "flex"]
+Attention = Literal["gathered", "triton"]
 Attend = Callable[[LayerCall, Tensor, Tensor, Tensor, LayerMemory, PagedBatch], Tensor]
 
 
@@ -139,7 +139,7 @@ def attend_split(
     parts = q_HND.new_empty(splits, num_rows, num_heads, value_size, dtype=torch.float32)
     maxima, sums = parts.new_empty(2, splits, num_rows, num_heads)
     group = num_heads // num_key_heads
-    block_m = max(_LEAST_TILE, power_of_two(bucket.block_rows * group))
+    block_m = max(_MIN_TILE, power_of_two(bucket.block_rows * group))
     least_keys = max(1, _TILE_BYTES // (_tile(key_size) * keys.element_size()))
     kernels.attend[(bucket.num_blocks, num_key_heads, splits)](
         q_HND, keys, values, batch.rows, batch.blocks, batch.table, batch.cutoffs, entries,
@@ -149,7 +149,7 @@ def attend_split(
         call.softcap or 0.0, call.window or 0,
         NUM_HEADS=num_heads, GROUP=group, PAGE=batch.page_size,
         HAS_CAP=call.softcap is not None, HAS_WINDOW=call.window is not None,
-        BLOCK_M=block_m, BLOCK_K=tuning.block_keys or max(_LEAST_TILE, min(128, least_keys)),
+        BLOCK_M=block_m, BLOCK_K=tuning.block_keys or max(_MIN_TILE, min(128, least_keys)),
         num_warps=tuning.num_warps or (8 if block_m * sizes["BLOCK_V"] > 8192 else 4),
         num_stages=tuning.num_stages, **sizes,
     )  # fmt: skip
@@ -170,4 +170,4 @@ def _sizes(key: int, value: int) -> dict[str, int]:
 
 
 def _tile(size: int) -> int:
-    return max(_LEAST_TILE, power_of_two(size))
+    return max(_MIN_TILE, power_of_two(size))

@@ -7,7 +7,7 @@ there, because a run moved or another path computed it, is copied before a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -32,9 +32,8 @@ from pasta_lm.engines.gpu.batch import (
     RowIndex,
 )
 from pasta_lm.engines.gpu.buckets import MIN_OWNERS, MIN_PAGES, bucket_of
-from pasta_lm.engines.gpu.flex import PassMask, attend_flex, flex
+from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
 from pasta_lm.engines.gpu.graphs import Backend, CudaGraphs, Function, Outputs, plain_call
-from pasta_lm.engines.gpu.sampling import NUM_LINES, MaskTable, choose_rows, settings_of
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
@@ -70,12 +69,7 @@ class Result(NamedTuple):
         return self.logits_NV if self.rows is None else self.logits_NV[list(self.rows)]
 
 
-# What attends in the layers of one pass, by its batch and the entries of the pool.
-_ATTENTIONS: dict[Attention, Callable[[PagedBatch, Tensor], Attend]] = {
-    "gathered": lambda batch, entries: attend_gathered,
-    "triton": lambda batch, entries: attend_split,
-    "flex": lambda batch, entries: partial(attend_flex, mask=PassMask.of(batch, entries)),
-}
+_ATTENTIONS: dict[Attention, Attend] = {"gathered": attend_gathered, "triton": attend_split}
 
 
 class PagedPass:
@@ -130,12 +124,7 @@ class PagedDecoder:
             num_query_heads: Of each layer.
             backend: None: CUDA graphs on a GPU, plain calls elsewhere.
             attention: None: Triton on a GPU, gathered keys elsewhere.
-
-        Raises:
-            UsageError: torch is too old for FlexAttention.
         """
-        if attention == "flex":
-            flex()  # raises now, not in the first pass
         self._logits, self._pool = logits, pool
         self.device = pool.keys[0].device
         self._is_cuda = self.device.type == "cuda"
@@ -217,8 +206,7 @@ class PagedDecoder:
     def _forward(self, batch: PagedBatch, wanted_W: Tensor) -> Tensor:
         place_entries(batch, self._entries)
         tokens, positions = batch.rows[: RowIndex.POSITION + 1].long()
-        attend = self._attend(batch, self._entries)
-        run = PagedPass(batch, self._pool, self._entries, attend)
+        run = PagedPass(batch, self._pool, self._entries, self._attend)
         return self._logits(tokens, positions, wanted_W, run).float()
 
     def _shape(self, bucket: Bucket, draws: bool) -> _Shape:

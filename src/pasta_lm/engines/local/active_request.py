@@ -5,6 +5,7 @@ Checks and bounds read the request and the model, never the load.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -12,7 +13,7 @@ from pasta_lm.engines.local.batch import EntryTensors
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.scheduler import Ticket
-from pasta_lm.engines.request import Guess, Request
+from pasta_lm.engines.request import Guesser, Request
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
@@ -39,11 +40,13 @@ def check_request(request: Request, loaded: LoadedModel) -> None:
             hint="shorten the prompt",
         )
     _check_tokens(request, loaded.num_tokens)
-    if request.guess is not None and (request.expansion or request.form is not Form.MAIN):
-        raise RequestError(
-            f"strategy {request.strategy!r} decodes no guesses",
-            hint="leave them out, or answer sequentially or with pasta",
-        )
+    if request.guesser is not None:
+        if request.expansion or request.form is not Form.MAIN:
+            raise RequestError(
+                f"strategy {request.strategy!r} decodes no guesses",
+                hint="leave them out, or answer sequentially or with pasta",
+            )
+        request.guesser.check(loaded.vocabulary.num_tokens, loaded.name)
     if request.positions is PositionStrategy.ORACLE and request.forced is None:
         raise RequestError(
             "positions 'oracle' need the length of every block, which only a given answer has",
@@ -68,9 +71,26 @@ def _check_tokens(request: Request, num_tokens: int) -> None:
         )
 
 
-def known_tokens(guess: Guess, num_tokens: int) -> Guess:
-    """Return the same guesses up to the first that is no token of the model."""
-    return lambda ids: tuple(takewhile(lambda one: 0 <= one < num_tokens, guess(ids)))
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """The guesses of another guesser, up to the first that is no token of the model."""
+
+    guesser: Guesser
+    num_tokens: int
+
+    @property
+    def max_guesses(self) -> int:
+        """Return that of the other guesser."""
+        return self.guesser.max_guesses
+
+    def check(self, num_tokens: int, name: str) -> None:
+        """Check the other guesser."""
+        self.guesser.check(num_tokens, name)
+
+    def guess(self, context: Sequence[int]) -> Sequence[int]:
+        """Return the known ones of the other guesser's tokens."""
+        guesses = self.guesser.guess(context)
+        return tuple(takewhile(lambda token: 0 <= token < self.num_tokens, guesses))
 
 
 def new_response(request: Request, entries: Entries, sample: int, loaded: LoadedModel) -> Response:

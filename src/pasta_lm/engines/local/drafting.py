@@ -1,13 +1,14 @@
-"""Speculative decoding with a smaller model: it decodes the next tokens first, greedily.
+"""A smaller model that guesses the tokens of a larger one: it decodes them first, greedily.
 
 Keeps the small model's keys between guesses and computes only new tokens. Knows nothing of the
-model whose tokens it guesses, but that both have the same ids.
+larger model, but that both have the same ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pasta_lm.engines.guesses import NUM_GUESSES
 from pasta_lm.engines.local.batch import EntryTensors, join_slices
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Pool
@@ -19,34 +20,20 @@ from pasta_lm.interpreter.entries import PROMPT_ROW, Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER
 
-NUM_GUESSES = 4  # fastest of 2, 4, 6, 8, 12 on development prompts
 NUM_SLOTS = 4096  # tokens that it can have read; beyond them it guesses nothing
 
 
 class DraftModel:
-    """A small model that guesses the tokens of a larger one."""
+    """A small model as a guesser."""
 
-    def __init__(
-        self, draft: LoadedModel, model: LoadedModel, *, num_guesses: int = NUM_GUESSES
-    ) -> None:
-        """Allocate the cache of ``draft``, which guesses ``num_guesses`` tokens at a time.
-
-        Raises:
-            UsageError: draft and model have different tokenizers.
-        """
-        if draft.vocabulary.num_tokens != model.vocabulary.num_tokens:
-            raise UsageError(
-                f"{draft.name} has {draft.vocabulary.num_tokens} tokens and {model.name} has "
-                f"{model.vocabulary.num_tokens}: it cannot guess for it",
-                hint="name a draft model with the same tokenizer",
-            )
-        num_slots = NUM_SLOTS
-        if draft.max_position is not None:
-            num_slots = min(num_slots, draft.max_position + 1)
-        self._num_slots, self._num_guesses = num_slots, num_guesses
-        self._device = draft.device
-        pool = Pool(draft.layer_shapes, num_slots, dtype=draft.dtype, device=draft.device)
-        self._run = pool.allocate(num_slots)
+    def __init__(self, draft: LoadedModel, *, max_guesses: int = NUM_GUESSES) -> None:
+        """Allocate the cache of the small model."""
+        self.max_guesses = max_guesses
+        last = NUM_SLOTS if draft.max_position is None else draft.max_position + 1
+        self._num_slots = min(NUM_SLOTS, last)
+        self._draft = draft
+        pool = Pool(draft.layer_shapes, self._num_slots, dtype=draft.dtype, device=draft.device)
+        self._run = pool.allocate(self._num_slots)
         self._runner = Runner(draft.model, pool, draft.fast_logits)
         masks = TokenMasks(draft.vocabulary, draft.eos_ids, draft.vocab_size, draft.device)
         self._legal_V = masks.row(PLAIN_TEXT)
@@ -54,19 +41,29 @@ class DraftModel:
         self._entries = Entries()
         self._tensors = EntryTensors(self._entries, draft.device)
 
-    def __call__(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens that the small model decodes after these ids."""
-        if len(ids) + self._num_guesses > self._num_slots:
+    def check(self, num_tokens: int, name: str) -> None:
+        """Refuse a model whose tokenizer has another number of tokens, as a ``UsageError``."""
+        own = self._draft.vocabulary.num_tokens
+        if own != num_tokens:
+            raise UsageError(
+                f"{self._draft.name} has {own} tokens and {name} has {num_tokens}: it cannot "
+                "guess for it",
+                hint="name a draft model with the same tokenizer",
+            )
+
+    def guess(self, context: Sequence[int]) -> Sequence[int]:
+        """Return the tokens that the small model decodes next."""
+        if len(context) + self.max_guesses > self._num_slots:
             return ()
-        read = zip(self._entries.items, ids[:-1], strict=False)  # the last one's logits are wanted
+        known = zip(self._entries.items, context[:-1], strict=False)  # the last one is always read
         num_kept = next(
-            (index for index, (entry, token) in enumerate(read) if entry.token != token),
-            min(len(self._entries), len(ids) - 1),
+            (index for index, (entry, token) in enumerate(known) if entry.token != token),
+            min(len(self._entries), len(context) - 1),
         )
         self._entries.truncate(num_kept)
         self._tensors.truncate(num_kept)
-        guesses = [self._read(ids[num_kept:])]
-        while len(guesses) < self._num_guesses:
+        guesses = [self._read(context[num_kept:])]
+        while len(guesses) < self.max_guesses:
             guesses.append(self._read(guesses[-1:]))
         return guesses
 
@@ -76,5 +73,5 @@ class DraftModel:
         for position, token in enumerate(tokens, start=first):
             self._entries.append(Entry(token, PROMPT_OWNER, position, PROMPT_ROW, self._epoch))
         part = self._tensors.slice(0, first, len(self._entries), self._run)
-        batch = join_slices([(self._entries, part)], [len(tokens) - 1], self._device)
+        batch = join_slices([(self._entries, part)], [len(tokens) - 1], self._draft.device)
         return int((self._runner.run(batch)[0] + self._legal_V).argmax())

@@ -22,12 +22,11 @@ from pasta_lm.engines.gpu.decoder import Part, paged_decoder
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.active_request import (
     ActiveRequest,
+    KnownTokens,
     check_request,
-    known_tokens,
     new_response,
 )
 from pasta_lm.engines.local.batch import EntryTensors, join_slices
-from pasta_lm.engines.local.forking import StepCosts, step_costs
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import PassPlan, Planner
 from pasta_lm.engines.local.pool import Pool
@@ -61,7 +60,7 @@ class TorchEngine:
         overcommit: bool = False,
         shares_prefixes: bool = False,
         captures: bool = True,
-        costs: StepCosts | None = None,
+        max_rows: int | None = None,
         paged: Attention | bool | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
@@ -78,8 +77,8 @@ class TorchEngine:
                 are timed: a repeated one would take no time.
             captures: Run the model as a flat list of operations if its logits are the same; False
                 runs its modules, which starts at least a second sooner and decodes slower.
-            costs: What passes cost, for requests that fork when it pays; None: measured for the
-                first of them, once for each model and machine.
+            max_rows: Threads that decode in a pass; while there are more, blocks wait. None: as
+                many as suit the device.
             paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
                 None: on a GPU, if Triton is installed. A name also chooses the attention.
             on_logits: For tests and analysis.
@@ -102,7 +101,7 @@ class TorchEngine:
             loaded.device,
             max_batch_tokens=max_batch_tokens,
             chunk_tokens=chunk_tokens,
-            costs=costs,
+            max_rows=max_rows,
             is_paged=self.paged is not None,
         )
         self._on_logits = on_logits
@@ -153,11 +152,9 @@ class TorchEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
-        if request.params.fork == "when-it-pays" and self._planner.costs is None:
-            self._planner.costs = step_costs(self.loaded)
-        if request.guess is not None:
-            known = known_tokens(request.guess, self.loaded.num_tokens)
-            request = replace(request, guess=known)
+        if request.guesser is not None:
+            known = KnownTokens(request.guesser, self.loaded.num_tokens)
+            request = replace(request, guesser=known)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
         entries = Entries.of_prompt(request.prompt)
         samples = range(request.params.n)
@@ -351,7 +348,7 @@ class TorchEngine:
             index = live.thread.num_tokens + num_guessed
             uniform = uniform_number(params.seed, response.sample, live.thread.path, index)
         if params.repetition_penalty != 1.0:
-            ids = sorted(live.seen.union(live.guesses[:num_guessed]))
+            ids = sorted(response.penalised_ids(live, num_guessed))
             seen = torch.tensor(ids, dtype=torch.int64, device=self.loaded.device)
         return Choice(params, response.legal(live, num_guessed), uniform, seen)
 

@@ -1,11 +1,10 @@
-"""Report the facts of a model: what it is, what it can do, and what its passes cost."""
+"""Report the facts of a model: what it is, and what it can do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta_lm.engines.local.forking import step_costs
 from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.errors import UnsupportedModelError
 
@@ -22,17 +21,12 @@ class ModelReport:
     has_tag_pieces: bool
     can_rotate: bool
     max_position: int | None
-    step_ms: dict[str, float]
-    """Milliseconds of a pass by its rows: what decides with --fork when-it-pays."""
 
 
 def describe(
     source: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> ModelReport:
-    """Load a model as ``load`` does, with the same errors, and report its facts.
-
-    What its passes cost is measured once for each model and machine, and read afterwards.
-    """
+    """Load a model as ``load`` does, with the same errors, and report its facts."""
     loaded = load(source, dtype=dtype, device=device)
     return ModelReport(
         name=loaded.name,
@@ -43,13 +37,7 @@ def describe(
         has_tag_pieces=loaded.vocabulary.has_pieces,
         can_rotate=_can_rotate(loaded),
         max_position=loaded.max_position,
-        step_ms=step_ms(loaded),
     )
-
-
-def step_ms(loaded: LoadedModel) -> dict[str, float]:
-    """Return the milliseconds of a model's passes by their rows, for a report."""
-    return {str(rows): round(cost, 2) for rows, cost in step_costs(loaded).step_ms}
 
 
 def _can_rotate(loaded: LoadedModel) -> bool:

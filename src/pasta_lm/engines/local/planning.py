@@ -17,12 +17,15 @@ from torch import Tensor
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.active_request import ActiveRequest
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
-from pasta_lm.engines.local.forking import StepCosts, best_width
 from pasta_lm.engines.local.sampling import token_logprobs
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.response import Response
 
 CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
+# Measured with the built-in model in bfloat16 on a CPU: 4 requests with 10 rows together gain 1.30
+# over sequential decoding, 16 with 40 rows 1.00, and 32 with 100 rows lose (0.91). On an H100
+# forking stops paying, by simulation, between 128 and 256 responses (docs/serving-at-scale.md).
+MAX_ROWS = {"cpu": 32, "cuda": 256}
 
 
 class LogitsRow(NamedTuple):
@@ -61,15 +64,14 @@ class PassPlan:
     decoding: list[ActiveRequest] = field(default_factory=list)
     computing: list[ActiveRequest] = field(default_factory=list)
     num_tokens: int = 0
-    running: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Threads that decode, by number of request and sample."""
     room: int = 0  # tokens that may still be computed for requests that do not decode yet
+    spare_rows: int | None = None  # for threads beyond the first of each response; None: no bound
 
     def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
         """Return the pass of one of its requests alone."""
         return PassPlan(
             [(active, replace(part, start=0, stop=part.stop - part.start))],
-            [one - part.start for one in self.indices if part.start <= one < part.stop],
+            [index - part.start for index in self.indices if part.start <= index < part.stop],
             [row for row in self.rows if row.active is active],
         )
 
@@ -90,7 +92,8 @@ class Planner:
         device: Of the model.
         max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
         chunk_tokens: Tokens of prompts beside threads that decode; None: as suits the device.
-        costs: What passes cost, for requests that fork when it pays; None: not known yet.
+        max_rows: Threads of all responses that decode in a pass; None: as suits the device. While
+            there are more, blocks wait as deferred ones do; a thread of each response always runs.
         is_paged: Passes are paged: they need no masks.
     """
 
@@ -101,7 +104,7 @@ class Planner:
         *,
         max_batch_tokens: int,
         chunk_tokens: int | None,
-        costs: StepCosts | None,
+        max_rows: int | None,
         is_paged: bool,
     ) -> None:
         self._scheduler = scheduler
@@ -109,7 +112,7 @@ class Planner:
         self._max_batch_tokens = max_batch_tokens
         own_chunk = CHUNK_TOKENS.get(device.type, CHUNK_TOKENS["cpu"])
         self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
-        self.costs = costs
+        self._max_rows = max_rows or MAX_ROWS.get(device.type, MAX_ROWS["cpu"])
         self._is_paged = is_paged
 
     def plan(
@@ -123,16 +126,16 @@ class Planner:
             requests: The unfinished requests by their numbers.
             apart: Where a request is planned, so that an error ends this one only.
         """
-        plan = PassPlan(room=self._max_batch_tokens)
         scheduled = [requests[ticket.arrival] for ticket in self._scheduler.schedule()]
-        if any(active.is_computed for active in scheduled):
-            plan.room = self._chunk_tokens
-        plan.running = {
-            (active.number, response.sample): len(response.threads_to_decode())
-            for active in scheduled
-            if active.is_computed
+        decoding = [active for active in scheduled if active.is_computed]
+        plan = PassPlan(room=self._chunk_tokens if decoding else self._max_batch_tokens)
+        counts = [
+            sum(1 for _ in response.interpreter.runnable())
+            for active in decoding
             for response in active.responses
-        }
+        ]
+        if sum(counts) > self._max_rows:
+            plan.spare_rows = max(0, self._max_rows - sum(map(bool, counts)))
         for active in scheduled:
             if active.ticket.run is None:  # an older one took its pages
                 continue
@@ -168,7 +171,7 @@ class Planner:
         feeding = [
             (response, live)
             for response in active.responses
-            for live in response.threads_to_feed(self._width(plan, active.number, response))
+            for live in self._threads_to_feed(plan, response)
         ]
         first = len(active.entries)
         num_new = sum(response.max_to_feed(live) for response, live in feeding)
@@ -198,20 +201,14 @@ class Planner:
         plan.decoding.append(active)
         self._add(plan, active, first, len(active.entries))
 
-    def _width(self, plan: PassPlan, number: int, response: Response) -> int | None:
-        """Return how many threads of a response to feed, if it forks when it pays."""
-        if response.request.params.fork == "always":
-            return None
-        assert self.costs is not None
-        lengths = response.lengths_left()
-        if len(lengths) < 2:
-            return None
-        others = [rows for key, rows in plan.running.items() if key != (number, response.sample)]
-        width = best_width(
-            self.costs, lengths, other_rows=sum(others), num_responses=1 + len(others)
-        )
-        plan.running[number, response.sample] = width
-        return width if width < len(lengths) else None
+    @staticmethod
+    def _threads_to_feed(plan: PassPlan, response: Response) -> list[LiveThread]:
+        if plan.spare_rows is None:
+            return response.threads_to_feed()
+        threads = response.threads_to_feed(1 + plan.spare_rows)
+        num_more = max(0, sum(live.decodes for live in threads) - 1)
+        plan.spare_rows = max(0, plan.spare_rows - num_more)
+        return threads
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None

@@ -31,6 +31,11 @@ class Choice:
     uniform: float  # in [0, 1); not read where the choice is greedy
     seen: Tensor | None = None  # int64, ids that the thread sees, for the repetition penalty
 
+    @property
+    def draws_structure(self) -> bool:
+        """Return whether main's tags and end are drawn, and text is greedy."""
+        return self.params.temperature > 0 and self.params.sampled == "structure"
+
 
 def uniform_number(seed: int, sample: int, path: tuple[int, ...], index: int) -> float:
     """Return the random number, a multiple of 2**-53 in [0, 1), of one token.
@@ -109,12 +114,14 @@ def choose(logits_WV: Tensor, choices: Sequence[Choice], masks: TokenMasks) -> l
     tokens: list[int] = scores_WV.argmax(dim=-1).tolist()  # the first of equals: ties by id
     for row, choice in enumerate(choices):
         mask_V = masks.row(choice.legal, ignore_eos=choice.params.ignore_eos)
-        if choice.params.temperature > 0:
-            scores_V = scores_WV[row] + mask_V
-            if choice.params.sampled == "structure":
-                tokens[row] = _draw_structure(scores_V, choice, masks.structure_ids(choice.legal))
-            else:
-                tokens[row] = _draw(scores_V, choice)
+        if choice.draws_structure:
+            ids = masks.structure_ids(choice.legal)
+            tokens[row] = _draw_structure(scores_WV[row] + mask_V, choice, ids)
+        elif choice.params.temperature > 0:
+            params = choice.params
+            settings = (params.temperature, params.top_p, choice.uniform, params.top_k or 0)
+            settings_1 = torch.tensor(settings, dtype=torch.float64, device=mask_V.device)[:, None]
+            tokens[row] = int(draw((scores_WV[row] + mask_V)[None], settings_1))
         elif mask_V[tokens[row]] < 0:  # seldom: so masks are not added to all rows
             tokens[row] = int((scores_WV[row] + mask_V).argmax())
     return tokens
@@ -160,18 +167,25 @@ def _draw_structure(scores_V: Tensor, choice: Choice, ids: Sequence[int]) -> int
     return int(text_V.argmax())
 
 
-def _draw(scores_V: Tensor, choice: Choice) -> int:
-    """Return the inverse CDF of the candidates in descending order of logit, ties by id."""
-    params = choice.params
-    scores, ids = scores_V.sort(descending=True, stable=True)
-    if params.top_k is not None:
-        scores = scores[: params.top_k]
+def draw(scores_NV: Tensor, settings: Tensor) -> Tensor:
+    """Return the inverse CDF of each row's candidates in descending order of logit, ties by id.
+
+    Args:
+        scores_NV: Logits of the legal tokens, minus infinity elsewhere.
+        settings: float64 [4, N]: temperature, top_p, uniform number, top_k (0: all tokens).
+    """
+    temperature, top_p, uniform, top_k = settings[..., None]
+    num_tokens = scores_NV.shape[-1]
+    top_k = torch.where(top_k > 0, top_k, num_tokens).long()
+    scores, ids = scores_NV.sort(descending=True, stable=True)
+    is_left = torch.arange(num_tokens, device=scores.device) < top_k
+    scores = scores.masked_fill(~is_left, float("-inf")).double()
     # The largest first becomes 0: a temperature near 0 then makes no infinity of it.
-    weights = torch.softmax((scores.double() - scores[0]) / params.temperature, dim=0)
-    cumulated = weights.cumsum(0)
+    weights = torch.softmax((scores - scores[:, :1]) / temperature, dim=-1)
+    cumulated = weights.cumsum(-1)
     # The smallest set of likeliest tokens whose mass reaches top_p: always at least one.
-    num_kept = int((cumulated - weights < params.top_p).sum())
-    cumulated = cumulated[:num_kept]
-    target = choice.uniform * cumulated[-1]
-    index = int(torch.searchsorted(cumulated, target, right=True))
-    return int(ids[min(index, num_kept - 1)])
+    num_kept = (cumulated - weights < top_p).sum(-1, keepdim=True)
+    last = torch.minimum(num_kept, top_k).clamp_min(1) - 1
+    target = uniform * cumulated.gather(-1, last)
+    index = torch.searchsorted(cumulated, target, right=True)
+    return ids.gather(-1, torch.minimum(index, last))[:, 0]

@@ -105,7 +105,7 @@ class Scheduler:
         assert ticket.run is not None
         while not self._pool.can_grow(ticket.run, num_entries):
             victim = self._running[-1]
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is ticket:
                 return False
         self._pool.grow(ticket.run, self._stretch(ticket, num_entries))
@@ -118,7 +118,13 @@ class Scheduler:
         roomy = min(2 * num_entries, ticket.largest_need)
         return roomy if self._pool.can_grow(ticket.run, roomy) else num_entries
 
-    def _preempt(self, ticket: Ticket) -> None:
+    @property
+    def running(self) -> tuple[Ticket, ...]:
+        """Return the requests in the pool, oldest first."""
+        return tuple(self._running)
+
+    def preempt(self, ticket: Ticket) -> None:
+        """Take a running request's pages away; it is computed anew once there is room."""
         assert ticket.run is not None
         self._prefixes.release(ticket.run)
         ticket.run = None

@@ -302,7 +302,7 @@ class CompletionsEngine:
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(31))
             request = replace(request, params=fresh)
-        return replace(self._with_plain_sequences(request), guess=None)
+        return replace(self._with_plain_sequences(request), guesser=None)
 
     def _with_plain_sequences(self, request: Request) -> Request:
         plain = PositionStrategy.CONTINUE
