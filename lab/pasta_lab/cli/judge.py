@@ -1,9 +1,9 @@
-"""``pasta judge``: find out how far a judge can be trusted before it is used."""
+"""``pasta-lab judge``: measure a judge's accuracy on pairs with known winners."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -24,15 +24,10 @@ COLUMNS = (
 )
 FACTS = (
     ("agreement", "agreement"),
-    ("  where the model won", "agreement_where_model_won"),
-    ("  where the reference won", "agreement_where_reference_won"),
-    ("  always the longer answer", "longer"),
-    ("  always the side that won more", "majority"),
-    ("above the longer answer's", "over_longer"),
+    ("  of the longer answer", "longer"),
+    ("  above the longer answer", "over_longer"),
     ("orders agree", "order_agreement"),
     ("first place", "first_place_share"),
-    ("prefers the longer answer", "prefers_longer"),
-    ("  as the stored verdicts do", "stored_prefers_longer"),
     ("length bias", "length_bias"),
 )
 
@@ -60,17 +55,17 @@ def check(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check a judge on planted damage and on stored judgements.
+    """Measure a judge's accuracy on pairs with known winners, and its agreement with another.
 
     One part of each answer is dropped, doubled, swapped or cut; the judge compares both answers in
-    both orders. A judge that is right on less than 0.9 is refused for headlines. Verdicts are kept
+    both orders. A judge that is right on less than 0.9 is refused for headlines. Replies are kept
     in the folder; a stopped run is continued.
     """
-    from pasta_lab.cli.judge_recipe import JudgeCheckRecipe, run_check
+    from pasta_lab.judge.check import JudgeCheckRecipe, run_check
     from pasta_lm.recipe import read_recipe
 
-    told = [f"damage.answers={json.dumps(answers)}"] if answers else []
-    settings = read_recipe(recipe, JudgeCheckRecipe, [*told, *(changes or [])])
+    flags = [f"damage.answers={json.dumps(answers)}"] if answers else []
+    settings = read_recipe(recipe, JudgeCheckRecipe, [*flags, *(changes or [])])
     silence_libraries()
     with interruptible(), bars() as show:
         report = run_check(settings, out, show)
@@ -85,29 +80,24 @@ def _print(report: Mapping[str, Any]) -> None:
     typer.echo(f"judge: {report['judge']}")
     damage, preferences = report["damage"], report["preferences"]
     if damage:
-        typer.echo()
         kinds = {**damage["kinds"], "all": damage["overall"]}
         rows = [
             [kind, str(one["num_pairs"]), *(interval(one[key]) for _, key in COLUMNS)]
             for kind, one in kinds.items()
         ]
+        typer.echo()
         print_table(["planted damage", "pairs", *(title for title, _ in COLUMNS)], rows)
     if preferences:
+        facts = [("stored judgements", str(preferences["num_pairs"]))]
+        facts += [(name, interval(preferences[key])) for name, key in FACTS]
         typer.echo()
-        print_facts(_preferences(preferences))
+        print_facts([*facts, ("Cohen's kappa", number(preferences["kappa"]))])
         above = preferences["over_longer"]
         if above and above["low"] <= 0:
             typer.echo("Its agreement is not shown to be above that of the longer answer.")
-    missing = sum(part["num_missing"] for part in (damage, preferences) if part)
-    if missing:
-        typer.echo(f"\n{missing} pairs have no verdict and are left out")
+    num_missing = sum(part["num_missing"] for part in (damage, preferences) if part)
+    if num_missing:
+        typer.echo(f"\n{num_missing} pairs have no verdict and are left out")
     typer.echo("\nboth orders averaged, ties count half, 95 % intervals over prompts")
     if not report["refused"]:
         typer.echo(f"may be used for headlines: right on at least {report['min_accuracy']}")
-
-
-def _preferences(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "stored judgements", str(figures["num_pairs"])
-    for name, key in FACTS:
-        yield name, interval(figures[key])
-    yield "Cohen's kappa", number(figures["kappa"])

@@ -1,0 +1,267 @@
+"""A judge's accuracy on pairs with a known winner, and its agreement with stored judgements.
+
+Every pair is judged in both orders, whose log-odds are averaged. A tie counts half. Intervals are
+over prompts. Replies are stored as they come, so the same command continues a stopped run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from pasta_lab.evaluate.agreement import cohens_kappa
+from pasta_lab.judge.damage import Damage
+from pasta_lab.judge.pairs import (
+    TIE,
+    DamageConfig,
+    Pair,
+    PreferencesConfig,
+    damaged_pairs,
+    stored_pairs,
+)
+from pasta_lm.cli.terminal import Progress, say
+from pasta_lm.errors import PastaError, UsageError, cause
+from pasta_lm.journal import Row, write_rows
+from pasta_lm.learn.chat.budget import Spending
+from pasta_lm.learn.judge.judge import (
+    TIE_TOLERANCE,
+    Judge,
+    Reading,
+    averaged,
+    first_wins_of,
+    same_winner,
+)
+from pasta_lm.learn.judge.llm_judge import LLMJudge
+from pasta_lm.learn.train.judging import JudgeConfig, judge_of
+from pasta_lm.measure.intervals import as_dict, ratio
+
+Figures = dict[str, Any]
+MIN_ACCURACY = 0.9
+"""On planted damage; a judge with less gives no headline."""
+PAIRS, REPORT = "pairs.jsonl", "report.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeCheckRecipe:
+    """A recipe of ``pasta-lab judge check``."""
+
+    judge: JudgeConfig
+    """As ``[judge]`` of stage two."""
+    damage: DamageConfig | None = None
+    preferences: PreferencesConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.damage is None and self.preferences is None:
+            raise UsageError(
+                "there is nothing to check the judge with",
+                hint="--answers FILE.jsonl, or [preferences] in the recipe",
+            )
+
+
+def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Figures:
+    """Judge all pairs, write the report and the judged pairs into a folder, return the report.
+
+    Raises:
+        PastaError: a file cannot be read or written, or the judge fails.
+    """
+
+    def progress(done: int, total: int, spent: Spending) -> None:
+        show("comparisons judged", done, total, str(spent))
+
+    damaged = recipe.damage and damaged_pairs(recipe.damage)
+    stored = recipe.preferences and stored_pairs(recipe.preferences)
+    # Too many missing verdicts refuse the judge; they need not end its check.
+    judge = replace(judge_of(recipe.judge, out, progress), max_missing=1.0)
+    judged = _judge(judge, [*(damaged.pairs if damaged else ()), *(stored.pairs if stored else ())])
+    num_damaged = len(damaged.pairs) if damaged else 0
+    report: Figures = {"judge": judge.name, "is_scripted": judge.is_scripted}
+    report |= {"damage": None, "preferences": None, "min_accuracy": MIN_ACCURACY}
+    if recipe.damage and damaged:
+        figures = damage_figures(judged[:num_damaged])
+        report["damage"] = asdict(recipe.damage) | {"num_left_out": damaged.num_left_out} | figures
+    if recipe.preferences and stored:
+        left_out = {"num_left_out": stored.num_left_out}
+        figures = preference_figures(judged[num_damaged:])
+        report["preferences"] = asdict(recipe.preferences) | left_out | figures
+    report["refused"] = refusals(
+        report["damage"], max_missing=recipe.judge.max_missing, is_scripted=judge.is_scripted
+    )
+    try:
+        write_rows(out / PAIRS, rows_of(judged))
+        text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+        (out / REPORT).write_text(text, "utf-8")
+    except OSError as exc:
+        raise PastaError(f"{out} cannot be written: {cause(exc)}") from exc
+    return report
+
+
+def _judge(judge: LLMJudge, pairs: Sequence[Pair]) -> list[JudgedPair | None]:
+    estimate = judge.estimate([order for pair in pairs for order in pair.orders])
+    if estimate.num_requests:
+        say(f"the judge is to be asked: {estimate}")
+    judged = judged_pairs(judge, pairs)
+    if judge.failures:
+        first = next(iter(judge.failures.values()))
+        say(f"{len(judge.failures)} comparisons got no reply: {first}")
+    return judged
+
+
+class JudgedPair(NamedTuple):
+    """A pair, and the judge's probabilities that our answer is better."""
+
+    pair: Pair
+    ours_first: float
+    """In the order in which ours is read first."""
+    theirs_first: float
+    """That theirs is better if it is read first."""
+    ours_wins: float
+    """Over both orders."""
+
+    @property
+    def is_right(self) -> float:
+        """Return 1 if the judge's winner is the known one, 0.5 for a tie of either, else 0."""
+        return _agreement(self.ours_wins, self.pair.ours_wins)
+
+    @property
+    def is_right_in_one_order(self) -> float:
+        """Return the mean accuracy of the two orders, each by itself."""
+        orders = (self.ours_first, 1 - self.theirs_first)
+        return fmean(_agreement(wins, self.pair.ours_wins) for wins in orders)
+
+
+def judged_pairs(judge: Judge, pairs: Sequence[Pair]) -> list[JudgedPair | None]:
+    """Return the judged pairs in order; None if an order has no verdict."""
+    verdicts = judge.compare([order for pair in pairs for order in pair.orders])
+    judged: list[JudgedPair | None] = []
+    for pair, first, second in zip(pairs, verdicts[::2], verdicts[1::2], strict=True):
+        if first is None or second is None:
+            judged.append(None)
+            continue
+        wins = first_wins_of(first), first_wins_of(second)
+        both = averaged(Reading(wins[0], None), Reading(wins[1], None)).first_wins
+        assert both is not None
+        judged.append(JudgedPair(pair, *wins, both))
+    return judged
+
+
+def rows_of(judged: Iterable[JudgedPair | None]) -> list[Row]:
+    """Return the judged pairs as rows for readers; pairs without a verdict are left out."""
+    return [
+        one.pair._asdict()
+        | {"id": f"{one.pair.kind}/{one.pair.id}", "judged": one.ours_wins}
+        | {"ours_first": one.ours_first, "theirs_first": one.theirs_first}
+        for one in judged
+        if one is not None
+    ]
+
+
+def damage_figures(judged: Sequence[JudgedPair | None]) -> Figures:
+    """Return the accuracy by kind of damage and over all; a kind without a pair is left out."""
+    pairs = [pair for pair in judged if pair is not None]
+    kinds = {str(kind): [pair for pair in pairs if pair.pair.kind == kind] for kind in Damage}
+    return {
+        "kinds": {kind: _accuracy(some) for kind, some in kinds.items() if some},
+        "overall": _accuracy(pairs),
+        "num_missing": len(judged) - len(pairs),
+    }
+
+
+def _accuracy(judged: Sequence[JudgedPair]) -> Figures:
+    return {
+        "num_pairs": len(judged),
+        "accuracy": _over_prompts(judged, lambda pair: pair.is_right),
+        "in_one_order": _over_prompts(judged, lambda pair: pair.is_right_in_one_order),
+        **_order_figures(judged),
+    }
+
+
+def _order_figures(judged: Sequence[JudgedPair]) -> Figures:
+    return {
+        "order_agreement": _over_prompts(
+            judged, lambda pair: float(same_winner(pair.ours_first, pair.theirs_first))
+        ),
+        "first_place_share": _over_prompts(
+            judged, lambda pair: (pair.ours_first + pair.theirs_first) / 2
+        ),
+    }
+
+
+def preference_figures(judged: Sequence[JudgedPair | None]) -> Figures:
+    """Return the agreement with stored verdicts, beside the rule that names the longer answer.
+
+    ``over_longer`` is the judge's agreement less that of the rule, on the same pairs. ``kappa`` is
+    Cohen's, over pairs that neither calls a tie. ``length_bias`` is the share of pairs of unequal
+    length whose longer answer wins, less that of the stored verdicts.
+    """
+    pairs = [pair for pair in judged if pair is not None]
+    unequal = [pair for pair in pairs if len(pair.pair.ours) != len(pair.pair.theirs)]
+    decided = [one for one in pairs if not (_is_tie(one.ours_wins) or _is_tie(one.pair.ours_wins))]
+
+    def by_length(pair: JudgedPair) -> float:
+        return _agreement(_longer_wins(pair.pair), pair.pair.ours_wins)
+
+    def bias(pair: JudgedPair) -> float:
+        longer = _longer_wins(pair.pair)
+        return _agreement(pair.ours_wins, longer) - _agreement(pair.pair.ours_wins, longer)
+
+    return {
+        "num_pairs": len(pairs),
+        "num_missing": len(judged) - len(pairs),
+        "agreement": _over_prompts(pairs, lambda pair: pair.is_right),
+        "kappa": cohens_kappa([(one.ours_wins > TIE, one.pair.ours_wins > TIE) for one in decided]),
+        "longer": _over_prompts(pairs, by_length),
+        "over_longer": _over_prompts(pairs, lambda pair: pair.is_right - by_length(pair)),
+        **_order_figures(pairs),
+        "length_bias": _over_prompts(unequal, bias),
+    }
+
+
+def refusals(damage: Figures | None, *, max_missing: float, is_scripted: bool = False) -> list[str]:
+    """Return the reasons why a judge may give no headline; empty if it may.
+
+    Args:
+        damage: Its ``damage_figures``; None: no damage was planted.
+        max_missing: Largest share of pairs without a verdict.
+        is_scripted: Whether its replies follow a script.
+    """
+    if damage is None:
+        return ["no damage was planted"]
+    reasons = ["its replies follow a script"] if is_scripted else []
+    num_missing, num_judged = damage["num_missing"], damage["overall"]["num_pairs"]
+    num_pairs = num_missing + num_judged
+    if num_missing > max_missing * num_pairs:
+        reasons.append(f"{num_missing} of {num_pairs} damaged pairs have no verdict")
+    accuracy = damage["overall"]["accuracy"]
+    if accuracy is None or accuracy["mean"] < MIN_ACCURACY:
+        share = "none" if accuracy is None else f"{accuracy['mean']:.3f}"
+        reasons.append(f"right on {share} of planted damage, below {MIN_ACCURACY}")
+    return reasons
+
+
+def _over_prompts(
+    judged: Iterable[JudgedPair], value: Callable[[JudgedPair], float]
+) -> dict[str, float] | None:
+    """Return the mean over pairs with its interval; pairs of one prompt are drawn together."""
+    sums: dict[str, list[float]] = {}
+    for pair in judged:
+        sums.setdefault(pair.pair.id, []).append(value(pair))
+    return as_dict(ratio(list(map(sum, sums.values())), list(map(len, sums.values()))))
+
+
+def _is_tie(ours_wins: float) -> bool:
+    return abs(ours_wins - TIE) < TIE_TOLERANCE
+
+
+def _agreement(wins: float, known: float) -> float:
+    if _is_tie(wins) or _is_tie(known):
+        return 0.5
+    return float((wins > TIE) == (known > TIE))
+
+
+def _longer_wins(pair: Pair) -> float:
+    ours, theirs = len(pair.ours), len(pair.theirs)
+    return TIE if ours == theirs else float(ours > theirs)
