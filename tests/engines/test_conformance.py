@@ -73,7 +73,7 @@ def open_completions(document: Document) -> Subject:
         return Request(prompt=prompt, params=params, forks=forks, positions=positions, join=join)
 
     def assert_empty() -> None:
-        assert not any(server.num_responses for server in engine.servers)
+        assert not any(server.num_in_flight for server in engine.servers)
 
     return Subject(engine, request, assert_empty)
 

@@ -8,7 +8,6 @@ from pasta_lm import Pasta, SamplingParams
 from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.learn.judge.local import reading_model
 from pasta_lm.learn.train.config import ModelConfig
 from pasta_lm.learn.train.learner import load_learner
 from pasta_lm.models import adapter_base
@@ -92,8 +91,7 @@ def test_a_missing_builtin_model_is_an_error_with_a_hint(monkeypatch: pytest.Mon
         Pasta.from_pretrained("builtin")
 
 
-def test_recipes_and_judges_may_name_a_model_of_the_package() -> None:
-    assert reading_model("builtin-sequential").name == "builtin-sequential"
+def test_recipes_may_name_a_model_of_the_package() -> None:
     assert load_learner(ModelConfig(base="builtin")).model.config.model_type == "llama"
 
 

@@ -27,7 +27,6 @@ from pasta_lm.cli.flags import (
 )
 from pasta_lm.cli.tables import interval, number, print_figures, print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
-from pasta_lm.learn.judge.judge import IN_PROCESS
 
 if TYPE_CHECKING:
     from pasta_lm.measure.alpaca import AlpacaRecipe, AlpacaRun
@@ -155,10 +154,6 @@ def _judge(run: AlpacaRun, key_env: str | None, prices: Any, limit_usd: float | 
         return False
     endpoint = Endpoint(base_url=url, model=model, api_key_env=key_env)
     connect = partial(ChatClient, endpoint)
-    if url == IN_PROCESS:
-        from pasta_lm.learn.judge.local import local_client
-
-        connect = local_client(model)
     stopped: CostLimitError | None = None
     with bars() as show:
 

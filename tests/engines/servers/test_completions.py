@@ -296,7 +296,7 @@ def test_a_server_that_is_lost_in_an_answer_leaves_the_text_so_far(
         asking = engine(server, timeout_s=2.0 if ending == "hangs_after" else 60.0)
         with pytest.raises(BrokenAnswerError) as caught:
             asking.generate([asked()])
-        assert asking.servers[0].num_responses == 0
+        assert asking.servers[0].num_in_flight == 0
     assert DOCUMENT.plain_text.startswith(caught.value.text[:3])
     assert len(caught.value.text) < len(DOCUMENT.plain_text)
 
@@ -308,7 +308,7 @@ def test_a_stream_that_is_closed_cancels_all_completions_of_its_tree() -> None:
         started = [event for event, _ in zip(_starts(events), range(3), strict=False)]
         assert [event.thread for event in started] == [0, 1, 2]
         events.close()  # type: ignore[attr-defined]
-        assert asking.servers[0].num_responses == 0
+        assert asking.servers[0].num_in_flight == 0
         num_begun = len(server.prompts)
     assert num_begun <= 5
 

@@ -104,7 +104,7 @@ def test_a_server_that_is_gone_leaves_its_responses_to_the_other_one() -> None:
         gone.__exit__()
         assert documents(asking, ALL) == [document(number) for number in range(NUM)]
         assert [server.is_up for server in asking.servers] == [False, True]
-        assert all(server.num_responses == 0 for server in asking.servers)
+        assert all(server.num_in_flight == 0 for server in asking.servers)
 
 
 def test_what_a_killed_server_had_begun_is_decoded_anew_where_nobody_saw_it() -> None:
@@ -177,4 +177,4 @@ def test_an_aborted_request_leaves_the_others() -> None:
                     if isinstance(event, Finished):
                         found[number] = event.answer.document
         assert found == {numbers[place]: document(place) for place in (0, 2, 3)}
-        assert asking.servers[0].num_responses == 0
+        assert asking.servers[0].num_in_flight == 0

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
+from pasta_lm.engines.servers.request_pace import HttpReply, Pace, RetryPolicy
 from pasta_lm.learn.annotate import run as module
 from pasta_lm.learn.chat import client, pool
-from pasta_lm.learn.chat.transport import Response
 from tests.fakes.scripted_server import Faults, completion
 from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.learn.annotate.runs import recipe
@@ -59,7 +58,7 @@ class Simulated:
         self._play = teacher_by_rule()
         self.num_requests = self.num_in_flight = 0
 
-    async def post(self, asked: Mapping[str, Any]) -> Response:
+    async def post(self, asked: Mapping[str, Any]) -> HttpReply:
         is_full = self.num_in_flight >= (self._faults.max_in_flight or 1000)
         outcome = "too_many" if is_full else self._faults.draw(self.num_requests)
         self.num_requests += 1
@@ -69,9 +68,9 @@ class Simulated:
         finally:
             self.num_in_flight -= 1
         if outcome in ("too_many", "server_error"):
-            return Response(429 if outcome == "too_many" else 500, {}, b"{}")
+            return HttpReply(429 if outcome == "too_many" else 500, {}, b"{}")
         data = json.dumps(completion(self._play(asked), asked, "scripted")).encode()
-        return Response(200, {}, data if outcome == "ok" else data[:40])
+        return HttpReply(200, {}, data if outcome == "ok" else data[:40])
 
     async def close(self) -> None:
         pass

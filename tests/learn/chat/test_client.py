@@ -8,19 +8,29 @@ from random import Random
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import Fate, Pace, RetryPolicy, fate, retry_after
+from pasta_lm.engines.servers import client as http_client
+from pasta_lm.engines.servers.client import HttpClient
+from pasta_lm.engines.servers.request_pace import (
+    Fate,
+    HttpReply,
+    Pace,
+    RetryPolicy,
+    TemporaryFailure,
+    fate,
+    retry_after,
+)
 from pasta_lm.errors import (
     EndpointError,
     MissingExtraError,
+    PastaError,
     RemoteError,
     RequestError,
     UsageError,
 )
 from pasta_lm.learn.chat import client
-from pasta_lm.learn.chat import transport as transports
 from pasta_lm.learn.chat.chat import Candidate, ChatReply, ChatRequest, TokenLogprob, read_reply
-from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.chat.transport import Response, Transport
+from pasta_lm.learn.chat.client import ChatClient, Endpoint, Transport
+from pasta_lm.learn.chat.servers import PATH
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 HELLO = ChatRequest([{"role": "user", "content": "hello"}])
@@ -32,14 +42,18 @@ def echo(asked: object) -> ScriptedReply:
     return ScriptedReply(f"{asked['messages'][-1]['content']} \u00e9!")
 
 
+async def no_sleep(_: float) -> None:
+    return None
+
+
 class Answers:
     """A transport that gives prepared answers, then 200."""
 
-    def __init__(self, *answers: Response | Exception) -> None:
+    def __init__(self, *answers: HttpReply | Exception) -> None:
         self.answers = list(answers)
         self.num_posts = 0
 
-    async def post(self, body: object) -> Response:
+    async def post(self, body: object) -> HttpReply:
         self.num_posts += 1
         answer = self.answers.pop(0) if self.answers else OK
         if isinstance(answer, Exception):
@@ -50,13 +64,13 @@ class Answers:
         pass
 
 
-OK = Response(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
+OK = HttpReply(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
 
 
-def status(number: int, code: str = "", **headers: str) -> Response:
+def status(number: int, code: str = "", **headers: str) -> HttpReply:
     body = json.dumps({"error": {"message": "no", "code": code}}).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(number, named, body)
+    return HttpReply(number, named, body)
 
 
 def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
@@ -84,14 +98,14 @@ def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
     "failure",
     [
         *(status(number) for number in (408, 409, 429, 500, 502, 503, 529)),
-        RemoteError("broken"),
-        Response(200, {}, OK.body[:20]),
-        Response(200, {}, b"[]"),
-        Response(200, {}, b'{"choices": []}'),
-        Response(502, {}, b"<html>"),
+        TemporaryFailure("broken"),
+        HttpReply(200, {}, OK.body[:20]),
+        HttpReply(200, {}, b"[]"),
+        HttpReply(200, {}, b'{"choices": []}'),
+        HttpReply(502, {}, b"<html>"),
     ],
 )
-def test_temporary_failures_are_retried(failure: Response | Exception) -> None:
+def test_temporary_failures_are_retried(failure: HttpReply | Exception) -> None:
     transport = Answers(failure, failure)
     assert (ask(transport).text, transport.num_posts) == ("yes", 3)
 
@@ -117,7 +131,7 @@ def test_the_number_of_requests_is_bounded() -> None:
     ],
 )
 def test_permanent_failures_are_not_retried(
-    failure: Response, kind: type[Exception], advice: str
+    failure: HttpReply, kind: type[Exception], advice: str
 ) -> None:
     transport = Answers(failure)
     with pytest.raises(kind, match=advice):
@@ -138,7 +152,7 @@ def test_a_retry_after_of_an_hour_is_a_failure() -> None:
     waits: list[float] = []
     with pytest.raises(RemoteError, match="wait 3600 s"):
         ask(Answers(status(429, retry_after="3600")), waits)
-    assert waits == []
+    assert not waits
 
 
 @pytest.mark.parametrize(
@@ -250,23 +264,22 @@ def test_keys_and_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Mon
     assert "authorization" not in headers
 
 
-@pytest.mark.parametrize("missing", ["openai", "httpx2"])
-def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setattr(client, "find_spec", lambda name: None if name == missing else name)
-    with pytest.raises(MissingExtraError, match=r"pip install 'pasta-lm\[data\]'"):
+def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install '.*data"):
         ChatClient(Endpoint(base_url="http://h/v1", model="m"))
 
 
-async def post_once(base_url: str) -> Response:
-    transport = Transport(Endpoint(base_url=base_url, model="scripted"))
+async def post_once(base_url: str) -> HttpReply:
+    http = HttpClient(base_url, None)
     try:
-        return await transport.post(HELLO.body("scripted"))
+        return await http.send("POST", PATH, HELLO.body("scripted"))
     finally:
-        await transport.close()
+        await http.close()
 
 
-def test_a_server_that_does_not_listen_is_a_remote_error() -> None:
-    with pytest.raises(RemoteError, match=r"no connection to .*127\.0\.0\.1:9"):
+def test_a_server_that_does_not_listen_is_a_temporary_failure() -> None:
+    with pytest.raises(TemporaryFailure, match="no connection"):
         asyncio.run(post_once("http://127.0.0.1:9/v1"))
 
 
@@ -283,10 +296,10 @@ def test_a_wrong_address_is_never_tried(url: str) -> None:
 
 
 def test_a_reply_without_end_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "MAX_REPLY_BYTES", 5000)
+    monkeypatch.setattr(http_client, "MAX_REPLY_BYTES", 5000)
     with (
         ScriptedServer(lambda asked: ScriptedReply("x" * 5000)) as server,
-        pytest.raises(RemoteError, match="more than 5000 bytes"),
+        pytest.raises(TemporaryFailure, match="more than 5000 bytes"),
     ):
         asyncio.run(post_once(server.base_url))
 
@@ -301,12 +314,12 @@ def test_only_a_smaller_first_delay_changes_the_delays() -> None:
 class AnsweredMeanwhile(Answers):
     """Fails the first request, after it has answered the second at once."""
 
-    def __init__(self, failure: Response) -> None:
+    def __init__(self, failure: HttpReply) -> None:
         super().__init__()
         self._failure = failure
         self._answered = asyncio.Event()
 
-    async def post(self, body: object) -> Response:
+    async def post(self, body: object) -> HttpReply:
         self.num_posts += 1
         if self.num_posts == 1:
             await self._answered.wait()
@@ -337,12 +350,12 @@ def test_errors_other_than_429_are_retried_sooner_while_other_requests_succeed(
 
 @pytest.mark.parametrize("failure", [None, status(500)])
 def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
-    failure: Response | None,
+    failure: HttpReply | None,
 ) -> None:
     gate = asyncio.Event()
 
     class Waiting(Answers):
-        async def post(self, body: object) -> Response:
+        async def post(self, body: object) -> HttpReply:
             await gate.wait()
             return await super().post(body)
 
@@ -362,3 +375,34 @@ def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
     sent, waiting = asyncio.run(run())
     assert isinstance(waiting, asyncio.CancelledError)
     assert isinstance(sent, asyncio.CancelledError if failure else ChatReply)
+
+
+def test_a_password_of_the_address_is_in_no_message() -> None:
+    secret = Endpoint(base_url="http://me:s3cret@h/v1,http://you:s3cret@g/v1", model="m")
+    assert secret.address == "http://h/v1,http://g/v1"
+    for transport in (Answers(status(401)), Answers(*[status(500)] * 4), Answers(status(400))):
+        one = ChatClient(secret, policy=POLICY, transport=transport, sleep=no_sleep)
+        with pytest.raises(PastaError) as raised:
+            asyncio.run(one.complete(HELLO))
+        assert "s3cret" not in str(raised.value)
+
+
+def test_a_model_that_wants_max_completion_tokens_gets_it() -> None:
+    bodies: list[dict[str, object]] = []
+
+    class Reasoning(Answers):
+        async def post(self, body: object) -> HttpReply:
+            assert isinstance(body, dict)
+            bodies.append(body)
+            if "max_tokens" in body:
+                message = "Unsupported parameter: use 'max_completion_tokens' instead."
+                return HttpReply(400, {}, json.dumps({"error": {"message": message}}).encode())
+            return OK
+
+    async def run() -> None:
+        one = ChatClient(Endpoint(base_url="http://h/v1", model="m"), transport=Reasoning())
+        for _ in range(2):
+            await one.complete(ChatRequest(HELLO.messages, max_tokens=9))
+
+    asyncio.run(run())
+    assert [body.get("max_completion_tokens") for body in bodies] == [None, 9, 9]

@@ -5,10 +5,9 @@ from statistics import mean
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
+from pasta_lm.engines.servers.request_pace import HttpReply, Pace, RetryPolicy
 from pasta_lm.learn.chat.chat import ChatRequest
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.chat.transport import Response
 
 
 def rounds(pace: Pace, era: int, number: int) -> list[float]:
@@ -122,20 +121,20 @@ class FullAboveFour:
         self.num_in_flight = 0
         self.num_refused = 0
 
-    async def post(self, body: object) -> Response:
+    async def post(self, body: object) -> HttpReply:
         self.num_in_flight += 1
         is_full = self.num_in_flight > 4
         self.num_refused += is_full
         for _ in range(5):
             await asyncio.sleep(0)
         self.num_in_flight -= 1
-        return Response(429, {}, b"") if is_full else OK
+        return HttpReply(429, {}, b"") if is_full else OK
 
     async def close(self) -> None:
         pass
 
 
-OK = Response(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
+OK = HttpReply(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
 
 
 def test_the_pace_finds_what_a_server_can_take() -> None:

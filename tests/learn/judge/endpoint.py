@@ -8,10 +8,9 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from pasta_lm.engines.servers.request_pace import RetryPolicy
+from pasta_lm.engines.servers.request_pace import HttpReply, RetryPolicy
 from pasta_lm.journal import Journal
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.learn.chat.transport import Response
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 
@@ -26,13 +25,13 @@ class ScriptedTransport:
         self.script = script
         self.asked: list[str] = []
 
-    async def post(self, body: Mapping[str, Any]) -> Response:
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
         said = body["messages"][-1]["content"]
         self.asked.append(said)
         found = self.script(said)
         if isinstance(found, int):
-            return Response(found, {}, b'{"error": {"message": "no"}}')
-        return Response(200, {}, json.dumps(found).encode())
+            return HttpReply(found, {}, b'{"error": {"message": "no"}}')
+        return HttpReply(200, {}, json.dumps(found).encode())
 
     async def close(self) -> None:
         """Close nothing."""

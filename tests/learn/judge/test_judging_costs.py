@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pasta_lm.engines.servers.request_pace import HttpReply
 from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
 from pasta_lm.journal import Journal, held, read_rows
 from pasta_lm.learn.chat.budget import (
@@ -23,7 +24,6 @@ from pasta_lm.learn.chat.budget import (
 )
 from pasta_lm.learn.chat.chat import ChatRequest
 from pasta_lm.learn.chat.pool import MAX_FAILURES
-from pasta_lm.learn.chat.transport import Response
 from pasta_lm.learn.judge.judge import Comparison
 from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
 
@@ -157,7 +157,7 @@ def test_a_server_that_refuses_every_request_stops_the_run(
 class Slow(ScriptedTransport):
     """Takes as long as it takes until somebody else has had a turn."""
 
-    async def post(self, body: Mapping[str, Any]) -> Response:
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
         await asyncio.sleep(0.001)
         return await super().post(body)
 

@@ -1,7 +1,7 @@
-"""Ask a stock server whether it holds the model that is expected, before it takes a response.
+"""Check that a stock server holds the expected model, before it takes a response.
 
 Its ids of a text and of the tags must be the vocabulary's, it must keep to barred tokens, and its
-rows of the tags must be taught. Other weights of the same family are not told apart.
+rows of the tags must be trained. Other weights of the same family are not told apart.
 """
 
 from __future__ import annotations
@@ -60,34 +60,32 @@ async def check_server(
 async def _check_ids(connection: Connection, vocabulary: Vocabulary) -> None:
     prefix = vocabulary.prompt_prefix
     own = vocabulary.encode_prompt(TEXT)[len(prefix) :]
-    found = await _ids(connection, TEXT)
-    if found is None:
+    ids = await _ids(connection, TEXT)
+    if ids is None:
         return
-    if tuple(found[: len(prefix)]) == prefix:
-        found = found[len(prefix) :]
-    if list(found) != own:
+    if tuple(ids[: len(prefix)]) == prefix:
+        ids = ids[len(prefix) :]
+    if list(ids) != own:
         raise VocabularyError(
             f"{connection.server.url} has another tokenizer: it encodes {TEXT[:12]!r} as "
-            f"{list(found)[:5]}, the model's as {own[:5]}",
+            f"{list(ids)[:5]}, the model's as {own[:5]}",
             hint=ADVICE,
         )
     if not vocabulary.has_pieces:
         return
     pieces = [vocabulary.piece_id(piece) for piece in TAGS]
-    found = await _ids(connection, "".join(TAGS)) or ()
-    if [token for token in found if token in pieces] != pieces:
+    ids = await _ids(connection, "".join(TAGS)) or ()
+    if [token for token in ids if token in pieces] != pieces:
         raise VocabularyError(
             f"{connection.server.url} has other tags than the model: it encodes them as "
-            f"{list(found)[:8]}, the model's ids are {pieces}",
+            f"{list(ids)[:8]}, the model's ids are {pieces}",
             hint=ADVICE,
         )
 
 
 async def _ids(connection: Connection, text: str) -> Sequence[int] | None:
-    """Return the server's ids of a text; None if it does not say them."""
-    dialect, model = connection.server.dialect, connection.server.model
-    assert dialect is not None
-    assert model is not None
+    """Return the server's ids of a text; None if it has no page that encodes."""
+    dialect, model = connection.known
     try:
         reply = await connection.ask(dialect.tokenize_path, dialect.tokenize_body(model, text))
         return dialect.tokens(reply)
@@ -111,20 +109,20 @@ async def _check_tag_rows(
     closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
     opened = [*prompt, vocabulary.piece_id(PROMISE_OPEN)]
     topic = CompletionRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
-    found = await _greedy(connection, topic)
-    if not set(closing).intersection(found):
+    decoded = await _greedy(connection, topic)
+    if not set(closing).intersection(decoded):
         raise ModelError(
             f"{connection.server.url} holds a model that was not taught the tags: it began a "
-            f"promise with {vocabulary.text(found)[:40]!r} and did not end it",
+            f"promise with {vocabulary.text(decoded)[:40]!r} and did not end it",
             hint=f"{ADVICE}; --allow-inexact uses it all the same",
         )
 
 
 async def _greedy(connection: Connection, request: CompletionRequest) -> list[int]:
     """Return the ids of a completion, with the one at which the server stopped."""
-    found: list[int] = []
+    token_ids: list[int] = []
     async for piece in connection.stream(request):
-        found += piece.token_ids
-        if piece.matched is not None and found[-1:] != [piece.matched]:
-            found.append(piece.matched)
-    return found
+        token_ids += piece.token_ids
+        if piece.matched is not None and token_ids[-1:] != [piece.matched]:
+            token_ids.append(piece.matched)
+    return token_ids

@@ -1,23 +1,50 @@
-"""Several servers of one model: which takes the next response, which is lost, which came back.
+"""Several servers of one model: least loaded first, lost ones out until they answer again.
 
-A server takes responses once it was asked who it is and passed a check. One that is lost is asked
-again and again, and passes the check again before it takes another response.
+A server takes responses once it was introduced and passed a check. A lost one is introduced again
+and again, and passes the check again before it takes another response.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from pasta_lm.engines.servers.streaming import Connection, StockServer
 from pasta_lm.errors import PastaError, RemoteError
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 10.0
+if TYPE_CHECKING:
+    from pasta_lm.engines.servers.streaming import Connection, StockServer
 
-Check = Callable[[Connection], Awaitable[None]]
+FIRST_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
+
+Check = Callable[["Connection"], Awaitable[None]]
 """Raises an error if a server cannot be used."""
+
+
+class Load(Protocol):
+    """The load of a server."""
+
+    num_in_flight: int
+
+    @property
+    def is_up(self) -> bool:
+        """Return whether the server is preferred to those that are not."""
+
+
+L = TypeVar("L", bound=Load)
+
+
+@contextmanager
+def least_loaded(servers: Sequence[L]) -> Iterator[L]:
+    """Count a request on the server with the fewest in flight, while the block lasts."""
+    chosen = min(servers, key=lambda server: (not server.is_up, server.num_in_flight))
+    chosen.num_in_flight += 1
+    try:
+        yield chosen
+    finally:
+        chosen.num_in_flight -= 1
 
 
 class Cluster:
@@ -30,28 +57,30 @@ class Cluster:
         self._watches: dict[Connection, asyncio.Task[None]] = {}
 
     async def meet(self) -> None:
-        """Ask the servers who they are, unless they were asked before; one that is up is enough.
+        """Introduce and check the servers unless that was done before; one that is up is enough.
 
         Raises:
             RemoteError: none can be reached.
-            EndpointError: one refuses every request, or does not say of which kind it is.
+            EndpointError: one refuses every request, or its dialect is unknown.
             PastaError: one fails the check.
         """
-        if not any(one.server.is_up for one in self._connections):
+        if not any(connection.server.is_up for connection in self._connections):
             await self._meet_all(None)
-        for one in self._connections:
-            if not one.server.is_up:
-                self._watch(one)
+        for connection in self._connections:
+            if not connection.server.is_up:
+                self._watch(connection)
 
     async def _meet_all(self, max_requests: int | None) -> None:
-        asked = (self._ask(one, max_requests) for one in self._connections)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [one for one in found if one is not None]
-        refusals = [one for one in errors if not isinstance(one, RemoteError)]
+        results = await asyncio.gather(
+            *(self._introduce(connection, max_requests) for connection in self._connections),
+            return_exceptions=True,
+        )
+        errors = [error for error in results if error is not None]
+        refusals = [error for error in errors if not isinstance(error, RemoteError)]
         if refusals or len(errors) == len(self._connections):
             raise (refusals or errors)[0]
 
-    async def _ask(self, connection: Connection, max_requests: int | None) -> None:
+    async def _introduce(self, connection: Connection, max_requests: int | None) -> None:
         await connection.introduce(max_requests=max_requests)
         await self._check(connection)
         connection.server.is_up = True
@@ -65,15 +94,10 @@ class Cluster:
             PastaError: as ``meet``.
         """
         async with self._gate:
-            if not any(one.server.is_up for one in self._connections):
+            if not any(connection.server.is_up for connection in self._connections):
                 await self._meet_all(1)
-            up = [one for one in self._connections if one.server.is_up]
-            chosen = min(up, key=lambda one: one.server.num_responses)
-            chosen.server.num_responses += 1
-            try:
-                yield chosen
-            finally:
-                chosen.server.num_responses -= 1
+            with least_loaded([connection.server for connection in self._connections]) as server:
+                yield next(one for one in self._connections if one.server is server)
 
     def lose(self, connection: Connection) -> None:
         """Give a server no more responses until it answers again."""
@@ -89,10 +113,10 @@ class Cluster:
         pause_s = FIRST_PAUSE_S
         while not connection.server.is_up:
             try:
-                await self._ask(connection, 1)
+                await self._introduce(connection, 1)
             except PastaError:  # also one that came back with another model
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def close(self) -> None:
         """Stop asking lost servers."""
@@ -114,7 +138,7 @@ async def cluster_of(
         max_responses: Responses on all servers together; others wait here.
     """
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(one.connected()) for one in servers]
+        opened = [await stack.enter_async_context(server.connected()) for server in servers]
         cluster = Cluster(opened, check, max_responses)
         try:
             await cluster.meet()

@@ -179,8 +179,8 @@ def _sglang_tokens(data: Mapping[str, Any]) -> Sequence[int]:
 
 VLLM, SGLANG, LLAMA_CPP = "vllm", "sglang", "llama.cpp"
 DIALECTS = {
-    one.name: one
-    for one in (
+    dialect.name: dialect
+    for dialect in (
         Dialect(
             VLLM,
             "/v1/completions",
@@ -253,5 +253,5 @@ def read_models(data: Mapping[str, Any]) -> ServedName:
 
 def server_urls(addresses: str) -> Iterable[str]:
     """Return the addresses of servers that a comma separates, without ``/v1`` at their end."""
-    found = (one.strip().rstrip("/").removesuffix("/v1") for one in addresses.split(","))
-    return [one for one in found if one]
+    urls = (url.strip().rstrip("/").removesuffix("/v1") for url in addresses.split(","))
+    return [url for url in urls if url]

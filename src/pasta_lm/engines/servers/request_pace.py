@@ -1,8 +1,9 @@
-"""Number of requests in flight, and which failed requests are sent again and when."""
+"""Number of requests in flight, meaning of HTTP statuses, and when failed requests are retried."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from math import inf, isnan
 from random import Random
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from pasta_lm.errors import EndpointError, RequestError, UsageError
 
 FIRST_LIMIT = 4.0
 SAFE_SHARE = 7 / 8
@@ -108,6 +113,26 @@ OUT_OF_CREDIT = "insufficient_quota"
 """Error code of a 429 that is permanent."""
 
 
+class HttpReply(NamedTuple):
+    """A whole answer; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class TemporaryFailure(Exception):
+    """A request that may succeed if it is sent again."""
+
+    def __init__(
+        self, reason: str, retry_after_s: float | None = None, *, is_too_fast: bool = False
+    ) -> None:
+        """Take the reason, the delay that the server asks for, and whether it answered 429."""
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.is_too_fast = is_too_fast
+
+
 def fate(status: int, error_code: str = "") -> Fate:
     """Return what an HTTP status means, given the code in the body of the error, if any."""
     if 200 <= status < 300:
@@ -158,3 +183,71 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
         aware = date if date.tzinfo else date.replace(tzinfo=UTC)
         seconds = (aware - (now or datetime.now(UTC))).total_seconds()
     return None if isnan(seconds) else max(0.0, seconds)
+
+
+def raise_for_status(
+    reply: HttpReply, address: str, what: str = "", advice: Mapping[int, str] = ADVICE
+) -> None:
+    """Raise the error of a reply's status, unless it is a success.
+
+    Args:
+        reply: The reply.
+        address: Address of the server, for the message.
+        what: The part of the request that the server refuses, such as its model.
+        advice: Hint for each status that is permanent.
+
+    Raises:
+        EndpointError: no request can succeed.
+        RequestError: this request cannot succeed; others may.
+        TemporaryFailure: it may succeed later.
+    """
+    if 200 <= reply.status < 300:
+        return
+    code, message = _error_of(reply.body)
+    reason = f"HTTP {reply.status}: {message}"
+    outcome = fate(reply.status, code)
+    if outcome is Fate.STOP:
+        hint = advice[402 if code == OUT_OF_CREDIT else reply.status]
+        raise EndpointError(f"{address} refuses {what or 'all requests'}: {reason}", hint=hint)
+    if outcome is Fate.REFUSE:
+        raise RequestError(f"{address} refuses the request: {reason}")
+    delay_s = retry_after(reply.headers)
+    raise TemporaryFailure(reason, delay_s, is_too_fast=outcome is Fate.SLOW_DOWN)
+
+
+def _error_of(body: bytes) -> tuple[str, str]:
+    """Return the code and the message in the body of an error, as far as it has them."""
+    code, message = "", body[:200].decode(errors="replace")
+    try:
+        data: Any = json.loads(body)
+        error = data.get("error", data)
+        if isinstance(error, dict):
+            code, message = str(error.get("code") or ""), str(error.get("message") or message)
+        else:
+            message = str(error)
+    except (ValueError, AttributeError):
+        pass
+    return code, " ".join(message.split())[:200]
+
+
+def check_address(url: str) -> None:
+    """Raise a UsageError if a URL can be no address: no retry would help."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number, or a bracket is missing
+        is_address = False
+    if not is_address:
+        shown = without_password(url)
+        raise UsageError(f"{shown} is not an address", hint="for example http://localhost:8000/v1")
+
+
+def without_password(url: str) -> str:
+    """Return a URL without a user and a password, for files and messages."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.rpartition("@")[2]
+    if "@" not in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

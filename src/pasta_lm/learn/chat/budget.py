@@ -169,4 +169,4 @@ def _rounded(number: int) -> str:
 
 
 def _num_bytes(messages: Sequence[Message]) -> int:
-    return sum(len(one["content"].encode()) for one in messages)
+    return sum(len(message["content"].encode()) for message in messages)

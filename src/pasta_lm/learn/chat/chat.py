@@ -1,7 +1,4 @@
-"""Chat requests and replies as values, with the JSON of OpenAI's chat completions.
-
-Stored replies are read here as well, so this file does not need openai's client.
-"""
+"""Chat requests and replies as values, with the JSON of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -16,12 +13,8 @@ Message = Mapping[str, str]
 """One turn: ``{"role", "content"}``."""
 
 
-class Response(NamedTuple):
-    """What a server sent back; the names of headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
+"""Keys of the limit of a reply; reasoning models want the second."""
 
 
 class Candidate(NamedTuple):
@@ -49,12 +42,13 @@ class ChatRequest:
     top_logprobs: int | None = None
     """Number of candidates to report for each token; None: no log-probabilities."""
 
-    def body(self, model: str) -> dict[str, Any]:
-        """Return the JSON body."""
-        body: dict[str, Any] = {"model": model, "messages": [dict(one) for one in self.messages]}
-        for key in ("max_tokens", "temperature"):
-            if getattr(self, key) is not None:
-                body[key] = getattr(self, key)
+    def body(self, model: str, limit_key: str = MAX_TOKENS) -> dict[str, Any]:
+        """Return the JSON body; ``limit_key`` is the key of ``max_tokens``."""
+        body: dict[str, Any] = {"model": model, "messages": list(map(dict, self.messages))}
+        if self.max_tokens is not None:
+            body[limit_key] = self.max_tokens
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
         if self.top_logprobs is not None:
             body |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return body
@@ -109,12 +103,10 @@ def read_reply(body: bytes | str | Mapping[str, Any]) -> ChatReply:
         raise RemoteError(f"not a chat completion ({exc!r}): {shown[:80]!r}") from exc
 
 
-def _logprobs(found: Mapping[str, Any] | None) -> tuple[TokenLogprob, ...]:
+def _logprobs(logprobs: Mapping[str, Any] | None) -> tuple[TokenLogprob, ...]:
     return tuple(
-        TokenLogprob(
-            *_candidate(row), tuple(_candidate(one) for one in row.get("top_logprobs") or ())
-        )
-        for row in (found or {}).get("content") or ()
+        TokenLogprob(*_candidate(row), tuple(map(_candidate, row.get("top_logprobs") or ())))
+        for row in (logprobs or {}).get("content") or ()
     )
 
 

@@ -1,39 +1,42 @@
-"""Ask a chat model over HTTP: with a pace, retries, and a clear error where no retry can help."""
+"""Ask a chat model over HTTP: with a pace, retries, and an error where no retry can help."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from random import Random
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from pasta_lm.engines.servers.request_pace import (
-    ADVICE,
-    OUT_OF_CREDIT,
-    Fate,
+    HttpReply,
     Pace,
     RetryPolicy,
-    fate,
-    retry_after,
+    TemporaryFailure,
+    raise_for_status,
+    without_password,
 )
-from pasta_lm.errors import EndpointError, MissingExtraError, RemoteError, RequestError, UsageError
-from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, Response, read_reply
+from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
+from pasta_lm.learn.chat.chat import (
+    MAX_COMPLETION_TOKENS,
+    MAX_TOKENS,
+    ChatReply,
+    ChatRequest,
+    read_reply,
+)
+from pasta_lm.learn.chat.servers import ChatServers
 
 
 class Transport(Protocol):
-    """Carries one request to a model and the whole answer back; nothing is retried."""
+    """Carries one request to a model and the whole reply back; nothing is retried."""
 
-    async def post(self, body: Mapping[str, Any]) -> Response:
-        """Send a request; a ``RemoteError`` if there is no complete answer."""
-        ...
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+        """Send a request; a ``TemporaryFailure`` if there is no complete reply."""
 
     async def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,11 @@ class Endpoint:
     timeout_s: float = 120.0
     """For one request, answer included."""
 
+    @property
+    def address(self) -> str:
+        """Return the URLs without passwords, for files and messages."""
+        return ",".join(map(without_password, self.base_url.split(",")))
+
     def api_key(self) -> str | None:
         """Return the key; None if the server needs none.
 
@@ -59,7 +67,7 @@ class Endpoint:
         key = os.environ.get(self.api_key_env, "").strip()
         if not key:
             raise UsageError(
-                f"no key for {self.base_url}: {self.api_key_env} is not set",
+                f"no key for {self.address}: {self.api_key_env} is not set",
                 hint=f"export {self.api_key_env}=...",
             )
         if not (key.isascii() and key.isprintable()):
@@ -73,16 +81,15 @@ def connect(endpoint: Endpoint) -> Transport:
     """Return the transport of an endpoint.
 
     Raises:
-        MissingExtraError: openai 3, which brings httpx2, is not installed.
+        MissingExtraError: httpx2 is not installed.
         UsageError: the address is wrong or the key is missing.
     """
-    if not (find_spec("openai") and find_spec("httpx2")):  # openai 2 has no httpx2
-        raise MissingExtraError(f"asking {endpoint.base_url}", "data")
-    from pasta_lm.learn.chat import spread, transport
+    if not find_spec("httpx2"):
+        raise MissingExtraError(f"asking {endpoint.address}", "data")
+    from pasta_lm.engines.servers.client import HttpClient
 
-    urls = endpoint.base_url.split(",")
-    found = [transport.Transport(replace(endpoint, base_url=url)) for url in urls]
-    return found[0] if len(found) == 1 else spread.SpreadTransport(found)
+    key = endpoint.api_key()
+    return ChatServers([HttpClient(url, key) for url in endpoint.base_url.split(",")])
 
 
 class ChatClient:
@@ -109,6 +116,7 @@ class ChatClient:
         self._sleep = sleep
         self._sending: set[asyncio.Task[Any]] = set()
         self._is_draining = False
+        self._limit_key = MAX_TOKENS
         self._num_failed_in_a_row = 0
         """Of all requests, since the last good answer."""
         self._answer_s = self._policy.first_delay_s
@@ -141,15 +149,13 @@ class ChatClient:
             RequestError: the server refuses this request; others may succeed.
             RemoteError: no answer after all retries.
         """
-        reason = ""
         num_refused = 0
-        body = request.body(self.endpoint.model)
         task = asyncio.current_task()
         assert task is not None
         for num_sent in range(1, self._policy.max_requests + 1):
             try:
                 async with self.pace.slot() as era:
-                    outcome = await self._send(body, task)
+                    outcome = await self._attempt(request, task)
             finally:  # not earlier: leaving the slot may wait, with a paid reply in hand
                 self._sending.discard(task)
             if isinstance(outcome, ChatReply):
@@ -162,15 +168,19 @@ class ChatClient:
                 self.pace.shrink(era)
             if num_sent < self._policy.max_requests:
                 await self._wait(outcome, num_refused if outcome.is_too_fast else num_sent)
-            reason = outcome.reason
         raise RemoteError(
-            f"{self.endpoint.base_url}: no answer after {self._policy.max_requests} requests, "
-            f"the last: {reason}"
+            f"{self.endpoint.address}: no answer after {num_sent} requests, the last: {outcome}"
         )
 
-    async def _send(
-        self, body: dict[str, Any], task: asyncio.Task[Any]
-    ) -> ChatReply | _TemporaryFailure:
+    async def _attempt(
+        self, request: ChatRequest, task: asyncio.Task[Any]
+    ) -> ChatReply | TemporaryFailure:
+        try:
+            return await self._send(request, task)
+        except TemporaryFailure as failure:
+            return failure
+
+    async def _send(self, request: ChatRequest, task: asyncio.Task[Any]) -> ChatReply:
         if self._is_draining:
             raise asyncio.CancelledError
         self._sending.add(task)
@@ -180,35 +190,29 @@ class ChatClient:
         try:
             # Of the whole answer: HTTP clients bound the time between two pieces.
             async with asyncio.timeout(self.endpoint.timeout_s):
-                response = await self._transport.post(body)
-        except TimeoutError:
-            return _TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s")
+                reply = await self._post(request)
+        except TimeoutError as exc:
+            raise TemporaryFailure(f"nothing within {self.endpoint.timeout_s:g} s") from exc
+        what = f"model {self.endpoint.model!r}"
+        raise_for_status(reply, self.endpoint.address, what)
+        try:
+            chat = read_reply(reply.body)
         except RemoteError as exc:
-            return _TemporaryFailure(exc.message)
-        return self._read(response, clock() - began_s)
+            raise TemporaryFailure(exc.message) from exc
+        self._answer_s += (clock() - began_s - self._answer_s) / 4
+        return chat
 
-    def _read(self, response: Response, took_s: float) -> ChatReply | _TemporaryFailure:
-        code, message = _read_error(response)
-        outcome = fate(response.status, code)
-        if outcome is Fate.DONE:
-            try:
-                reply = read_reply(response.body)
-            except RemoteError as exc:
-                return _TemporaryFailure(exc.message)
-            self._answer_s += (took_s - self._answer_s) / 4
-            return reply
-        reason = f"HTTP {response.status}: {message}"
-        if outcome is Fate.STOP:
-            raise EndpointError(
-                f"{self.endpoint.base_url} refuses model {self.endpoint.model!r}: {reason}",
-                hint=ADVICE[402 if code == OUT_OF_CREDIT else response.status],
-            )
-        if outcome is Fate.REFUSE:
-            raise RequestError(f"{self.endpoint.base_url} refuses the request: {reason}")
-        delay_s = retry_after(response.headers)
-        return _TemporaryFailure(reason, delay_s, outcome is Fate.SLOW_DOWN)
+    async def _post(self, request: ChatRequest) -> HttpReply:
+        """Send a request, again under another key where the model wants its limit there."""
+        model = self.endpoint.model
+        reply = await self._transport.post(request.body(model, self._limit_key))
+        wants_other_key = reply.status == 400 and MAX_COMPLETION_TOKENS.encode() in reply.body
+        if wants_other_key and self._limit_key != MAX_COMPLETION_TOKENS:
+            self._limit_key = MAX_COMPLETION_TOKENS
+            reply = await self._transport.post(request.body(model, self._limit_key))
+        return reply
 
-    async def _wait(self, failure: _TemporaryFailure, num_failed: int) -> None:
+    async def _wait(self, failure: TemporaryFailure, num_failed: int) -> None:
         """Wait as long as the server asks, then a random time.
 
         While other requests succeed, an error other than a 429 is likely to be an accident: delays
@@ -216,32 +220,14 @@ class ChatClient:
         """
         if self._is_draining:
             raise asyncio.CancelledError
-        asked_s = failure.retry_after_s
-        if asked_s is not None:
-            if asked_s > self._policy.max_retry_after_s:
-                raise RemoteError(f"the server asks to wait {asked_s:.0f} s: {failure.reason}")
-            await self.pace.pause(asked_s)
+        wanted_s = failure.retry_after_s
+        if wanted_s is not None:
+            if wanted_s > self._policy.max_retry_after_s:
+                raise RemoteError(f"the server asks to wait {wanted_s:.0f} s: {failure}")
+            await self.pace.pause(wanted_s)
         first_delay_s = None
         if not failure.is_too_fast and self._num_failed_in_a_row < self._policy.max_requests:
             first_delay_s = self._answer_s
             num_failed = min(num_failed, self._num_failed_in_a_row)
         delay_s = self._policy.delay_s(num_failed, self._random, first_delay_s=first_delay_s)
         await self._sleep(delay_s)
-
-
-class _TemporaryFailure(NamedTuple):
-    reason: str
-    retry_after_s: float | None = None
-    is_too_fast: bool = False
-
-
-def _read_error(response: Response) -> tuple[str, str]:
-    """Return the code and the message in the body of an error, as far as it has them."""
-    try:
-        data: Any = json.loads(response.body)
-        found = data.get("error", data)
-        message = found.get("message", "") if isinstance(found, dict) else str(found)
-        code = found.get("code", "") if isinstance(found, dict) else ""
-    except (ValueError, AttributeError):
-        code, message = "", response.body[:120].decode(errors="replace")
-    return str(code or ""), " ".join(str(message).split())[:200]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.errors import RemoteError
-from pasta_lm.learn.chat.chat import Response
-from pasta_lm.learn.chat.spread import REST_S, SpreadTransport
+from pasta_lm.engines.servers.request_pace import HttpReply, TemporaryFailure
+from pasta_lm.learn.chat.servers import REST_S, ChatServers
 
 
 class Server:
@@ -21,12 +20,12 @@ class Server:
         self.gate.set()
         self.is_closed = False
 
-    async def post(self, body: Mapping[str, Any]) -> Response:
+    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
         self.num_asked += 1
         await self.gate.wait()
         if not self.status:
-            raise RemoteError("it is gone")
-        return Response(self.status, {}, b"")
+            raise TemporaryFailure("it is gone")
+        return HttpReply(self.status, {}, b"")
 
     async def close(self) -> None:
         self.is_closed = True
@@ -37,7 +36,7 @@ def test_requests_go_where_the_fewest_are_in_flight() -> None:
         servers = [Server(), Server(), Server()]
         for one in servers:
             one.gate.clear()
-        spread = SpreadTransport(servers)
+        spread = ChatServers(servers)
         asking = [asyncio.ensure_future(spread.post({})) for _ in range(9)]
         await asyncio.sleep(0)
         assert [one.num_asked for one in servers] == [3, 3, 3]
@@ -57,11 +56,11 @@ def test_a_server_that_fails_rests_and_is_asked_again(status: int) -> None:
     async def check() -> None:
         nonlocal now_s
         bad, good = Server(status), Server()
-        spread = SpreadTransport([bad, good], clock=lambda: now_s)
+        spread = ChatServers([bad, good], clock=lambda: now_s)
         for _ in range(5):
             try:
                 await spread.post({})
-            except RemoteError:
+            except TemporaryFailure:
                 assert status == 0
         assert (bad.num_asked, good.num_asked) == (1, 4)
         now_s, bad.status = REST_S, 200

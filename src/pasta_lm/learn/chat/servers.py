@@ -1,0 +1,79 @@
+"""The servers of one endpoint: a request goes to the least loaded, and one that failed rests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pasta_lm.engines.servers.cluster import least_loaded
+from pasta_lm.engines.servers.request_pace import HttpReply, TemporaryFailure
+
+PATH = "/chat/completions"
+REST_S = 5.0
+"""So that a server does not draw all requests by failing at once."""
+
+
+class Client(Protocol):
+    """Connections to one server, such as ``engines.servers.client.HttpClient``."""
+
+    async def send(self, method: str, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send a request; a ``TemporaryFailure`` if there is no complete reply."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class ChatServer:
+    """One server and its load."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] | None) -> None:
+        """Begin without load."""
+        self.client = client
+        self.num_in_flight = 0
+        self._clock = clock
+        self._rests_until_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """Return the time of the running event loop."""
+        return (self._clock or asyncio.get_running_loop().time)()
+
+    @property
+    def is_up(self) -> bool:
+        """Return whether the server does not rest."""
+        return self._rests_until_s <= self.now_s
+
+    def rest(self, since_s: float) -> None:
+        """Prefer other servers for a while."""
+        self._rests_until_s = since_s + REST_S
+
+
+class ChatServers:
+    """Several servers of one model as one transport."""
+
+    def __init__(self, clients: Sequence[Client], clock: Callable[[], float] | None = None) -> None:
+        """Take at least one client; a clock is given by tests."""
+        self._servers = [ChatServer(client, clock) for client in clients]
+
+    async def post(self, body: Mapping[str, Any]) -> HttpReply:
+        """Send a request to one server; the next attempt may go to another one.
+
+        Raises:
+            TemporaryFailure: there is no complete reply.
+        """
+        with least_loaded(self._servers) as server:
+            began_s = server.now_s
+            try:
+                reply = await server.client.send("POST", PATH, body)
+            except TemporaryFailure:
+                server.rest(began_s)
+                raise
+            if reply.status >= 500:
+                server.rest(began_s)
+            return reply
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for server in self._servers:
+            await server.client.close()
