@@ -85,10 +85,20 @@ def test_the_builtin_model_has_a_sequential_baseline_and_other_models_are_their_
     assert baseline_of("some/model") == "some/model"
 
 
-def test_a_missing_builtin_model_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "__file__", "/nowhere/pasta_lm/engines/builtin.py")
-    with pytest.raises(ModelNotFoundError, match="missing in this installation"):
-        Pasta.from_pretrained("builtin")
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("builtin", "missing in this installation", "install pasta-lm again"),
+        ("builtin-continue", "it comes with a clone", "--model path/to/clone/src/pasta_lm/models"),
+    ],
+)
+def test_a_missing_builtin_model_is_an_error_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str, hint: str
+) -> None:
+    monkeypatch.setattr(named, "__file__", "/nowhere/pasta_lm/models/shipped.py")
+    with pytest.raises(ModelNotFoundError, match=message) as caught:
+        Pasta.from_pretrained(name)
+    assert hint in str(caught.value.hint)
 
 
 def test_recipes_may_name_a_model_of_the_package() -> None:

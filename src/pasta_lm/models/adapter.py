@@ -79,11 +79,7 @@ def is_adapter(path: Path) -> bool:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Return the adapter of a folder, in float32.
-
-    Raises:
-        ModelError: a file is missing or broken, or peft's settings ask for more than is merged.
-    """
+    """Return the adapter of a folder, in float32."""
     file = folder / CONFIG_NAME
     settings = read_object(file)
     _check_settings(file, settings)
@@ -163,9 +159,6 @@ def read_base(folder: Path) -> BaseReference:
     """Return the base that an adapter folder names.
 
     An adapter that peft saved names a folder or a hub id, and no hashes.
-
-    Raises:
-        ModelError: ``pasta_config.json`` or ``adapter_config.json`` is broken, or names no base.
     """
     file = folder / FILE_NAME
     data = read_object(file).get("base") if file.is_file() else None
@@ -183,11 +176,7 @@ def read_base(folder: Path) -> BaseReference:
 
 @torch.no_grad()
 def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
-    """Add an adapter to the weights of its base, in place; products and sums are float32.
-
-    Raises:
-        ModelError: the model has no layers of these names and shapes.
-    """
+    """Add an adapter to the weights of its base, in place; products and sums are float32."""
     modules = dict(model.named_modules())
     for name, (a, b) in adapter.low_rank.items():
         module: Any = modules.get(name)

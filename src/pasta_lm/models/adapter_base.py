@@ -90,11 +90,7 @@ def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 def check_base(
     reference: BaseReference, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Check by the hashes that a model is the base of an adapter.
-
-    Raises:
-        ModelError: its weights or its tokenizer are others.
-    """
+    """Check by the hashes that a model is the base of an adapter."""
     pairs = (
         ("weights", reference.weights_sha256, hash_weights(model)),
         ("tokenizer", reference.tokenizer_sha256, hash_tokenizer(tokenizer)),
@@ -109,12 +105,7 @@ def check_base(
 
 
 def find_base(folder: Path) -> Base:
-    """Return the base that an adapter names, from where it is at hand, else from the hub.
-
-    Raises:
-        ModelError: the adapter names no base.
-        ModelNotFoundError: it is nowhere; the hint has the commands that get it.
-    """
+    """Return the base that an adapter names, from where it is at hand, else from the hub."""
     reference = read_base(folder)
     if reference.path is not None and Path(reference.path).exists():
         return Base(reference.path, reference.path)

@@ -51,11 +51,7 @@ class ReadResult(NamedTuple):
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read annotated data; every row must have a prompt.
-
-    Raises:
-        InputError: the file cannot be read, or a row is not a record; its line is named.
-    """
+    """Read annotated data; every row must have a prompt."""
     records, problems = read_annotated(path, needs_prompt=True)
     if problems:
         line, reason, hint = problems[0]
@@ -75,13 +71,10 @@ def read_annotated(
         path: The file.
         limit: Maximum number of records.
         needs_prompt: Whether a row without a prompt is a problem.
-
-    Raises:
-        InputError: there is no such file, or it is not a text file.
     """
-    found = ReadResult([], [])
+    result = ReadResult([], [])
     for number, line in enumerate(read_lines(path), start=1):
-        if limit is not None and len(found.records) >= limit:
+        if limit is not None and len(result.records) >= limit:
             break
         if not line.strip():
             continue
@@ -89,18 +82,14 @@ def read_annotated(
             record = _record(parse_object(line), number)
             if needs_prompt and not record.prompt:
                 raise InputError("no prompt: no 'messages', 'prompt' or 'instruction'")
-            found.records.append(record)
+            result.records.append(record)
         except PastaError as exc:
-            found.problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
-    return found
+            result.problems.append(Problem(number, exc.message.split("\n")[0], exc.hint))
+    return result
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write annotated data; return the number of records.
-
-    Raises:
-        InputError: a record has no prompt or answer, or the file cannot be written.
-    """
+    """Write annotated data; return the number of records."""
     rows = [_row(record) for record in records]
     try:
         with path.open("w", encoding="utf-8") as file:
@@ -112,11 +101,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
 
 
 def read_ids(path: Path) -> list[str]:
-    """Read a file of ids: one per line, or the ``id`` of each JSON object.
-
-    Raises:
-        InputError: the file cannot be read, or an object has no id.
-    """
+    """Read a file of ids: one per line, or the ``id`` of each JSON object."""
     ids = []
     for number, line in enumerate(read_lines(path), start=1):
         text = line.strip()
@@ -151,13 +136,13 @@ def _prompt(row: Row) -> str:
 
 
 def _prompt_of_messages(messages: Any) -> str:
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InputError("'messages' must be a list of objects")
-    if any(one.get("role", "user") not in ("user", "system") for one in messages):
+    if {message.get("role", "user") for message in messages} - {"user", "system"}:
         raise InputError(
             "'messages' must be the user's: conversations of several turns are not read"
         )
-    texts = [one.get("content") for one in messages]
+    texts = [message.get("content") for message in messages]
     if not all(isinstance(text, str) for text in texts):
         raise InputError("'messages' must have texts under 'content'")
     return "\n\n".join(texts)

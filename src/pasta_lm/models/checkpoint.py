@@ -39,10 +39,6 @@ def read_checkpoint(
         source: A folder that ``save_pretrained`` wrote, or a hub id.
         dtype: None: as saved.
         revision: Of the hub's repository.
-
-    Raises:
-        ModelNotFoundError: nothing is there.
-        ModelError: it cannot be loaded as it was saved, or its tokenizer has no fast form.
     """
     path = Path(source)
     is_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()
@@ -62,11 +58,7 @@ def read_checkpoint(
 
 
 def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder or a hub id, with transformers' own errors.
-
-    Raises:
-        ModelError: it has no fast form.
-    """
+    """Return the tokenizer of a folder or a hub id, with transformers' own errors."""
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
@@ -97,11 +89,7 @@ def _read_model(
 
 
 def check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
-    """Check that a checkpoint held every weight of a model, in its shape.
-
-    Raises:
-        ModelError: with the name of a weight.
-    """
+    """Check that a checkpoint held every weight of a model, in its shape."""
     name = type(model).__name__
     if missing := info["missing_keys"]:
         if any(_COMPILED in key for key in info["unexpected_keys"]):

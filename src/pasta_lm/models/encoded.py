@@ -63,11 +63,7 @@ class PieceTable:
 
 
 def check_piece_ids(ids: Mapping[str, int]) -> None:
-    """Check that every tag piece has a token of its own.
-
-    Raises:
-        VocabularyError: pieces are missing, unknown, or share an id.
-    """
+    """Check that every tag piece has a token of its own."""
     if missing := [piece for piece in PIECES if piece not in ids]:
         raise VocabularyError(
             f"{len(missing)} of {len(PIECES)} tag pieces have no token, first {missing[0]!r}"
@@ -95,20 +91,20 @@ class EncodedDocument:
     ) -> dict[tuple[int, ...], tuple[int, ...]]:
         """Return the ids that each thread decodes, by its path: main is (), its k-th block (k,)."""
         blocks = iter(self.blocks)
-        found: dict[tuple[int, ...], tuple[int, ...]] = {(): self.main}
+        by_path: dict[tuple[int, ...], tuple[int, ...]] = {(): self.main}
 
         def add(path: tuple[int, ...]) -> None:
-            ids = found[path] = next(blocks, ())
+            ids = by_path[path] = next(blocks, ())
             # Without nesting a block holds no promise; ids that spell one anyway fork nothing.
             num_inside = ids.count(piece_id(PROMISE_OPEN)) if len(path) < max_depth else 0
             for number in range(1, num_inside + 1):
                 add((*path, number))
 
         number = 0
-        while len(found) <= len(self.blocks):
+        while len(by_path) <= len(self.blocks):
             number += 1
             add((number,))
-        return found
+        return by_path
 
 
 class DocumentEncoder:

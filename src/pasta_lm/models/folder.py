@@ -1,13 +1,13 @@
-"""Save a model as a folder, and read the record of its training from a saved one.
+"""A model folder: all that transformers saves, and ``pasta_config.json`` with the training.
 
-A folder holds what transformers saves and ``pasta_config.json``: the version of the language, the
-token id of each tag piece, the position strategy, the join and the limits of training.
+That file holds the version of the language, the token id of each tag piece, and the position
+strategy, the join and the limits of training.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -51,25 +51,19 @@ def save_model_folder(
     trained_strategy: str = PASTA,
     join: Join = Join.SHARED,
 ) -> None:
-    """Write everything that decoding needs: weights, tokenizer and ``pasta_config.json``.
-
-    Raises:
-        VocabularyError: a tag piece has no token.
-    """
+    """Write weights, tokenizer and ``pasta_config.json``; every tag piece needs a token."""
     ids = tokenizer.get_vocab()
-    piece_ids = {piece: ids[piece] for piece in PIECES if piece in ids}
-    check_piece_ids(piece_ids)
-    path = Path(path)
-    model.save_pretrained(path, state_dict=contiguous(model))
-    tokenizer.save_pretrained(path)
     config = PastaConfig(
-        piece_ids=piece_ids,
+        piece_ids={piece: ids[piece] for piece in PIECES if piece in ids},
         positions=positions,
         limits=limits,
         trained_strategy=trained_strategy,
         join=join,
     )
-    write_pasta_config(path, config)
+    check_piece_ids(config.piece_ids)
+    model.save_pretrained(path, state_dict=contiguous(model))
+    tokenizer.save_pretrained(path)
+    write_pasta_config(Path(path), config)
 
 
 def contiguous(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -87,7 +81,7 @@ def contiguous(model: PreTrainedModel) -> dict[str, Tensor]:
 def write_pasta_config(
     path: Path, config: PastaConfig | None, more: Mapping[str, object] | None = None
 ) -> None:
-    """Write the record of a model's training and whatever else its folder has to say."""
+    """Write the record of a model's training, if it has one, and further entries of its folder."""
     data: dict[str, object] = dict(more or {})
     if config is not None:
         data |= {
@@ -104,17 +98,10 @@ def write_pasta_config(
 
 
 def read_pasta_config(path: Path) -> PastaConfig | None:
-    """Return the record of the training of a model or adapter folder, or None if it has none.
-
-    Raises:
-        ModelError: the file is broken, incomplete, or of a later version of the language.
-        VocabularyError: tag pieces are missing, or have other ids in the tokenizer.
-    """
+    """Return the record of the training of a model or adapter folder, or None if it has none."""
     file = path / FILE_NAME
-    if not file.is_file():
-        return None
-    data = read_object(file)
-    if data.keys() <= {"base"}:  # an adapter without tags
+    data = read_object(file) if file.is_file() else {}
+    if data.keys() <= {"base"}:  # no such file, or an adapter without tags
         return None
     if missing := _KEYS - data.keys():
         raise ModelError(f"{file} does not say: {', '.join(sorted(missing))}")
@@ -130,18 +117,21 @@ def read_pasta_config(path: Path) -> PastaConfig | None:
     check_piece_ids(piece_ids)
     if "base" not in data:  # an adapter has the tokenizer of its base, checked when both are read
         check_same_ids(piece_ids, _ids_in_tokenizer_file(path / "tokenizer.json"))
-    names = list(PositionStrategy)
-    positions = _read_name(file, "no position strategy", data["positions"], names)
-    join = Join(_read_name(file, "no join", data.get("join", Join.SHARED), list(Join)))
+    positions = PositionStrategy(
+        _one_of(file, "no position strategy", data["positions"], list(PositionStrategy))
+    )
+    join = Join(_one_of(file, "no join", data.get("join", Join.SHARED), list(Join)))
     try:
-        check_join(join, PositionStrategy(positions))
+        check_join(join, positions)
+        limits = _limits(file, data["limits"])
     except UsageError as exc:
         raise ModelError(f"{file}: {exc.message}") from exc
+    strategy = _one_of(file, "taught", data.get("taught", PASTA), TAUGHT)
     return PastaConfig(
         piece_ids=piece_ids,
-        positions=PositionStrategy(positions),
-        limits=_read_limits(file, data["limits"]),
-        trained_strategy=_read_name(file, "taught", data.get("taught", PASTA), TAUGHT),
+        positions=positions,
+        limits=limits,
+        trained_strategy=strategy,
         join=join,
     )
 
@@ -157,22 +147,19 @@ def read_object(file: Path) -> dict[str, Any]:
     return data
 
 
-def _read_name(file: Path, label: str, data: object, names: Sequence[str]) -> str:
+def _one_of(file: Path, label: str, data: object, names: Collection[str]) -> str:
     if data not in names:
         raise ModelError(f"{file}: {label} {data!r}", hint=f"one of {', '.join(names)}")
     return str(data)
 
 
-def _read_limits(file: Path, data: object) -> Limits:
+def _limits(file: Path, data: object) -> Limits:
     names = {field.name for field in fields(Limits)}
     if not isinstance(data, dict) or not data.keys() <= names:
         raise ModelError(f"{file}: limits must be some of {', '.join(sorted(names))}")
     if wrong := [name for name, bound in data.items() if type(bound) not in {int, type(None)}]:
         raise ModelError(f"{file}: limit {wrong[0]} is no whole number: {data[wrong[0]]!r}")
-    try:
-        return Limits(**data)
-    except UsageError as exc:
-        raise ModelError(f"{file}: {exc.message}") from exc
+    return Limits(**data)
 
 
 def _ids_in_tokenizer_file(file: Path) -> dict[str, int]:

@@ -49,10 +49,6 @@ def read_gguf(file: Path, dtype: torch.dtype | None, *, notes_loss: bool) -> Che
 
     A loss of precision is noted on standard error, once, if ``notes_loss``. The base of an adapter
     needs no note: the adapter was trained on just these weights.
-
-    Raises:
-        ModelNotFoundError: there is no such file.
-        ModelError: it cannot be read, or the cache cannot be written.
     """
     if not file.is_file():
         raise ModelNotFoundError(f"no such file: {file}", hint=f"name {SOURCES}")

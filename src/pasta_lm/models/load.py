@@ -64,11 +64,6 @@ def load_pretrained(
             names its base itself.
         dtype: None: as saved; weights of a GGUF file are float32.
         device: Where the weights go once they are read.
-
-    Raises:
-        ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
-        ModelError: the files cannot be loaded, or an adapter belongs to another base.
-        VocabularyError: ``pasta_config.json`` and the tokenizer disagree.
     """
     source = resolve(source)
     folder = Path(source if adapter is None else resolve(adapter))

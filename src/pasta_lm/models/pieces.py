@@ -21,20 +21,19 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
     A new row is the mean of the rows that spelled the piece's text before, in the input and in the
     output matrix. Pieces that the tokenizer has keep their ids, and their rows if the model has
     them. Rows that a model keeps beyond its tokenizer (padded matrices) are used, never cut off.
-
-    Raises:
-        VocabularyError: the tokenizer cannot spell a piece, or gave it an id that was taken.
     """
-    before = Vocabulary(tokenizer)
-    taken = tokenizer.get_vocab()
-    # Also for those already there: it makes them special, which a tag must be.
-    tokens = [AddedToken(piece, special=True, normalized=False) for piece in PIECES]
-    tokenizer.add_tokens(tokens, special_tokens=True)
+    before, taken = Vocabulary(tokenizer), tokenizer.get_vocab()
+    mark_special(tokenizer, PIECES)  # also those already there: a tag must be special
     after = tokenizer.get_vocab()
     piece_ids = {piece: after[piece] for piece in PIECES}
     check_piece_ids(piece_ids)
-    _check_not_taken(piece_ids, taken)
-
+    owners = {token_id: token for token, token_id in taken.items()}
+    for piece, token_id in piece_ids.items():
+        if piece not in taken and token_id in owners:
+            raise VocabularyError(
+                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
+                hint="the tokenizer's ids have gaps; number them from 0 without any",
+            )
     num_rows = min(len(matrix) for matrix in _token_matrices(model))
     if (last := max(piece_ids.values())) >= num_rows:
         model.resize_token_embeddings(last + 1, mean_resizing=False)
@@ -50,15 +49,11 @@ def add_pieces(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Ma
     return piece_ids
 
 
-def _check_not_taken(piece_ids: Mapping[str, int], taken: Mapping[str, int]) -> None:
-    """Check that no new piece has the id of another token: ids with gaps lead to that."""
-    owners = {token_id: token for token, token_id in taken.items()}
-    for piece, token_id in piece_ids.items():
-        if piece not in taken and token_id in owners:
-            raise VocabularyError(
-                f"{piece!r} was given the id {token_id}, which {owners[token_id]!r} has",
-                hint="the tokenizer's ids have gaps; number them from 0 without any",
-            )
+def mark_special(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[str]) -> None:
+    """Make tag pieces added special tokens of a tokenizer."""
+    tokens = [AddedToken(piece, special=True, normalized=False) for piece in pieces]
+    if tokens:
+        tokenizer.add_tokens(tokens, special_tokens=True)
 
 
 def _token_matrices(model: PreTrainedModel) -> list[torch.Tensor]:

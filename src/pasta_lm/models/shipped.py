@@ -1,4 +1,4 @@
-"""The models that come with the package: their names and their adapter folders."""
+"""The models that come with the package, and one that comes with a clone: names and folders."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ BUILTINS = (BUILTIN, SEQUENTIAL_BASELINE, BUILTIN_CONTINUE)
 
 
 def builtin_folder(name: str | Path) -> Path:
-    """Return the adapter folder of a model that comes with the package.
-
-    Raises:
-        ModelNotFoundError: the installation lacks it.
-    """
+    """Return the adapter folder of a model that comes with the package or a clone."""
     folder = Path(__file__).parent / name
-    if not (folder / "adapter_config.json").is_file():
+    if (folder / "adapter_config.json").is_file():
+        return folder
+    if name == BUILTIN_CONTINUE:
         raise ModelNotFoundError(
-            f"the model {name} is missing in this installation: {folder}",
-            hint="install pasta-lm again, or name another model with --model",
+            f"the model {name} is not in this installation: it comes with a clone of the project",
+            hint=f"--model path/to/clone/src/pasta_lm/models/{name}",
         )
-    return folder
+    raise ModelNotFoundError(
+        f"the model {name} is missing in this installation: {folder}",
+        hint="install pasta-lm again, or name another model with --model",
+    )
 
 
 def resolve(source: str | Path) -> str | Path:

@@ -44,11 +44,7 @@ class Vocabulary:
     def __init__(
         self, tokenizer: FastTokenizer, piece_ids: Mapping[str, int] | None = None
     ) -> None:
-        """Build the copies of the tokenizer as it now stands.
-
-        Raises:
-            VocabularyError: pieces are missing, or share an id.
-        """
+        """Build the copies of the tokenizer as it now stands."""
         self._pieces = PieceTable(piece_ids)
         self.tokenizer = tokenizer  # as it was given; it never encodes here
         backend = tokenizer.backend_tokenizer
@@ -103,9 +99,6 @@ class Vocabulary:
         A text gets the tokenizer's own prefix (begin-of-text), never a suffix. Messages are
         written by the chat template; without one, their contents make up a plain text, a
         paragraph each. Special tokens other than tags keep their meaning.
-
-        Raises:
-            RequestError: a text that is no Unicode, or messages that cannot be written.
         """
         if isinstance(prompt, str):
             return [*self.prompt_prefix, *self._prompts.encode(prompt)]
@@ -158,9 +151,6 @@ class Vocabulary:
         """Encode a user's reply to a turn of the model, from that turn's end on.
 
         The chat template writes it; without one, it is a paragraph of its own.
-
-        Raises:
-            RequestError: a text that is no Unicode, or turns that cannot be written.
         """
         if not self.has_chat_template:
             return self.encode_text(f"\n\n{text}\n\n")
@@ -176,9 +166,6 @@ class Vocabulary:
 
         A block without a promised length gets the length of its tokens; lengths above the largest
         closing piece are clamped.
-
-        Raises:
-            VocabularyError: a sync in the forked form, which has none.
         """
         return DocumentEncoder(self._pieces, self.encode_text, form).encode(document)
 
@@ -241,12 +228,7 @@ class Vocabulary:
             )
 
     def check_round_trip(self, text: str) -> None:
-        """Check that a text survives encoding, byte for byte.
-
-        Raises:
-            VocabularyError: the tokenizer loses or changes something, as one does that lowers
-                case or folds characters.
-        """
+        """Check that a text survives encoding, byte for byte."""
         back = self.text(self.encode_text(text))
         if back == text:
             return

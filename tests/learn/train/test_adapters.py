@@ -314,10 +314,9 @@ def test_an_adapter_of_another_base_cannot_be_gone_on_with(
 
 
 def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
-    folder = Path(saved.train.out) / "model"
-    learner = load_learner(saved.model)
+    learner = replace(load_learner(saved.model), source=str(Path(saved.train.out) / "model"))
     with pytest.raises(UsageError, match="model.base is an adapter") as caught:
-        base_of(learner, str(folder), LORA)
+        base_of(learner, LORA)
     assert "lora.start" in str(caught.value.hint)
 
 

@@ -1,8 +1,4 @@
-"""Load a model as one that the engine can run exactly.
-
-Reads it (safetensors and GGUF only, no remote code), finds the tag pieces, and lets the self-test
-decide whether it is exact. Errors name what is missing.
-"""
+"""Load a model as one that the engine can run exactly; the self-test decides whether it can."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A model whose attention is ours, with everything that an engine needs to know."""
+    """A model that calls our attention function, with its vocabulary and its training."""
 
     model: PreTrainedModel
     vocabulary: Vocabulary
@@ -128,30 +124,20 @@ def load(
     device: str | None = None,
     base: str | Path | None = None,
 ) -> LoadedModel:
-    """Load a model, and test it.
+    """Load a model with ``load_pretrained``, and test that the engine is exact for it.
 
     Args:
-        source: A model folder, an adapter folder, a GGUF file, a hub id, or an installed package
-            of weights.
+        source: As ``load_pretrained`` takes it.
         dtype: 'float32', 'bfloat16' or 'float16'; None: as it was saved, float32 on a CPU.
             Weights of linear layers in eight bits: 'int8' on a CPU, all else float32; 'float8' on
             a GPU, all else bfloat16.
         device: None: a GPU if there is one.
         base: The base of an adapter; None: as the adapter says.
-
-    Raises:
-        UsageError: an unknown dtype, a device that is not there or does not take the dtype.
-        ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
-        ModelError: the files cannot be loaded, or an adapter belongs to another base.
-        UnsupportedModelError: the engine would not be exact for it.
-        VocabularyError: its ``pasta_config.json`` and its tokenizer disagree.
     """
     place = usable_device(device)
     weights = _dtype(dtype, place)
-    if base is None:
-        pretrained = load_pretrained(source, dtype=weights)
-    else:
-        pretrained = load_pretrained(base, source, dtype=weights)
+    names = (source,) if base is None else (base, source)
+    pretrained = load_pretrained(*names, dtype=weights)
     model, config = pretrained.model, pretrained.config
     eight_bits = EIGHT_BITS.get(dtype or "")
     if eight_bits is not None:
@@ -171,17 +157,13 @@ def load(
 
 
 def usable_device(name: str | None) -> torch.device:
-    """Return a device that this machine has: a GPU if there is one and none is named.
-
-    Raises:
-        UsageError: torch knows no such device, or it is not there.
-    """
+    """Return a device that this machine has: a GPU if there is one and none is named."""
     wanted = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError) as exc:  # unknown name, no such GPU, torch without CUDA
-        found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        hint = f"this machine has {', '.join(['cpu', *found])}"
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        hint = f"this machine has {', '.join(['cpu', *gpus])}"
         raise UsageError(f"device {wanted!r} cannot be used", hint=hint) from exc
 
 
@@ -207,11 +189,7 @@ def _takes_float8(place: torch.device) -> bool:
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:
-    """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place.
-
-    Raises:
-        VocabularyError: the tokenizer cannot spell a piece.
-    """
+    """Return a loaded model with tag pieces; its matrices and its tokenizer grow in place."""
     tokenizer = loaded.vocabulary.tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     piece_ids = add_pieces(loaded.model, tokenizer)

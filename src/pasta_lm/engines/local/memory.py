@@ -1,4 +1,4 @@
-"""The size of the cache: from bytes, or a share of what the device has free, to entries."""
+"""The size of the cache: from bytes, or a share of the device's free memory, to entries."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import LayerShape
 from pasta_lm.errors import UsageError
 
-UNITS = {"": 1} | {
+_UNITS = {"": 1} | {
     f"{prefix}{ending}": base**power
-    for ending, base in (("B", 1000), ("iB", 1024))
-    for power, prefix in enumerate(("", "K", "M", "G", "T"))
+    for ending, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate(("", "k", "m", "g", "t"))
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
 
@@ -23,10 +23,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
 def pool_slots(memory: str, loaded: LoadedModel) -> int:
     """Return how many cache entries of a loaded model fit a budget such as '2GiB' or '40%'.
 
-    A share is one of the memory that the device has free now, the model's weights in it already.
-
-    Raises:
-        UsageError: no budget, or too small for a single entry.
+    A share is one of the memory that the device has free beside the model's weights.
     """
     free = free_bytes(loaded.device)
     per_entry = entry_bytes(loaded.layer_shapes, loaded.dtype)
@@ -37,26 +34,21 @@ def pool_slots(memory: str, loaded: LoadedModel) -> int:
 
 
 def budget_bytes(memory: str, free: int) -> int:
-    """Return the bytes of a budget; a percentage is one of the free bytes.
-
-    Raises:
-        UsageError: not a number with a unit, or more than 100 %.
-    """
-    found = _SIZE.fullmatch(memory)
-    unit = "" if found is None else found[2]
-    if found is None or (unit == "%" and float(found[1]) > 100):
+    """Return the bytes of a budget; a percentage is one of the free bytes."""
+    size = _SIZE.fullmatch(memory)
+    if size is None or (size[2] == "%" and float(size[1]) > 100):
         raise UsageError(
             f"a cache of {memory!r} has no size", hint="such as 800MB, 2GiB or 40% of what is free"
         )
-    if unit == "%":
-        return int(free * float(found[1]) / 100)
-    sizes = {name.lower(): size for name, size in UNITS.items()}
-    return int(float(found[1]) * sizes[unit.lower()])
+    if size[2] == "%":
+        return int(free * float(size[1]) / 100)
+    return int(float(size[1]) * _UNITS[size[2].lower()])
 
 
 def entry_bytes(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
     """Return the bytes of keys and values of one entry in all layers."""
-    return sum(one.num_heads * (one.key_size + one.value_size) for one in shapes) * dtype.itemsize
+    sizes = (shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
+    return sum(sizes) * dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int:

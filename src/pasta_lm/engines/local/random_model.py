@@ -54,11 +54,7 @@ def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTr
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a folder.
-
-    Raises:
-        ModelNotFoundError: there is none.
-    """
+    """Load a tokenizer from a folder."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
     return read_tokenizer(folder)
@@ -77,9 +73,6 @@ def random_model(
 
     The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU
     the weights are drawn there, in ``dtype``: other numbers than on a CPU.
-
-    Raises:
-        UnsupportedModelError: the engine would not be exact for this architecture.
     """
     tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
     config.vocab_size = max(config.vocab_size, len(tokenizer))
@@ -95,19 +88,18 @@ def random_model(
 
 
 def _built(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    settings: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
-    if device.type == "cpu":
-        return AutoModelForCausalLM.from_config(config, **settings)  # type: ignore[no-any-return]
-    with device:  # billions of weights are drawn in a second there, in minutes on a CPU
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, **settings)  # type: ignore[no-any-return]
+    with device:  # on a GPU billions of weights are drawn in a second, on a CPU in minutes
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            dtype=torch.float32 if device.type == "cpu" else dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+        )
+    return model
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:
-    """Read a configuration for random weights from a JSON file (transformers' ``config.json``).
-
-    Raises:
-        InputError: no such file, not JSON, or no known model type.
-    """
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``)."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return AutoConfig.for_model(**data)

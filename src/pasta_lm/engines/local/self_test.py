@@ -84,9 +84,6 @@ def check_exact(model: PreTrainedModel) -> None:
     """Refuse a model, in evaluation mode, for which the engine would not be exact.
 
     Its attention implementation may be any, and is restored.
-
-    Raises:
-        UnsupportedModelError: with the model's name and the reason.
     """
     config = model.config
     if any(settings.get("rope_type") == "dynamic" for settings in rope_parameters(config)):
@@ -235,9 +232,6 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32.
 
     The same configuration gives the same tiny model.
-
-    Raises:
-        UnsupportedModelError: the configuration cannot be made small.
     """
     try:
         small = _small(config.get_text_config())

@@ -41,11 +41,6 @@ def adapted(learner: Learner, lora: LoraConfig) -> PeftModel:
     """Freeze a learner's weights, add adapters in place, and return the model to train.
 
     Its checkpoints hold only the adapters and the trained rows.
-
-    Raises:
-        MissingExtraError: peft is not installed.
-        UsageError: the model has no matrices of these names, or ``lora.start`` has others.
-        ModelError: ``lora.start`` is no adapter, or belongs to another base.
     """
     try:
         import peft
@@ -136,9 +131,6 @@ def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
     Args:
         learner: It as it was loaded, without adapters.
         lora: With ``start``, the reference is that of the adapter to go on with.
-
-    Raises:
-        UsageError: the base is an adapter itself.
     """
     source = learner.source or ""
     if is_adapter(Path(source)):
@@ -157,9 +149,6 @@ def save_trained(
     """Write trained adapters as an adapter folder, complete or not at all; return the folder.
 
     They are merged into the learner's weights, which gives the rows of the tag pieces.
-
-    Raises:
-        ModelError: a weight is NaN or infinite.
     """
     check_finite(learner.model)
     scale = lora.alpha / lora.rank
@@ -200,9 +189,6 @@ def cut_difference(
         piece_ids: The tag pieces' token ids in both.
         rank: Of each linear layer's matrices A [r, in] and B [out, r]; they share its singular
             values evenly, so that they can be trained on.
-
-    Raises:
-        ModelError: the two models have other weights, or a layer is smaller than the rank.
     """
     before, after = dict(base.named_parameters()), dict(taught.named_parameters())
     if {name: w.shape for name, w in before.items()} != {

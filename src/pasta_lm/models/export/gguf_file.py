@@ -7,7 +7,7 @@ byte-level BPE and ordinary rotary positions. Anything else is refused, never wr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pasta_lm.errors import UnsupportedModelError, UsageError
 from pasta_lm.models.export.writing import (
     Export,
-    Exportable,
+    export_of,
     num_token_rows,
     read_exportable,
     refuse_existing,
     written_whole,
 )
-from pasta_lm.models.settings import eos_ids
-from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.models.gguf_weights import SUFFIX
+from pasta_lm.models.load import Pretrained
 
-SUFFIX = ".gguf"
-DTYPES = {
+GGUF_DTYPES = {
     "float32": (Type.F32, LlamaFileType.ALL_F32),
     "bfloat16": (Type.BF16, LlamaFileType.MOSTLY_BF16),
     "float16": (Type.F16, LlamaFileType.MOSTLY_F16),
@@ -63,54 +62,40 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     """Write a GGUF file, complete or not at all.
 
     Matrices have the dtype; vectors stay float32, as llama.cpp wants them. A matrix whose rows do
-    not divide into blocks of q8_0 is float16. The tag pieces are tokens of type CONTROL. What
-    ``pasta_config.json`` says is the JSON text ``pasta.config``.
+    not divide into blocks of q8_0 is float16. The tag pieces are tokens of type CONTROL. The record
+    of the training, ``pasta_config.json``, is the JSON text ``pasta.config``.
 
     Args:
-        source: As ``read_pretrained`` takes it.
+        source: As ``load_pretrained`` takes it.
         out: A path that ends in ``.gguf``; nothing may be there.
         dtype: 'float32', 'bfloat16', 'float16' or 'q8_0'.
-
-    Raises:
-        UsageError: an unknown dtype, another suffix, or ``out`` exists.
-        UnsupportedModelError: an architecture, a setting or a tokenizer that is not supported.
-        ModelError: the source cannot be loaded.
-        PastaError: the disk has too little room.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+    if dtype not in GGUF_DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(GGUF_DTYPES)}")
     if out.suffix != SUFFIX:
         raise UsageError(f"{out} does not end in {SUFFIX}", hint=f"name it {out.name}{SUFFIX}")
     refuse_existing(out)
-    found = read_exportable(source, torch.float32)
-    check_supported(found.model)
-    kind, file_type = DTYPES[dtype]
-    tensors = list(_tensors(found.model, kind))
-    num_bytes = sum(_num_bytes(tensor.shape, one) for _, tensor, one in tensors)
+    pretrained = read_exportable(source, torch.float32)
+    check_supported(pretrained.model)
+    kind, file_type = GGUF_DTYPES[dtype]
+    tensors = list(_tensors(pretrained.model, kind))
+    num_bytes = sum(_num_bytes(tensor.shape, stored) for _, tensor, stored in tensors)
     with written_whole(out, num_bytes) as part:
-        writer = gguf.GGUFWriter(part, _type_of(found.model))
+        writer = gguf.GGUFWriter(part, str(pretrained.model.config.model_type))
         try:
-            _add_settings(writer, found.model, file_type, name=out.stem)
-            _add_tokenizer(writer, found)
+            _add_settings(writer, pretrained.model, file_type, name=out.stem)
+            _add_tokenizer(writer, pretrained)
             _write(writer, tensors)
         finally:
             writer.close()
-    return found.written(out, out.stat().st_size, dtype)
-
-
-def _type_of(model: PreTrainedModel) -> str:
-    return str(model.config.model_type)
+    return export_of(pretrained, out, out.stat().st_size, dtype)
 
 
 # --- what is supported
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Check that llama.cpp would compute what transformers computes.
-
-    Raises:
-        UnsupportedModelError: it would not, or its name for the model is unknown here.
-    """
+    """Check that llama.cpp would compute the same as transformers."""
     config: Any = model.config
     if config.model_type not in ARCHITECTURES:
         raise UnsupportedModelError(
@@ -119,7 +104,7 @@ def check_supported(model: PreTrainedModel) -> None:
             hint=_HINT,
         )
     rope = config.rope_parameters
-    found = {
+    differs = {
         f"activation {config.hidden_act}": config.hidden_act != "silu",
         f"rotary positions {rope.get('rope_type')}": rope.get("rope_type") != "default",
         "partial rotary positions": rope.get("partial_rotary_factor", 1.0) != 1.0,
@@ -127,18 +112,14 @@ def check_supported(model: PreTrainedModel) -> None:
         "biases of the attention": bool(getattr(config, "attention_bias", False)),
         "biases of the MLP": bool(getattr(config, "mlp_bias", False)),
     }
-    if reasons := [reason for reason, is_there in found.items() if is_there]:
+    if reasons := [reason for reason, is_there in differs.items() if is_there]:
         raise UnsupportedModelError(
             f"no GGUF file can be written for a {config.model_type} with {reasons[0]}", hint=_HINT
         )
 
 
 def pre_tokenizer_name(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return llama.cpp's name for the way a tokenizer splits text before its merges.
-
-    Raises:
-        UnsupportedModelError: no byte-level BPE, or one that splits in another way.
-    """
+    """Return llama.cpp's name for the way a tokenizer splits text before its merges."""
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model, first = data["model"], data["pre_tokenizer"] or {}
     steps = first.get("pretokenizers", [first])
@@ -242,77 +223,61 @@ def _add_settings(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, found: Exportable) -> None:
-    tokenizer = found.tokenizer
+def _add_tokenizer(writer: gguf.GGUFWriter, pretrained: Pretrained) -> None:
+    tokenizer, config = pretrained.tokenizer, pretrained.config
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer_name(tokenizer))
-    tokens, types = _tokens(found)
+    tokens, types = zip(*_tokens(pretrained), strict=True)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in data["model"]["merges"]])
-    _add_special_ids(writer, found)
+    _add_special_ids(writer, pretrained)
     if tokenizer.chat_template:
         template: Any = tokenizer.chat_template
         if isinstance(template, dict):
             template = [{"name": key, "template": text} for key, text in template.items()]
         writer.add_chat_template(template)
-    if found.config is not None:
-        writer.add_string("pasta.config", json.dumps(_settings_of(found)))
+    if config is not None:
+        training = {
+            "positions": str(config.positions),
+            "join": str(config.join),
+            "limits": asdict(config.limits),
+            "trained_strategy": config.trained_strategy,
+        }
+        writer.add_string("pasta.config", json.dumps(training))
 
 
-def _settings_of(found: Exportable) -> dict[str, object]:
-    assert found.config is not None
-    return {
-        "positions": str(found.config.positions),
-        "join": str(found.config.join),
-        "limits": asdict(found.config.limits),
-        "trained_strategy": found.config.trained_strategy,
-    }
+def _tokens(pretrained: Pretrained) -> Iterator[tuple[str, TokenType]]:
+    """Yield the spelling and the type of every row; rows beyond the tokenizer are unused."""
+    spelled = {token_id: token for token, token_id in pretrained.tokenizer.get_vocab().items()}
+    added = pretrained.tokenizer.added_tokens_decoder
+    for token_id in range(num_token_rows(pretrained.model)):
+        kind = TokenType.NORMAL if token_id in spelled else TokenType.UNUSED
+        if token_id in added:
+            is_special = added[token_id].special
+            kind = TokenType.CONTROL if is_special else TokenType.USER_DEFINED
+        yield spelled.get(token_id, f"[PAD{token_id}]"), kind
 
 
-def _tokens(found: Exportable) -> tuple[list[str], list[TokenType]]:
-    """Return the spelling and the type of every row; rows beyond the tokenizer are unused."""
-    spelled = {one: token for token, one in found.tokenizer.get_vocab().items()}
-    added = found.tokenizer.added_tokens_decoder
-    tokens, types = [], []
-    for token_id in range(num_token_rows(found.model)):
-        tokens.append(spelled.get(token_id, f"[PAD{token_id}]"))
-        if token_id not in spelled:
-            types.append(TokenType.UNUSED)
-        elif token_id not in added:
-            types.append(TokenType.NORMAL)
-        else:
-            special = added[token_id].special
-            types.append(TokenType.CONTROL if special else TokenType.USER_DEFINED)
-    return tokens, types
-
-
-def _add_special_ids(writer: gguf.GGUFWriter, found: Exportable) -> None:
-    """Say which tokens begin and end a text; llama.cpp has places for three that end one."""
-    tokenizer = found.tokenizer
-    ends = sorted(
-        eos_ids(found.model, tokenizer), key=lambda one: (one != tokenizer.eos_token_id, one)
-    )
-    adders: list[Callable[[int], None]] = [
-        writer.add_eos_token_id,
-        writer.add_eot_token_id,
-        writer.add_eom_token_id,
-    ]
-    if len(ends) > len(adders):
+def _add_special_ids(writer: gguf.GGUFWriter, pretrained: Pretrained) -> None:
+    """Add the tokens that begin and end a text; llama.cpp has places for three that end one."""
+    tokenizer = pretrained.tokenizer
+    eos, bos = tokenizer.eos_token_id, tokenizer.bos_token_id
+    ends = sorted(pretrained.eos_ids, key=lambda token_id: (token_id != eos, token_id))
+    if len(ends) > 3:
         raise UnsupportedModelError(f"{len(ends)} tokens end a text; GGUF has places for three")
-    for add, token_id in zip(adders, ends, strict=False):
-        add(token_id)
-    others: list[tuple[Callable[[int], None], int | None]] = [
-        (writer.add_bos_token_id, tokenizer.bos_token_id),
+    adders = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
+    others = (
+        (writer.add_bos_token_id, bos),
         (writer.add_unk_token_id, tokenizer.unk_token_id),
         (writer.add_pad_token_id, tokenizer.pad_token_id),
-    ]
-    for add, one in others:
-        if one is not None:
-            add(one)
-    prefix = Vocabulary(tokenizer, found.piece_ids).prompt_prefix
-    if prefix not in ((), (tokenizer.bos_token_id,)):
+    )
+    for add, token_id in (*zip(adders, ends, strict=False), *others):
+        if token_id is not None:
+            add(token_id)
+    prefix = pretrained.vocabulary.prompt_prefix
+    if prefix not in ((), (bos,)):
         raise UnsupportedModelError(
             "the tokenizer begins a text with other tokens than its begin-of-text", hint=_HINT
         )

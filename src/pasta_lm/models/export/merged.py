@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from pasta_lm.errors import ModelError, UsageError
+from pasta_lm.errors import ModelError, UsageError, cause
 from pasta_lm.models.export.writing import (
     Export,
-    Exportable,
+    export_of,
     read_exportable,
     refuse_existing,
     written_whole,
 )
 from pasta_lm.models.folder import write_pasta_config
-from pasta_lm.models.settings import DTYPES
+from pasta_lm.models.load import Pretrained
+from pasta_lm.models.settings import DTYPES, rope_parameters
 
 
 def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Export:
@@ -28,36 +29,32 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
     ``pasta_config.json``. Tied matrices stay tied; padded ones stay padded.
 
     Args:
-        source: As ``read_pretrained`` takes it.
+        source: As ``load_pretrained`` takes it.
         out: The folder; nothing may be there.
         dtype: 'float32', 'bfloat16' or 'float16'.
-
-    Raises:
-        UsageError: an unknown dtype, or ``out`` exists.
-        ModelError: the source cannot be loaded, or transformers refuses to save it.
-        PastaError: the disk has too little room.
     """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     refuse_existing(out)
-    found = read_exportable(source, DTYPES[dtype])
-    num_bytes = sum(one.numel() * one.element_size() for one in found.model.parameters())
-    with written_whole(out, num_bytes) as part:
-        _write_folder(found, part)
-    size = sum(file.stat().st_size for file in out.iterdir())
-    return found.written(out, size, dtype)
+    pretrained = read_exportable(source, DTYPES[dtype])
+    weights = pretrained.model.parameters()
+    with written_whole(out, sum(one.numel() * one.element_size() for one in weights)) as part:
+        _write_folder(pretrained, part)
+    return export_of(pretrained, out, sum(file.stat().st_size for file in out.iterdir()), dtype)
 
 
-def _write_folder(found: Exportable, folder: Path) -> None:
+def _write_folder(pretrained: Pretrained, folder: Path) -> None:
     try:
-        found.model.save_pretrained(folder)
-        found.tokenizer.save_pretrained(folder)
+        pretrained.model.save_pretrained(folder)
+        pretrained.tokenizer.save_pretrained(folder)
     except ValueError as exc:  # such as settings of generation that contradict each other
         first_line = str(exc).strip().splitlines()[0]
         raise ModelError(f"transformers refuses to save the model: {first_line}") from exc
-    if found.config is not None:
-        write_pasta_config(folder, found.config)
-    _change(folder / "config.json", _settings_of_version_4(found.model))
+    except SafetensorError as exc:  # a full disk is not an OSError there
+        raise OSError(cause(exc)) from exc
+    if pretrained.config is not None:
+        write_pasta_config(folder, pretrained.config)
+    _change(folder / "config.json", _settings_of_version_4(pretrained.model))
     # Version 5 of transformers writes the name of a class that version 4 does not have.
     _change(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
 
@@ -67,10 +64,9 @@ def _settings_of_version_4(model: PreTrainedModel) -> dict[str, object]:
 
     It knows no ``rope_parameters``, and would silently fall back to another base frequency.
     """
-    config: Any = model.config
     settings: dict[str, object] = {"torch_dtype": str(model.dtype).removeprefix("torch.")}
-    rope = getattr(config, "rope_parameters", None) or {}
-    if "rope_theta" in rope:  # else there is none, or one for each kind of layer
+    rope, *others = rope_parameters(model.config)
+    if "rope_theta" in rope and not others:  # else there is none, or one for each kind of layer
         settings["rope_theta"] = rope["rope_theta"]
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         if scaling.get("rope_type", "default") != "default":

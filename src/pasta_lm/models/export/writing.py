@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from pasta_lm.errors import PastaError, UsageError, VocabularyError, cause
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.models.folder import PastaConfig, check_same_ids
-from pasta_lm.models.load import load_pretrained
+from pasta_lm.models.folder import check_same_ids
+from pasta_lm.models.load import Pretrained, load_pretrained
+from pasta_lm.models.pieces import mark_special
 
 _MIB = 2**20
 _RESERVE = 64 * _MIB  # for the tokenizer, settings and the file system's own records
-
-
-@dataclass(frozen=True, slots=True)
-class Exportable:
-    """A model with its adapter merged, and everything else that a server needs."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    config: PastaConfig | None  # None: the source does not say how it was trained
-    piece_ids: Mapping[str, int]  # empty for a model that was not taught the tags
-
-    def written(self, path: Path, num_bytes: int, dtype: str) -> Export:
-        """Return the result of its export."""
-        config = self.config
-        return Export(
-            path=path,
-            num_parameters=self.model.num_parameters(),
-            num_bytes=num_bytes,
-            dtype=dtype,
-            num_pieces=len(self.piece_ids),
-            positions=config.positions if config else None,
-            join=config.join if config else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +36,33 @@ class Export:
     join: Join | None  # as above
 
 
-def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Exportable:
-    """Read a model, merge its adapter, and make the tag pieces added special tokens.
+def export_of(pretrained: Pretrained, path: Path, num_bytes: int, dtype: str) -> Export:
+    """Return the result of the export of a model."""
+    config = pretrained.config
+    return Export(
+        path=path,
+        num_parameters=pretrained.model.num_parameters(),
+        num_bytes=num_bytes,
+        dtype=dtype,
+        num_pieces=len(pretrained.piece_ids),
+        positions=config.positions if config else None,
+        join=config.join if config else None,
+    )
 
-    Raises:
-        ModelNotFoundError: nothing is there, or the base of an adapter is nowhere.
-        ModelError: the files cannot be loaded, or the tokenizer has no tokenizer.json.
-        VocabularyError: tokens without a row, or tag pieces with other ids than the source says.
-    """
+
+def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Pretrained:
+    """Load a model whose tokens all have a row, and make its tag pieces special tokens."""
     pretrained = load_pretrained(source, dtype=dtype)
-    model, tokenizer, piece_ids = pretrained.model, pretrained.tokenizer, pretrained.piece_ids
-    tokens = [AddedToken(piece, special=True, normalized=False) for piece in piece_ids]
-    if tokens:
-        tokenizer.add_tokens(tokens, special_tokens=True)
+    tokenizer, piece_ids = pretrained.tokenizer, pretrained.piece_ids
+    mark_special(tokenizer, [*piece_ids])
     check_same_ids(piece_ids, tokenizer.get_vocab())
-    num_rows = num_token_rows(model)
+    num_rows = num_token_rows(pretrained.model)
     if (last := max(tokenizer.get_vocab().values())) >= num_rows:
         raise VocabularyError(
             f"the tokenizer of {source} has token {last}, and the model has only {num_rows} rows",
             hint="add tokens to tokenizer and model together",
         )
-    return Exportable(model, tokenizer, pretrained.config, piece_ids)
+    return pretrained
 
 
 def num_token_rows(model: PreTrainedModel) -> int:
@@ -89,11 +72,7 @@ def num_token_rows(model: PreTrainedModel) -> int:
 
 
 def refuse_existing(out: Path) -> None:
-    """Refuse to write over anything.
-
-    Raises:
-        UsageError: something is at this path.
-    """
+    """Refuse to write over anything."""
     if out.exists():
         raise UsageError(f"{out} exists already", hint="name another place, or delete it first")
 
@@ -105,16 +84,18 @@ def written_whole(out: Path, num_bytes: int) -> Iterator[Path]:
     Args:
         out: A file or a folder that does not exist.
         num_bytes: The size of its weights; the disk must have room for them.
-
-    Raises:
-        UsageError: ``out`` exists.
-        PastaError: the disk has too little room, or refuses to be written.
     """
     refuse_existing(out)
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _check_space(out.parent, num_bytes)
+        free, needed = shutil.disk_usage(out.parent).free, num_bytes + _RESERVE
+        if free < needed:
+            raise PastaError(
+                f"{out.parent} has {free // _MIB:,} MiB free, and the export takes "
+                f"{needed // _MIB:,} MiB",
+                hint="name another disk, or a smaller dtype",
+            )
         yield part
         refuse_existing(out)
         part.rename(out)
@@ -126,13 +107,3 @@ def written_whole(out: Path, num_bytes: int) -> Iterator[Path]:
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
         part.unlink(missing_ok=True)
-
-
-def _check_space(folder: Path, num_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + _RESERVE:
-        raise PastaError(
-            f"{folder} has {free // _MIB:,} MiB free, and the export takes "
-            f"{(num_bytes + _RESERVE) // _MIB:,} MiB",
-            hint="name another disk, or a smaller dtype",
-        )
