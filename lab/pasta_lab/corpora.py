@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import geometric_mean, mean, median, quantiles
 from typing import Any, NamedTuple
@@ -21,26 +22,14 @@ from pasta_lm.journal import read_lines
 from pasta_lm.models.annotated import Record, read_records
 
 CORPORA = Path(__file__).parents[2] / "corpora"
-FOLDER = CORPORA / "starter"
-ROWS, SECOND_PASS, CARD = (
-    FOLDER / name for name in ("starter.jsonl", "second_pass.jsonl", "README.md")
+STARTER, OWN, INSTRUCTIONS, WRITTEN = (
+    CORPORA / name for name in ("starter", "own_answers", "instructions", "written_answers")
 )
-OWN_FOLDER = CORPORA / "own_answers"
-OWN_CARD, OWN_COUNTS, READING, SECOND_READING = (
-    OWN_FOLDER / name
-    for name in (
-        "README.md",
-        "own_answers.counts.json",
-        "starter_reading.jsonl",
-        "second_reading.jsonl",
-    )
-)
-INSTRUCTIONS = CORPORA / "instructions"
-WRITTEN_FOLDER = CORPORA / "written_answers"
-WRITTEN, WRITTEN_CARD = (WRITTEN_FOLDER / name for name in ("written_answers.jsonl", "README.md"))
+ROWS, SECOND_PASS = STARTER / "starter.jsonl", STARTER / "second_pass.jsonl"
+OWN_ROWS, WRITTEN_ROWS = OWN / "own_answers.jsonl", WRITTEN / "written_answers.jsonl"
 MARK = "<!-- below: pasta-lab corpora -->\n"
 TOKENS_PER_WORD = 1.3
-"""About what tokenizers of large models make of English; the promised lengths are from it."""
+"""Of large models' tokenizers in English, about; the promised lengths are from it."""
 
 
 class Row(NamedTuple):
@@ -70,48 +59,41 @@ def read(path: Path = ROWS) -> list[Row]:
     ]
 
 
-def own_rows() -> Path:
-    """Return the file of own answers, which is gzipped if it is large."""
-    return next(OWN_FOLDER.glob("own_answers.jsonl*"))
-
-
 def both_passes() -> tuple[list[Record], list[Record]]:
     """Return both annotations of the doubly annotated answers, in the same order."""
     return paired(read_records(ROWS), read_records(SECOND_PASS))
 
 
-def figures() -> str:
-    """Return the generated part of the card."""
-    rows = read()
-    first, second = both_passes()
-    found = agreement([one.document for one in first], [one.document for one in second])
-    lines = [*_statistics(rows, "domain"), *_groups(rows, "domain"), *_agreement(found)]
-    return "\n".join(lines) + "\n"
-
-
-def own_figures() -> str:
-    """Return the generated part of the card of the own answers."""
-    rows = read(own_rows())
-    lines = [*_left_out(len(rows)), *_statistics(rows, "shape")]
-    lines += [*_groups(rows, "parts"), *_groups(rows, "shape"), *_reading()]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def written_figures() -> str:
-    """Return the generated part of the card of the written answers."""
-    rows = read(WRITTEN)
-    lines = [*_statistics(rows, "shape"), *_groups(rows, "parts"), *_groups(rows, "shape")]
-    return "\n".join(lines) + "\n"
+def card(folder: Path) -> str:
+    """Return the generated part of a corpus's card."""
+    parts: list[Iterator[str]]
+    if folder == STARTER:
+        rows, (first, second) = read(ROWS), both_passes()
+        found = agreement([one.document for one in first], [one.document for one in second])
+        parts = [_statistics(rows, "domain"), _groups(rows, "domain"), _agreement(found)]
+    else:
+        rows = read(OWN_ROWS if folder == OWN else WRITTEN_ROWS)
+        parts = [_statistics(rows, "shape"), _groups(rows, "parts"), _groups(rows, "shape")]
+    if folder == OWN:
+        parts = [_left_out(len(rows)), *parts, _reading()]
+    return "\n".join(chain(*parts)).rstrip() + "\n"
 
 
 def _reading() -> Iterator[str]:
     yield "\n## Agreement of the reading\n"
-    second = paired(read_records(own_rows()), read_records(SECOND_READING))
-    starter = paired(read_records(READING), read_records(SECOND_PASS))
-    for (one, other), of in (
-        (starter, "of the starter, read without their tags, against its second pass"),
-        (second, "here, drawn by chance from those without a hint, against a second reading"),
+    for first, second, of in (
+        (
+            OWN / "starter_reading.jsonl",
+            SECOND_PASS,
+            "of the starter, read without their tags, against its second pass",
+        ),
+        (
+            OWN_ROWS,
+            OWN / "second_reading.jsonl",
+            "here, drawn by chance from those without a hint, against a second reading",
+        ),
     ):
+        one, other = paired(read_records(first), read_records(second))
         found = agreement(
             [record.document for record in one], [record.document for record in other]
         )
@@ -125,7 +107,7 @@ def _reading() -> Iterator[str]:
 
 
 def _left_out(num_rows: int) -> Iterator[str]:
-    counts = json.loads(OWN_COUNTS.read_text("utf-8"))
+    counts = json.loads((OWN / "own_answers.counts.json").read_text("utf-8"))
     rules, reader = counts["rules"], counts["reader"]
     yield "\n## What was left out\n"
     yield "| answers | left out by | because | number |\n|---|---|---|---|"
@@ -247,10 +229,12 @@ def held_out_instructions() -> list[str]:
 
 def rewrite() -> None:
     """Rewrite the cards below their marks, and the held-out ids."""
-    cards = ((CARD, figures), (OWN_CARD, own_figures), (WRITTEN_CARD, written_figures))
-    for card, below in cards:
-        text = card.read_text("utf-8")
-        card.write_text(text.partition(MARK)[0] + MARK + below(), encoding="utf-8")
-    held_out = ((FOLDER, held_out_starter), (INSTRUCTIONS, held_out_instructions))
-    for folder, ids in held_out:
-        (folder / "held_out.txt").write_text("\n".join(ids()) + "\n", encoding="utf-8")
+    for folder in (STARTER, OWN, WRITTEN):
+        page = folder / "README.md"
+        above = page.read_text("utf-8").partition(MARK)[0]
+        page.write_text(above + MARK + card(folder), encoding="utf-8")
+    for folder, ids in (
+        (STARTER, held_out_starter()),
+        (INSTRUCTIONS, held_out_instructions()),
+    ):
+        (folder / "held_out.txt").write_text("\n".join(ids) + "\n", encoding="utf-8")

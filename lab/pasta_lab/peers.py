@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pasta_lab.evaluate import continuous_batching, llama_cpp
+from pasta_lab import llama_cpp
 from pasta_lm.engines.local.attention import NAME
 from pasta_lm.engines.local.loading import LoadedModel, load
 from pasta_lm.errors import PastaError
@@ -25,14 +25,13 @@ from pasta_lm.measure.bench import (
     BenchSettings,
     Progress,
     bench,
-    load_requests,
     milliseconds,
     prompt_of,
 )
 from pasta_lm.models.export.gguf_file import export_gguf
 from pasta_lm.models.shipped import BUILTIN
 
-GENERATE, LLAMA_CPP, BATCHING = "generate", "llama.cpp", continuous_batching.NAME
+GENERATE, LLAMA_CPP = "generate", "llama.cpp"
 GGUF_KINDS = {"int8": "q8_0", "float8": "q8_0"}
 """Other names of dtypes in GGUF files."""
 
@@ -71,13 +70,8 @@ def bench_with_peers(
             beside.append(time_llama_cpp)
         found = bench(loaded, settings, progress, beside)
     tokens_per_s = round(NUM_DECODED / median(generated), 2)
-    peers: Peers = {
-        GENERATE: {"tokens_per_s": tokens_per_s},
-        LLAMA_CPP: {"step_ms": milliseconds(steps)} if steps else None,
-    }
-    if settings.requests:
-        peers[BATCHING] = batching_figures(untouched, settings.requests)
-    return found, peers
+    steps_ms = {"step_ms": milliseconds(steps)} if steps else None
+    return found, {GENERATE: {"tokens_per_s": tokens_per_s}, LLAMA_CPP: steps_ms}
 
 
 def generate_s(loaded: LoadedModel) -> float:
@@ -115,26 +109,3 @@ def _llama_cpp(source: str, dtype: str, stack: ExitStack) -> Path | None:
         logger.warning("no figures of llama.cpp: %s", exc)
         return None
     return file
-
-
-def batching_figures(loaded: LoadedModel, requests: Sequence[int]) -> dict[str, Any] | None:
-    """Return median latencies of transformers' continuous batching, by the number of requests.
-
-    It decodes as many greedy tokens as the sequential answer has.
-    """
-    one, _ = load_requests(loaded)
-    assert one.forced is not None
-    job = (one.prompt, one.forced.num_tokens)
-    pool_tokens = max(requests) * (one.max_entries + continuous_batching.PAGE_SIZE)
-    try:
-        with continuous_batching.opened(loaded.model, pool_tokens) as peer:
-            peer.decode([((1, 2, 3), 2)], [0.0])
-            return {
-                "load": {
-                    str(count): round(median(peer.decode([job] * count, [0.0] * count)), 4)
-                    for count in requests
-                }
-            }
-    except Exception as exc:  # a foreign scheduler may refuse a model in any way
-        logger.warning("no figures of transformers' continuous batching: %s", exc)
-        return None

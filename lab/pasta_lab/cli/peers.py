@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import typer
 
@@ -24,8 +25,7 @@ def peers(
     """Measure the engine beside generate (transformers) and llama.cpp.
 
     The same weights in the same rounds. A peer that is not installed is null in the JSON;
-    llama.cpp is the package llama-cpp-python. With --requests also transformers' continuous
-    batching.
+    llama.cpp is the package llama-cpp-python.
     """
     counts = numbers("--rows", rows), numbers("--requests", requests)
     silence_libraries()
@@ -35,14 +35,8 @@ def peers(
 
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
-        found, beside = bench_with_peers(
-            model,
-            dtype,
-            device,
-            threads,
-            settings,
-            lambda done, total: show("rounds", done, total),
-        )
+        show_rounds = partial(show, "rounds")
+        found, beside = bench_with_peers(model, dtype, device, threads, settings, show_rounds)
     if as_json:
         print_json(found.to_dict() | {"peers": beside})
         return

@@ -21,13 +21,14 @@ from pasta_lm.learn.annotate.own_answers import why_unusable
 from pasta_lm.models.annotated import read_ids, read_records
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = vars(corpora)
 KEYS = ["id", "messages", "response", "shape", "parts", "source", "licence", "provenance"]
 INSTRUCTIONS = ROOT / "corpora" / "instructions"
 OWN, WRITTEN = "own", "written"
 HELD_OUT = {OWN: ["held_out.txt"], WRITTEN: ["held_out.txt", "development.txt"]}
-FILES = {OWN: SCRIPT["own_rows"](), WRITTEN: SCRIPT["WRITTEN"]}
-CARDS = {OWN: SCRIPT["OWN_CARD"], WRITTEN: SCRIPT["WRITTEN_CARD"]}
+FILES = {OWN: corpora.OWN_ROWS, WRITTEN: corpora.WRITTEN_ROWS}
+FOLDERS = {OWN: corpora.OWN, WRITTEN: corpora.WRITTEN}
+READING = corpora.OWN / "starter_reading.jsonl"
+COUNTS = corpora.OWN / "own_answers.counts.json"
 LEAST_ROWS = 900
 LEAST_WORDS = 5
 MOST_TOPIC_WORDS = 3
@@ -135,32 +136,32 @@ def test_no_answer_shares_thirteen_words_in_a_row_with_a_prompt_of_a_test(
 
 
 def test_the_counts_of_what_was_left_out_add_up() -> None:
-    counts = json.loads(SCRIPT["OWN_COUNTS"].read_text("utf-8"))
+    counts = json.loads(COUNTS.read_text("utf-8"))
     left_out = sum(counts["rules"].values()) + sum(counts["reader"].values())
     assert counts["sampled"] == left_out + counts["not_read"] + counts["twice"] + len(rows(OWN))
 
 
 @both
 def test_the_card_has_the_figures_of_the_files(corpus: str) -> None:
-    _, mark, figures = CARDS[corpus].read_text("utf-8").partition(SCRIPT["MARK"])
+    _, mark, figures = (FOLDERS[corpus] / "README.md").read_text("utf-8").partition(corpora.MARK)
     assert mark
-    assert figures == SCRIPT[f"{corpus}_figures"]()
+    assert figures == corpora.card(FOLDERS[corpus])
 
 
 def test_the_card_of_the_own_answers_names_every_reason() -> None:
-    card = CARDS[OWN].read_text("utf-8").partition(SCRIPT["MARK"])[0]
-    for reason in json.loads(SCRIPT["OWN_COUNTS"].read_text("utf-8"))["rules"]:
+    card = (corpora.OWN / "README.md").read_text("utf-8").partition(corpora.MARK)[0]
+    for reason in json.loads(COUNTS.read_text("utf-8"))["rules"]:
         assert f"| `{reason}` | " in card
 
 
 def test_the_reading_of_the_starter_is_of_its_held_out_answers() -> None:
     held_out = {*read_ids(ROOT / "corpora" / "starter" / "held_out.txt")}
-    assert set(texts_of(SCRIPT["READING"])) == held_out
-    assert texts_of(SCRIPT["READING"]).items() <= texts_of(SCRIPT["SECOND_PASS"]).items()
+    assert set(texts_of(READING)) == held_out
+    assert texts_of(READING).items() <= texts_of(corpora.SECOND_PASS).items()
 
 
 def test_the_second_reading_is_of_the_same_answers() -> None:
-    again = texts_of(SCRIPT["SECOND_READING"])
+    again = texts_of(corpora.OWN / "second_reading.jsonl")
     assert len(again) >= 90
     assert again.items() <= texts_of(FILES[OWN]).items()
 

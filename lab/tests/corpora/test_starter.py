@@ -17,13 +17,10 @@ from pasta_lm.engines.scripted import words
 from pasta_lm.language.check import check
 from pasta_lm.language.document import Document
 from pasta_lm.language.document import parse as parse_anew
-from pasta_lm.learn.train.config import ModelConfig
-from pasta_lm.models.annotated import read_records
 from tests.cli.conftest import Pasta, pasta  # noqa: F401
-from tests.learn.train.recipes import begin
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = vars(corpora)
+CARD = corpora.STARTER / "README.md"
 KEYS = ["id", "messages", "response", "source", "domain", "licence", "provenance"]
 PASS_KEYS = [key for key in KEYS if key != "domain"]
 LEAST_WORDS = 5
@@ -51,8 +48,8 @@ def spoken(instruction: str) -> str:
     return " ".join(re.findall(r"\w+", instruction.casefold()))
 
 
-ROWS = rows(SCRIPT["ROWS"])
-SECOND_PASS = rows(SCRIPT["SECOND_PASS"])
+ROWS = rows(corpora.ROWS)
+SECOND_PASS = rows(corpora.SECOND_PASS)
 BOTH = pytest.mark.parametrize("file", [ROWS, SECOND_PASS], ids=["first", "second"])
 
 
@@ -99,7 +96,7 @@ def test_no_block_is_short_and_no_tags_are_useless(
             assert text == text.strip(), row["id"]
         assert document == document.with_spaces_after_tags(), row["id"]
         if document.blocks:
-            speedup = SCRIPT["document_speedup"](document, lambda text: len(words(text)))
+            speedup = corpora.document_speedup(document, lambda text: len(words(text)))
             assert speedup > 1, row["id"]
 
 
@@ -107,7 +104,7 @@ def test_no_block_is_short_and_no_tags_are_useless(
 def test_lengths_follow_the_rule_that_the_card_names(file: list[dict[str, Any]]) -> None:
     for row in file:
         document = parse(row["response"])
-        assert document == document.with_lengths(SCRIPT["estimate_tokens"]), row["id"]
+        assert document == document.with_lengths(corpora.estimate_tokens), row["id"]
 
 
 def test_written_out_sums_are_correct() -> None:
@@ -145,13 +142,13 @@ def test_the_second_pass_annotates_200_of_the_same_texts() -> None:
 
 
 def test_the_card_has_the_figures_of_the_files() -> None:
-    _, mark, figures = SCRIPT["CARD"].read_text("utf-8").partition(SCRIPT["MARK"])
+    _, mark, figures = CARD.read_text("utf-8").partition(corpora.MARK)
     assert mark
-    assert figures == SCRIPT["figures"]()
+    assert figures == corpora.card(corpora.STARTER)
 
 
 def test_the_card_names_every_row_of_which_the_passes_have_other_numbers_of_tags() -> None:
-    prose = SCRIPT["CARD"].read_text("utf-8").partition(SCRIPT["MARK"])[0]
+    prose = CARD.read_text("utf-8").partition(corpora.MARK)[0]
     limits = prose.partition("## Limits\n")[2]
     first = {row["id"]: parse(row["response"]) for row in ROWS}
     differ = set()
@@ -167,61 +164,3 @@ def test_the_corpus_is_in_the_source_archive_and_not_in_the_wheel() -> None:
     assert build["targets"]["wheel"] == {"packages": ["src/pasta_lm"]}
     assert "/corpora" in build["targets"]["sdist"]["include"]
     assert not list((ROOT / "src").rglob("*starter*.jsonl"))
-
-
-# --- training on it
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    """Return what begins at random."""
-    return begin(tmp_path_factory.mktemp("tiny"))
-
-
-def of_page(language: str) -> str:
-    """Return the code of the page's section on the data set."""
-    page = (ROOT / "docs" / "training.md").read_text("utf-8")
-    section = page.partition("## The starter data set\n")[2].partition("\n## ")[0]
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return str(code)
-
-
-def test_the_recipe_of_the_page_shows_one_of_its_answers(
-    pasta: Pasta,  # noqa: F811
-    model: ModelConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = of_page("toml")
-    assert 'base = "path/to/model"' in recipe
-    assert model.random is not None
-    begun = (
-        f'random.architecture = "{model.random.architecture}"\n'
-        f'random.tokenizer = "{model.random.tokenizer}"'
-    )
-    file = tmp_path / "recipe.toml"
-    file.write_text(recipe.replace('base = "path/to/model"', begun), encoding="utf-8")
-    monkeypatch.chdir(ROOT)
-    result = pasta("train", "sft", file, "--dry-run")
-    assert (result.code, result.out) == (0, ""), result.err
-    assert re.search(r"^starter-\d{4}: \d+ tokens", result.err, re.MULTILINE)
-    assert "left out" not in result.err
-    assert not (ROOT / "outputs" / "starter").exists()
-
-
-def test_the_code_of_the_page_recounts_lengths_and_changes_nothing_else(
-    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpora").symlink_to(ROOT / "corpora")
-    scope: dict[str, Any] = {}
-    assert model.random is not None
-    exec(of_page("python").replace("path/to/model", model.random.tokenizer), scope)
-    counted = read_records(tmp_path / "starter-counted.jsonl")
-    records = read_records(SCRIPT["ROWS"])
-    assert [one.id for one in counted] == [one.id for one in records]
-    for one, other in zip(counted, records, strict=True):
-        assert one.document == one.document.with_lengths(scope["count"])
-        assert one.document.main_form().count("<sync/>") == other.document.num_syncs
-        assert one.document.plain_text == other.document.plain_text
-    assert [one.document for one in counted] != [one.document for one in records]
