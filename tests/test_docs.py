@@ -174,7 +174,11 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
     folders = "tests|docs|runs|corpora|scripts|lab|language|interpreter|models|engines|strategies"
     text = FENCE.sub("", page.read_text("utf-8"))
     more = r"view|learn|measure|serve|cli"
-    for name in set(re.findall(rf"`((?:{folders}|{more})/[\w./-]+\.(?:py|md|toml|sh|jsonl))`(?! of\s+commit)", text)):
+    for name in set(
+        re.findall(
+            rf"`((?:{folders}|{more})/[\w./-]+\.(?:py|md|toml|sh|jsonl))`(?! of\s+commit)", text
+        )
+    ):
         assert any((root / name).exists() for root in roots), name
 
 
