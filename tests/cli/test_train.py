@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from pasta_lm.engines.local.loading import load
+from pasta_lm.learn.data.preferences import write_pairs
 from pasta_lm.learn.train.config import ModelConfig
 from tests.cli.conftest import Pasta
-from tests.learn.train.preferences import save_tiny
-from tests.learn.train.recipes import begin
+from tests.learn.train.preferences import pair, save_tiny
+from tests.learn.train.recipes import begin, write_file
 
 RECIPE = """
 [model.random]
 architecture = "{architecture}"
 tokenizer = "{tokenizer}"
 [data]
+file = "{file}"
 max_tokens = 700
-[data.tasks]
-{tasks}
+{data}
 [train]
 out = "{out}"
 steps = 2
@@ -40,19 +41,20 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def recipe(model: ModelConfig, out: Path, *, tasks: str = "", train: str = "") -> Path:
+def recipe(model: ModelConfig, out: Path, *, data: str = "", train: str = "") -> Path:
     """Write a recipe of two steps."""
     file = out.parent / "recipe.toml"
     assert model.random is not None
-    parts = {**asdict(model.random), "out": out}
-    file.write_text(RECIPE.format(**parts, tasks=tasks, train=train), encoding="utf-8")
+    answers = write_file(out.parent / "data", 24).file
+    parts = {**asdict(model.random), "out": out, "file": answers}
+    file.write_text(RECIPE.format(**parts, data=data, train=train), encoding="utf-8")
     return file
 
 
 def test_help_lists_the_verbs(pasta: Pasta) -> None:
     result = pasta("train", "--help")
     assert result.code == 0
-    for verb in ("sft  ", "preference  ", "router  "):
+    for verb in ("sft  ", "preference  "):
         assert f"\n  {verb}" in result.out
     assert pasta("train").code == 2
 
@@ -64,17 +66,48 @@ def test_a_recipe_is_carried_out_and_its_model_s_folder_is_all_that_is_printed(
     assert (result.code, result.out) == (0, f"{out / 'model'}\n")
     assert "step 2/2  loss " in result.err
     assert load(out / "model").vocabulary.has_pieces
-    assert {path.name for path in out.iterdir()} == {"checkpoint-2", "log.jsonl", "model"}
+    assert {path.name for path in out.iterdir()} == {
+        *("checkpoint-2", "log.jsonl", "model", "recipe.json", "lock")
+    }
+
+
+def test_a_finished_run_is_refused_resumed_or_overwritten(
+    pasta: Pasta, model: ModelConfig, out: Path
+) -> None:
+    config = recipe(model, out)
+    folder = pasta("train", "sft", config).out
+    before = (out / "model" / "model.safetensors").stat().st_mtime_ns
+    again = pasta("train", "sft", config)
+    assert (again.code, again.out) == (2, "")
+    assert f"{out} has a run already" in again.err
+    assert "--resume continues it, --overwrite replaces it" in again.err
+    assert (out / "model" / "model.safetensors").stat().st_mtime_ns == before
+    assert pasta("train", "sft", config, "--resume").out == folder
+    assert pasta("train", "sft", config, "--overwrite").out == folder
+    assert len((out / "log.jsonl").read_text("utf-8").splitlines()) == 3
+    both = pasta("train", "sft", config, "--resume", "--overwrite")
+    assert (both.code, both.out) == (2, "")
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_the_model_is_loaded(
+    pasta: Pasta, model: ModelConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    result = pasta("train", "sft", recipe(model, tmp_path / "out"), "--set",
+                   f"train.out={tmp_path / 'file' / 'out'}")
+    assert (result.code, result.out) == (1, "")
+    assert "cannot be written" in result.err
+    assert "weights" not in result.err
 
 
 def test_a_dry_run_shows_an_example_and_trains_nothing(
     pasta: Pasta, model: ModelConfig, out: Path
 ) -> None:
-    changes = ("--set", "train.steps=3", "--set", "data.tasks.annotator=noisy")
+    changes = ("--set", "train.steps=3", "--set", "train.accumulate=2")
     result = pasta("train", "sft", recipe(model, out), *changes, "--dry-run")
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
-    assert "3 steps of 1 x 700 tokens at most" in lines[0]
+    assert "3 steps of 2 packs" in lines[0]
     assert lines[3].split() == ["slot", "pos", "thread", "token", "predicts", "sees"]
     assert any(line.split()[2:3] == ["prompt"] for line in lines)
     assert any("thread 1" in line for line in lines)
@@ -95,24 +128,24 @@ def test_resumed_it_goes_on_from_the_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("tasks", "train", "shown"),
+    ("data", "train", "shown"),
     [
         ("", "stepz = 3", ["unknown key train.stepz", "did you mean 'steps'?"]),
-        ('anotator = "gold"', "", ["unknown key data.tasks.anotator", "'annotator'"]),
-        ('annotator = "golden"', "", ["data.tasks.annotator is 'golden'", "one of gold, noisy"]),
+        ("plaine = true", "", ["unknown key data.plaine", "'plain'"]),
+        ('rule = "points"', "", ["data.rule is 'points'", "one of apar"]),
         ("", 'schedule = "fast"', ["train.schedule is 'fast'", "one of linear, cosine"]),
         ("", 'learning_rate = "high"', ["train.learning_rate must be float"]),
         ("", 'positions = "rotate"', ["'rotate' cannot be trained", "train with 'predict'"]),
     ],
 )
 def test_a_wrong_key_is_named_with_what_may_be_meant(
-    pasta: Pasta, model: ModelConfig, out: Path, tasks: str, train: str, shown: list[str]
+    pasta: Pasta, model: ModelConfig, out: Path, data: str, train: str, shown: list[str]
 ) -> None:
-    result = pasta("train", "sft", recipe(model, out, tasks=tasks, train=train))
+    result = pasta("train", "sft", recipe(model, out, data=data, train=train))
     assert (result.code, result.out) == (2, "")
     assert all(words in result.err for words in shown)
     assert len(result.err.splitlines()) <= 4
-    assert not out.exists()
+    assert not (out / "recipe.json").exists()
 
 
 def test_a_wrong_change_is_refused_as_the_key_would_be(
@@ -150,15 +183,10 @@ def test_interrupted_it_says_how_to_go_on(
 PREFERENCE = """
 [model]
 base = "{base}"
-baseline = "{baseline}"
-[data.tasks]
-num_prompts = 6
+[data]
+file = "{pairs}"
 [rollouts]
 samples = 4
-max_tokens = 32
-pool_tokens = 8192
-[score]
-quality_weight = 1
 [train]
 out = "{out}"
 steps = 2
@@ -170,9 +198,11 @@ log_steps = 1
 
 @pytest.fixture(scope="module")
 def preference_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return two finetuned models, as it were."""
+    """Return a finetuned model, as it were, and a file of pairs."""
     folder = tmp_path_factory.mktemp("finetuned")
-    return {"base": save_tiny(folder / "a"), "baseline": save_tiny(folder / "b", seed=1)}
+    pairs = [pair(name, f"Say {name}.", f"Nothing of {name}.") for name in ("one", "two")]
+    write_pairs(folder / "pairs.jsonl", pairs)
+    return {"base": save_tiny(folder / "a"), "pairs": str(folder / "pairs.jsonl")}
 
 
 def preference_recipe(models: dict[str, str], out: Path, train: str = "") -> Path:
@@ -188,7 +218,6 @@ def test_preferences_are_learned_and_the_last_model_s_folder_is_all_that_is_prin
     config = preference_recipe(preference_models, out)
     result = pasta("train", "preference", config)
     assert (result.code, result.out) == (0, f"{out / 'round-1' / 'model'}\n")
-    assert "6/6 prompts sampled" in result.err
     assert "margin" in result.err
     assert load(out / "round-1" / "model").vocabulary.has_pieces
     again = pasta("train", "preference", config)
@@ -197,17 +226,14 @@ def test_preferences_are_learned_and_the_last_model_s_folder_is_all_that_is_prin
     assert pasta("train", "preference", config, "--resume").out == result.out
 
 
-def test_a_dry_run_samples_scores_and_shows_a_pair_and_keeps_nothing(
+def test_a_dry_run_shows_a_pair_and_keeps_nothing(
     pasta: Pasta, preference_models: dict[str, str], out: Path
 ) -> None:
     result = pasta("train", "preference", preference_recipe(preference_models, out), "--dry-run")
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
     head = next(line for line in lines if line.startswith("rounds: 1, from "))
-    assert "6 prompts a round, 4 samples; bonbon" in head
-    scores = lines[next(i for i, line in enumerate(lines) if line.split()[:1] == ["score"]) + 1 :]
-    found = [float(line.split()[0]) for line in scores[:2]]
-    assert found == sorted(found, reverse=True)
+    assert "4 samples; beta" in head
     assert {"chosen", "rejected"} < {*lines}
     assert sum("slot   pos  thread" in line for line in lines) == 2
     assert not out.exists()

@@ -7,7 +7,9 @@ import typer
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 from pasta_lm.cli.train import RESUMABLE, Changes, Overwrite, Recipe, Resume
 
-app = typer.Typer(no_args_is_help=True, help="Train a model on generated tasks.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Train a model on generated tasks."
+)
 
 
 @app.command()

@@ -11,7 +11,9 @@ import typer
 from pasta_lm.cli.flags import AllowInexact, Dialect, Engine, option, server_flags
 from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
 
-app = typer.Typer(no_args_is_help=True, help="Train a model to write PASTA-LANG.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Train a model to write PASTA-LANG."
+)
 
 Recipe = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The recipe; docs/training.md has examples.")

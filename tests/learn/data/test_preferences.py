@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, log
+from math import inf
 
 import pytest
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.learn.data.preferences import (
-    Efficiency,
     ScoreConfig,
-    efficiency,
     is_usable,
     select_pairs,
 )
-from pasta_lm.learn.judge.judge import Comparison, Verdict, mean_advantage, verdict_of
+from pasta_lm.learn.judge.judge import Comparison, Verdict
 from tests.learn.data.rollouts import GradeBook, rollout, sample
 
-SPEEDUP: Efficiency = "speedup"
-HARMONIC: Efficiency = "harmonic"
-PARALLELISM: Efficiency = "parallelism"
-LOG_LEAST: Efficiency = "log_least"
 ORIGINAL = "Surely."
 GRADES = {"Well.": 0.8, ORIGINAL: 1.0, "good": 1.0, "same": 1.0, "fair": 0.5, "bad": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "content", "baseline", "expected"),
-    [
-        (SPEEDUP, 10, 12, 20, 2.0),
-        (SPEEDUP, 40, 12, 20, 0.5),
-        (PARALLELISM, 10, 12, 20, 1.2),
-        (HARMONIC, 10, 12, 20, 2 * 2 * 1.2 / 3.2),
-        (HARMONIC, 10, 20, 20, 2.0),
-        # Half an answer: fast, yet no more parallel than before.
-        (SPEEDUP, 5, 6, 20, 4.0),
-        (PARALLELISM, 5, 6, 20, 1.2),
-        (HARMONIC, 5, 6, 20, 2 * 4 * 1.2 / 5.2),
-        # An answer that was sampled from the prefill alone has no path.
-        (SPEEDUP, 0, 1, 20, 20.0),
-        (HARMONIC, 0, 0, 20, 0.0),
-        # The lesser of the two, so neither half an answer nor a long one gains.
-        (LOG_LEAST, 10, 12, 20, log(1.2)),
-        (LOG_LEAST, 5, 6, 20, log(1.2)),
-        (LOG_LEAST, 40, 80, 20, log(0.5)),
-        (LOG_LEAST, 0, 0, 20, -10),
-    ],
-)
-def test_efficiency_equals_values_computed_by_hand(
-    kind: Efficiency, path: int, content: int, baseline: int, expected: float
-) -> None:
-    found = efficiency(kind, sample(path=path, content=content), sample(path=baseline))
-    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("weight", "score"), [(0, 1.5), (1, 2.1), (4, 3.9), (inf, 0.6)])
@@ -86,36 +51,6 @@ def test_a_score_equals_the_value_computed_by_hand() -> None:
     }
 
 
-def test_an_advantage_is_the_quality_less_that_of_the_baseline() -> None:
-    judge = GradeBook(GRADES)
-    config = ScoreConfig(quality_weight=2.0, efficiency="log_least", quality="advantage")
-    given = [rollout(sample("good"), sample("fair", path=4))]
-    good, fair = select_pairs(given, {"task": ORIGINAL}, judge, config).scored["task"]
-    assert (good.quality, fair.quality) == (pytest.approx(0.2), pytest.approx(-0.3))
-    assert good.score == pytest.approx(log(1.2) + 2 * 0.2)
-    # The answer that came with the prompt is no opponent: an advantage is over the baseline.
-    assert {one.second for one in judge.asked} | {one.first for one in judge.asked} == {
-        *("good", "fair", "Well."),
-    }
-
-
-@pytest.mark.parametrize(("first_wins", "expected"), [(0.5, 0.0), (0.9, 0.8), (0.1, -0.8)])
-def test_an_advantage_by_probabilities_is_twice_the_excess_over_one_half(
-    first_wins: float, expected: float
-) -> None:
-    both = [verdict_of(first_wins), verdict_of(1 - first_wins)]
-    assert mean_advantage(both, is_grade=False) == pytest.approx(expected)
-
-
-def test_an_answer_of_another_length_is_never_chosen_but_may_be_rejected() -> None:
-    judge = GradeBook(GRADES | {"Go": 0.9, "Wells": 0.1})
-    config = ScoreConfig(quality_weight=1.0, quality="advantage", max_length_change=0.5)
-    fast, fine = sample("Go", path=1), sample("Wells")
-    (pair,) = select_pairs([rollout(fast, fine, sample("fair", path=20))], {}, judge, config).pairs
-    assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("Wells", "fair")
-    assert not select_pairs([rollout(fast, fine)], {}, judge, config).pairs
-
-
 def test_each_opponent_is_judged_once_in_both_orders() -> None:
     judge = GradeBook(GRADES)
     rollouts = [rollout(sample("good"), sample("bad"), name=name) for name in ("one", "two")]
@@ -136,7 +71,8 @@ def chosen(weight: float, *samples: AnswerRecord) -> tuple[str, str] | None:
     selection = select_pairs(
         [rollout(*samples)], {}, GradeBook(GRADES), ScoreConfig(quality_weight=weight)
     )
-    assert selection.num_equal + selection.num_lacking == 1 - len(selection.pairs)
+    figures = selection.figures()
+    assert figures["num_equal"] + figures["num_lacking"] == 1 - len(selection.pairs)
     texts = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
     return texts[0] if texts else None
 
@@ -158,27 +94,6 @@ def test_of_equal_samples_the_first_is_taken() -> None:
     first, later = sample("good"), sample("same")
     assert chosen(1, first, later, sample("bad")) == ("good", "bad")
     assert chosen(1, later, first, sample("bad")) == ("same", "bad")
-
-
-@pytest.mark.parametrize(
-    ("asked", "pairs"),
-    [
-        (1, [("good", "bad")]),
-        (2, [("good", "bad"), ("fair", "poor")]),
-        (9, [("good", "bad"), ("fair", "poor")]),
-    ],
-)
-def test_further_pairs_are_next_best_and_next_worst(
-    asked: int, pairs: list[tuple[str, str]]
-) -> None:
-    grades = GRADES | {"poor": 0.2}
-    samples = [sample(text) for text in ("poor", "good", "bad", "good", "fair", "fair")]
-    scoring = ScoreConfig(quality_weight=1.0, pairs=asked)
-    selection = select_pairs([rollout(*samples)], {}, GradeBook(grades), scoring)
-    found = [(one.chosen.plain_text, one.rejected.plain_text) for one in selection.pairs]
-    assert found == pairs
-    assert [one.id for one in selection.pairs] == ["task", "task/2"][: len(found)]
-    assert all(one.score_chosen > one.score_rejected for one in selection.pairs)
 
 
 def test_pairs_of_equal_score_are_dropped_and_counted() -> None:
@@ -222,7 +137,8 @@ def test_samples_without_a_verdict_are_left_out_and_counted() -> None:
     (pair,) = selection.pairs
     assert (pair.chosen.plain_text, pair.rejected.plain_text) == ("good", "bad")
     assert pair.parts["quality_chosen"] == pytest.approx(1.4)  # nobody else's verdict moved here
-    assert (selection.num_unjudged, selection.num_unusable, selection.num_lacking) == (2, 0, 1)
+    assert (selection.num_unjudged, selection.num_unusable) == (2, 0)
+    assert selection.figures()["num_lacking"] == 1
 
 
 @pytest.mark.parametrize(

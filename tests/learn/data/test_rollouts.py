@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,10 +97,10 @@ def test_a_row_has_the_prompt_the_samples_and_the_sampling_settings(tmp_path: Pa
     assert all([*row] == ["id", "prompt", "sampled", "baseline", "samples"] for row in rows)
     assert rows[0]["samples"][0].keys() == {
         *("program", "text", "finish_reason", "kind", "wall_s"),
-        *("critical_path", "num_content_tokens", "num_illegal", "trace"),
+        *("critical_path", "num_content_tokens", "num_illegal", "num_threads", "trace"),
     }
     assert [len(one.samples) for one in found] == [3] * 5
-    assert found == read_rollouts(path)
+    assert found == read_rollouts(path, QUESTIONS, SAMPLING)
     for (prompt, params, strategy), question in zip(model.asked, QUESTIONS, strict=True):
         assert (prompt, strategy) == (question.prompt, "pasta")
         assert (params.n, params.temperature, params.max_tokens) == (3, 1.0, 40)
@@ -196,7 +196,7 @@ def test_a_journal_of_other_prompts_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
     for others in (QUESTIONS[:3], [PromptWithReference("q0", "Another?"), *QUESTIONS[1:]]):
-        with pytest.raises(InputError, match=r"has prompt q\d, which is not among those"):
+        with pytest.raises(InputError, match=r"has prompt q\d, which this recipe does not draw"):
             roll_out(path, others, SAMPLING, never, silent)
 
 
@@ -207,17 +207,18 @@ def test_a_shared_journal_must_have_the_sampling_settings_of_the_recipe(
     path = tmp_path / "rollouts.jsonl"
     found = roll_out(path, QUESTIONS, SAMPLING, fakes()[1], silent)
     elsewhere = replace(SAMPLING, model="moved", baseline="moved too", seed=8)
-    assert read_rollouts(path, elsewhere) == found
+    assert read_rollouts(path, QUESTIONS, elsewhere) == found
     other = replace(SAMPLING, **{key: "sequential" if key == "strategy" else 9})
     with pytest.raises(InputError, match=f"sampled with another {key}"):
-        read_rollouts(path, other)
+        read_rollouts(path, QUESTIONS, other)
 
 
 def test_an_invalid_rollout_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    path.write_text('{"id": "q0", "prompt": "?", "samples": [{}], "baseline": {}}\n', "utf-8")
+    row = {"id": "q0", "prompt": "?", "sampled": asdict(SAMPLING), "samples": [{}]}
+    path.write_text(json.dumps(row) + "\n", "utf-8")
     with pytest.raises(InputError, match="row q0 is no rollout"):
-        read_rollouts(path)
+        read_rollouts(path, [PromptWithReference("q0", "?")], SAMPLING)
 
 
 def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_rows_of_older_journals_are_read(tmp_path: Path) -> None:
     for one in (row["baseline"], *row["samples"]):
         del one["kind"], one["wall_s"]
     path.write_text(json.dumps(row) + "\n", "utf-8")
-    (rollout,) = read_rollouts(path)
+    (rollout,) = read_rollouts(path, QUESTIONS[:1], SAMPLING)
     assert rollout.samples == tuple(replace(one, kind=None) for one in found[0].samples)
 
 

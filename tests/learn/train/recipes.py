@@ -21,6 +21,7 @@ from pasta_lm.learn.train.config import (
 from pasta_lm.learn.train.learner import Learner, load_learner
 from pasta_lm.learn.train.sources import Pack, packs_of
 from pasta_lm.models.annotated import Record, write_records
+from pasta_lm.recipe import toml_of
 from tests.small_tokenizers import FAMILIES
 from tests.taught import CHAT
 
@@ -62,7 +63,7 @@ def begin(folder: Path) -> ModelConfig:
 
 def records(count: int, *, seed: int = 7) -> list[Record]:
     """Return annotated answers: two to four independent tips, some with a conclusion."""
-    return [_record(f"tips-{seed}-{number}", Random(f"{seed}/{number}")) for number in range(count)]
+    return [_record(f"tips-{seed}-{number:03}", Random(f"{seed}/{number}")) for number in range(count)]
 
 
 def _record(name: str, random: Random) -> Record:
@@ -97,20 +98,8 @@ def packs(config: SftConfig, learner: Learner | None = None) -> list[Pack]:
 
 
 def as_toml(config: SftConfig) -> str:
-    """Return a recipe as a file says it, without what is not given."""
-    lines = []
-
-    def write(table: dict[str, Any], place: str) -> None:
-        if place:
-            lines.append(f"[{place}]")
-        tables = {key: value for key, value in table.items() if isinstance(value, dict)}
-        given = {key: value for key, value in table.items() if value is not None}
-        lines.extend(f"{key} = {json.dumps(given[key])}" for key in given.keys() - tables.keys())
-        for key, value in tables.items():
-            write(value, f"{place}.{key}".lstrip("."))
-
-    write(asdict(config), "")
-    return "\n".join(lines) + "\n"
+    """Return a recipe as a file has it."""
+    return toml_of(asdict(config))
 
 
 def log(config: SftConfig) -> list[dict[str, Any]]:

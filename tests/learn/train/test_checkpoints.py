@@ -14,8 +14,7 @@ from torch import allclose
 from pasta_lm.learn.train.config import ModelConfig, SftConfig
 from pasta_lm.learn.train.sft import train_sft
 from pasta_lm.learn.train.trainer import STATE, newest_checkpoint
-from pasta_lm.recipe import read_recipe
-from tests.learn.train.recipes import begin, losses, sft
+from tests.learn.train.recipes import as_toml, begin, losses, sft
 
 ROOT = Path(__file__).parents[3]
 WHOLE = '{"global_step": 1}'
@@ -150,25 +149,8 @@ sft.train_sft(config)
 
 def written(config: SftConfig, folder: Path) -> Path:
     """Write a recipe to disk, for another process."""
-    model, train = config.model, config.train
-    assert model.random is not None
-    text = f"""
-    [model.random]
-    architecture = "{model.random.architecture}"
-    tokenizer = "{model.random.tokenizer}"
-    [data]
-    max_tokens = {config.data.max_tokens}
-    [data.tasks]
-    [train]
-    out = "{train.out}"
-    steps = {train.steps}
-    learning_rate = {train.learning_rate}
-    warmup = {train.warmup}
-    log_steps = {train.log_steps}
-    save_steps = {train.save_steps}
-    """
     file = folder / "recipe.toml"
-    file.write_text(text, encoding="utf-8")
+    file.write_text(as_toml(config), encoding="utf-8")
     return file
 
 
@@ -200,8 +182,3 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(
     times = {step: len(found) for step, found in losses(config).items()}
     assert times == {step: 1 + (left_out and 4 < step <= 8) for step in range(1, STEPS + 1)}
     assert_same_run(config, whole)
-
-
-def test_the_subprocess_reads_the_same_recipe(model: ModelConfig, tmp_path: Path) -> None:
-    config = recipe(model, tmp_path / "out")
-    assert read_recipe(written(config, tmp_path), SftConfig) == config

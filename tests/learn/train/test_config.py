@@ -16,14 +16,13 @@ from pasta_lm.learn.train.config import (
     ModelConfig,
     RandomConfig,
     SftConfig,
-    TasksConfig,
     TrainConfig,
 )
 from pasta_lm.recipe import read_recipe
 
 GOOD: dict[str, Any] = {
     "model": {"base": "some/model"},
-    "data": {"tasks": {"annotator": "gold"}},
+    "data": {"file": "data.jsonl"},
     "train": {"out": "build/x", "steps": 10},
 }
 RUNS = Path(__file__).parents[3] / "runs"
@@ -78,7 +77,7 @@ def read(tmp_path: Path, text: str, changes: Sequence[str] = ()) -> SftConfig:
 def test_defaults_are_as_documented(tmp_path: Path) -> None:
     assert read(tmp_path, recipe({})) == SftConfig(
         model=ModelConfig(base="some/model"),
-        data=DataConfig(tasks=TasksConfig()),
+        data=DataConfig(file="data.jsonl"),
         train=TrainConfig(out="build/x", steps=10),
     )
 
@@ -91,10 +90,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     [data]
     plain = true
     max_tokens = 512
-    [data.tasks]
-    annotator = "noisy"
-    split = "train"
-    seed = 3
+    file = ["a.jsonl", "b.jsonl"]
     [train]
     out = "build/x"
     steps = 200
@@ -109,8 +105,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     assert found.model == ModelConfig(
         random=RandomConfig(architecture="tiny.json", tokenizer="build/tokenizer")
     )
-    tasks = TasksConfig(annotator="noisy", seed=3)
-    assert found.data == DataConfig(plain=True, max_tokens=512, tasks=tasks)
+    assert found.data == DataConfig(plain=True, max_tokens=512, file=("a.jsonl", "b.jsonl"))
     assert found.train == TrainConfig(
         out="build/x",
         steps=200,
@@ -136,7 +131,7 @@ def test_the_recipes_that_we_ship_can_be_read(path: Path) -> None:
         ({"train.learning_rat": 1.0}, "unknown key train.learning_rat", "'learning_rate'"),
         ({"train.stepz": 3}, "unknown key train.stepz", "'steps'"),
         ({"trian": {}}, "unknown key trian", "'train'"),
-        ({"data.tasks.anotator": "gold"}, "unknown key data.tasks.anotator", "'annotator'"),
+        ({"data.max_token": 9}, "unknown key data.max_token", "'max_tokens'"),
         ({"model.xyzzy": 1}, "unknown key model.xyzzy", "known: base, random"),
     ],
 )
@@ -160,8 +155,7 @@ def test_an_unknown_key_is_named_with_a_suggestion(
         ({"train.out": 3}, "train.out must be str, not 3"),
         ({"train.tensorboard": 1}, "train.tensorboard must be bool, not 1"),
         ({"data.plain": "yes"}, "data.plain must be bool, not 'yes'"),
-        ({"data.tasks": "gold"}, "data.tasks must be a table, not 'gold'"),
-        ({"data.tasks.seed": [1]}, "data.tasks.seed must be int, not [1]"),
+        ({"data.max_tokens": [1]}, "data.max_tokens must be int, not [1]"),
         ({"model": "some/model"}, "model must be a table, not 'some/model'"),
     ],
 )
@@ -180,6 +174,7 @@ def test_a_value_of_another_type_is_named(
         ({"train": NONE}, "train is missing"),
         ({"model": NONE}, "model is missing"),
         ({"data": NONE}, "data is missing"),
+        ({"data": {}}, "data.file is missing"),
     ],
 )
 def test_a_missing_key_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -193,18 +188,12 @@ def test_a_missing_key_is_named(tmp_path: Path, changes: dict[str, Any], message
     [
         ({"model.base": NONE}, "[model] needs exactly one of base and random"),
         ({"model": {"base": "b", **RANDOM}}, "[model] needs exactly one of base and random"),
-        ({"data.tasks": NONE}, "[data] needs exactly one of file and tasks"),
-        ({"data.file": "a.jsonl"}, "[data] needs exactly one of file and tasks"),
         ({"train.steps": NONE}, "[train] needs exactly one of steps and epochs"),
         ({"train.epochs": 2}, "[train] needs exactly one of steps and epochs"),
         ({"model": {"random": {"architecture": "a.json"}}}, "model.random.tokenizer is missing"),
         (
             {"model": RANDOM, "lora": {}},
             "[lora] needs model.base: random weights must all be trained",
-        ),
-        (
-            {"train.steps": NONE, "train.epochs": 2},
-            "generated tasks never end: give [train] steps, not epochs",
         ),
         (
             {"train.schedule": "warmup_stable_decay"},
@@ -235,8 +224,6 @@ def test_conflicting_keys_are_named(tmp_path: Path, changes: dict[str, Any], mes
         ("train.positions", "guess", "predict"),
         ("train.join", "split", "recompute"),
         ("lora.trained_tokens", "all", "tags"),
-        ("data.tasks.annotator", "golden", "gold"),
-        ("data.tasks.split", "training", "train"),
     ],
 )
 def test_an_unknown_choice_is_named_with_the_known_ones(
@@ -340,18 +327,6 @@ def test_a_rule_trains_the_strategy_that_it_is_of(tmp_path: Path, rule: str, str
     assert read(tmp_path, recipe({"data": FILE})).data.trained_strategy == "pasta"
 
 
-@pytest.mark.parametrize(
-    ("tasks", "reason"),
-    [
-        ({"clause_packs": -1}, "data.tasks.clause_packs must be at least 0"),
-        ({"clause_packs": 2, "annotator": "sot"}, "would be ignored: a skeleton begins the answer"),
-    ],
-)
-def test_clause_packs_that_cannot_be_made_are_refused(tasks: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        TasksConfig(**tasks)
-
-
 def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
     changes = {"train.positions": "continue", "train.join": "recompute"}
     assert read(tmp_path, recipe(changes)).train.join == "recompute"
@@ -364,7 +339,6 @@ def test_a_join_needs_positions_that_leave_no_gaps(tmp_path: Path) -> None:
     [
         ({"data": {**FILE, "rule": "points"}}, "data.rule is 'points'"),
         ({"data": {**FILE, "rule": "apar", "plain": True}}, "data.rule would be ignored"),
-        ({"data.rule": "apar"}, "data.rule would be ignored: it rewrites the answers of a file"),
         (
             {"data": {**FILE, "rule": "apar"}, "train.positions": "predict"},
             "apar makes no promises",
@@ -391,7 +365,6 @@ def test_a_file_may_be_a_list_of_files(tmp_path: Path) -> None:
     [
         ({"data": {"file": []}}, "data.file names no file"),
         ({"data": {"file": ["a.jsonl", 3]}}, "data.file must be str or a list"),
-        ({"data.exclude": "ids.txt"}, "data.exclude would be ignored: it holds out records"),
     ],
 )
 def test_unusable_lists_of_files_are_refused(
@@ -412,7 +385,7 @@ def test_unusable_lists_of_files_are_refused(
         ('train.out="build/c"', "train.out", "build/c"),
         ("train.out=a=b", "train.out", "a=b"),
         ("train.learning_rate=1", "train.learning_rate", 1.0),
-        ("data.tasks.seed=7", "data.tasks.seed", 7),
+        ("data.max_tokens=7", "data.max_tokens", 7),
         ("data.plain=true", "data.plain", True),
     ],
 )
@@ -427,7 +400,7 @@ def test_a_key_can_be_changed_by_an_override(
 
 def test_an_override_without_a_value_removes_the_key(tmp_path: Path) -> None:
     random = ["model.random.architecture=a.json", "model.random.tokenizer=t"]
-    found = read(tmp_path, recipe({}), ["model.base=", *random, "data.file="])
+    found = read(tmp_path, recipe({}), ["model.base=", *random])
     assert found.model == ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="t"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,25 +15,34 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.request_pace import RetryPolicy
-from pasta_lm.errors import EndpointError, UsageError
+from pasta_lm.errors import EndpointError, PastaError, UsageError
 from pasta_lm.journal import Journal, read_rows, write_rows
+from pasta_lm.language.document import parse
 from pasta_lm.learn.chat.budget import CostLimitError
 from pasta_lm.learn.chat.chat import Candidate, TokenLogprob
 from pasta_lm.learn.data.preferences import PreferencePair
+from pasta_lm.learn.data.rollouts import PromptWithReference
 from pasta_lm.learn.judge.llm_judge import MissingVerdictsError
-from pasta_lm.learn.train import judging
+from pasta_lm.learn.train import judging, preference
 from pasta_lm.learn.train.judging import JudgeConfig
-from pasta_lm.learn.train.preference import check_same_recipe
-from pasta_lm.learn.train.preference_config import PreferenceConfig
+from pasta_lm.learn.train.preference import sampling_of, train_preference
+from pasta_lm.learn.train.preference_config import (
+    PairsConfig,
+    PreferenceConfig,
+    RecordsConfig,
+    ScoreConfig,
+)
 from pasta_lm.learn.train.preference_preflight import preflight
-from pasta_lm.learn.train.rounds import Round, pairs_of
+from pasta_lm.learn.train.rounds import Round
+from pasta_lm.models.annotated import Record, write_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.learn.data.rollouts import sample
 from tests.learn.judge.endpoint import answers_of
-from tests.learn.train.preferences import recipe, rows
+from tests.learn.train.preferences import prompts, recipe, rows
 
 ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 6
+PROMPTS = prompts(NUM_PROMPTS, 1)[0]
 AT_ONCE = RetryPolicy(max_requests=40, first_delay_s=0.001, max_delay_s=0.01)
 """Retries that wait for nothing."""
 
@@ -54,30 +62,36 @@ def longer_wins(asked: Mapping[str, Any]) -> ScriptedReply:
     return ScriptedReply(f"It says more.\n\nVerdict: {better}, confidence: 80", (token,))
 
 
-def judged(folder: Path, base_url: str, **keys: Any) -> Round:
-    """Return a round whose rollouts are there: a long, a short and a middling answer each."""
-    settings = {"kind": "llm", "model": "scripted", "base_url": base_url, **keys}
+def judged(folder: Path, base_url: str, **keys: Any) -> PreferenceConfig:
+    """Return a recipe whose rollouts are there: a long, a short and a middling answer each."""
     file = folder / "shared.jsonl"
     config = replace(
-        recipe("base", "baseline", folder / "out", num_prompts=NUM_PROMPTS, files=(str(file),)),
-        judge=JudgeConfig(**settings),
+        recipe("base", "baseline", folder / "out", files=(str(file),), rounds=1),
+        judge=JudgeConfig(**{"model": "scripted", "base_url": base_url, **keys}),
     )
-    round = Round(config, 1, "base")
     if not file.exists():
-        write_rows(file, [row(round, task.id, task.prompt, task.text) for task in round.tasks()])
-    return round
+        write_rows(file, [row(config, prompt) for prompt in PROMPTS])
+    return config
 
 
-def row(round: Round, name: str, prompt: str, reference: str) -> dict[str, Any]:
-    texts = (f"{reference} And so on.", "No.", "Very well.")
-    samples = [sample(text) for text in texts]
+def row(config: PreferenceConfig, prompt: PromptWithReference) -> dict[str, Any]:
+    texts = (f"{prompt.reference} And so on.", "No.", "Very well.")
     return {
-        "id": name,
-        "prompt": prompt,
-        "sampled": asdict(round.sampling),
+        "id": prompt.id,
+        "prompt": prompt.prompt,
+        "sampled": asdict(sampling_of(config, round_of(config))),
         "baseline": asdict(sample("Very well.", path=20, content=20)),
-        "samples": [asdict(one) for one in samples],
+        "samples": [asdict(sample(text)) for text in texts],
     }
+
+
+def round_of(config: PreferenceConfig) -> Round:
+    return Round(1, Path(config.train.out) / "round-1", "base")
+
+
+def pairs_of(config: PreferenceConfig) -> list[PreferencePair]:
+    """Make the pairs of round one."""
+    return preference.pairs_of(config, round_of(config), [PROMPTS], None)
 
 
 def replies(config: PreferenceConfig) -> Path:
@@ -93,8 +107,8 @@ def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
     tmp_path: Path, method: str, confidence: float
 ) -> None:
     with ScriptedServer(longer_wins) as server:
-        round = judged(tmp_path, server.base_url, method=method)
-        pairs = pairs_of(round)
+        config = judged(tmp_path, server.base_url, method=method)
+        pairs = pairs_of(config)
         assert len(pairs) == NUM_PROMPTS
         for pair in pairs:
             # The best wins all four, the worst loses all four: smoothed by 1, at speedup 2.
@@ -105,7 +119,7 @@ def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
         # Of the middling sample, equal to the baseline's answer, only the original is asked about.
         assert sum(server.paid.values()) == NUM_PROMPTS * (4 + 4 + 2)
         assert {*server.paid.values()} == {1}
-    (logged,) = rows(Path(round.config.train.out), 1)
+    (logged,) = rows(Path(config.train.out), 1)
     assert (logged["judge"], logged["is_scripted"]) == (
         f"scripted/{'one-token-v1' if method == 'logprobs' else 'stated-confidence-v1'}",
         True,
@@ -115,11 +129,11 @@ def test_quality_combines_verdicts_on_both_opponents_in_both_orders(
 
 def test_repeating_a_round_sends_no_request_twice(tmp_path: Path) -> None:
     with ScriptedServer(longer_wins) as server:
-        round = judged(tmp_path, server.base_url)
-        before = scores(pairs_of(round))
-        (round.folder / "pairs.jsonl").unlink()
+        config = judged(tmp_path, server.base_url)
+        before = scores(pairs_of(config))
+        (round_of(config).folder / "pairs.jsonl").unlink()
         num_paid = server.num_requests
-        assert scores(pairs_of(round)) == before
+        assert scores(pairs_of(config)) == before
         assert server.num_requests == num_paid
 
 
@@ -129,10 +143,8 @@ def test_recipes_can_share_a_journal_of_replies(tmp_path: Path) -> None:
         first = judged(tmp_path, server.base_url, journal=shared)
         pairs_of(first)
         num_paid = server.num_requests
-        train = replace(first.config.train, out=str(tmp_path / "other"))
-        assert first.config.score is not None
-        score = replace(first.config.score, quality_weight=8.0)
-        other = replace(first, config=replace(first.config, train=train, score=score))
+        train = replace(first.train, out=str(tmp_path / "other"))
+        other = replace(first, train=train, score=ScoreConfig(quality_weight=8.0))
         assert scores(pairs_of(other)) != []
         assert server.num_requests == num_paid
 
@@ -158,11 +170,11 @@ def test_samples_without_a_verdict_are_left_out_counted_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ScriptedServer(mute) as server:
-        round = judged(tmp_path, server.base_url, max_missing=0.5)
-        pairs = pairs_of(round)
+        config = judged(tmp_path, server.base_url, max_missing=0.5)
+        pairs = pairs_of(config)
     assert [one.rejected.plain_text for one in pairs] == ["Very well."] * NUM_PROMPTS
-    (logged,) = rows(Path(round.config.train.out), 1)
-    ids = [task.id for task in round.tasks()]
+    (logged,) = rows(Path(config.train.out), 1)
+    ids = [task.id for task in PROMPTS]
     assert logged["num_unjudged"] == NUM_PROMPTS
     assert logged["no_verdict"] == {"not-a-verdict": {"count": 4 * NUM_PROMPTS, "prompts": ids}}
     said = capsys.readouterr().err
@@ -173,11 +185,11 @@ def test_too_many_missing_verdicts_stop_the_run_and_replies_are_kept(
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(mute) as server:
-        round = judged(tmp_path, server.base_url)
+        config = judged(tmp_path, server.base_url)
         with pytest.raises(MissingVerdictsError, match="no verdict on 24 of 60 comparisons"):
-            pairs_of(round)
-    assert not (round.folder / "pairs.jsonl").exists()
-    assert len(read_rows(replies(round.config))) == 60
+            pairs_of(config)
+    assert not (round_of(config).folder / "pairs.jsonl").exists()
+    assert len(read_rows(replies(config))) == 60
 
 
 def test_a_wrong_model_stops_the_run_at_once(tmp_path: Path) -> None:
@@ -189,39 +201,28 @@ def test_a_wrong_model_stops_the_run_at_once(tmp_path: Path) -> None:
 
 
 def test_a_run_cannot_be_resumed_with_another_judge(tmp_path: Path) -> None:
-    round = judged(tmp_path, "http://localhost:1/v1")
-    check_same_recipe(round.config)
-    round.folder.mkdir()
-    (round.folder / "rollouts.jsonl").touch()
-    moved = replace(round.config.judge, base_url="http://localhost:2/v1", max_in_flight=1)
-    check_same_recipe(replace(round.config, judge=moved))
+    config = judged(tmp_path, "http://localhost:1/v1")
+    with pytest.raises(PastaError):
+        train_preference(config, prompts=[PROMPTS])
+    moved = replace(config.judge, base_url="http://localhost:2/v1", max_in_flight=1)
     for key, value in (("model", "b"), ("method", "logprobs")):
-        other = replace(round.config.judge, **{key: value})
+        other = replace(config, judge=replace(moved, **{key: value}))
         with pytest.raises(UsageError, match=f"begun with judge.{key}"):
-            check_same_recipe(replace(round.config, judge=other))
-
-
-def test_a_stored_recipe_without_a_judge_means_the_grader(tmp_path: Path) -> None:
-    graded = recipe("base", "baseline", tmp_path)
-    check_same_recipe(graded)
-    (stored,) = [json.loads((tmp_path / "recipe.json").read_text())]
-    old = {key: value for key, value in stored.items() if key != "judge"}
-    (tmp_path / "recipe.json").write_text(json.dumps(old))
-    (tmp_path / "round-1").mkdir()
-    (tmp_path / "round-1" / "rollouts.jsonl").touch()
-    check_same_recipe(graded)
-    llm = JudgeConfig(kind="llm", model="m", base_url="u")
-    with pytest.raises(UsageError, match="judge.kind = 'grader', not 'llm'"):
-        check_same_recipe(replace(graded, judge=llm))
+            train_preference(other, prompts=[PROMPTS], resume=True)
 
 
 def test_a_dry_run_sends_no_request_and_shows_an_estimate_and_one_request(tmp_path: Path) -> None:
-    round = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
-    said = preflight(round.config)
-    # Ten comparisons a prompt, in each of two rounds.
-    assert f"by the first 4 prompts: {10 * NUM_PROMPTS * 2} requests, about" in said
+    config = judged(tmp_path, "http://127.0.0.1:9/v1", **PRICES)
+    write_records(
+        tmp_path / "records.jsonl",
+        [Record(one.id, one.prompt, parse(one.reference)) for one in PROMPTS],
+    )
+    records = RecordsConfig(file=str(tmp_path / "records.jsonl"))
+    said = preflight(replace(config, data=PairsConfig(records=records)))
+    # Ten comparisons a prompt.
+    assert f"by the first 4 prompts: {10 * NUM_PROMPTS} requests, about" in said
     assert "--- user" in said
-    assert round.tasks()[0].prompt in said
+    assert PROMPTS[0].prompt in said
     assert not (tmp_path / "out").exists()
 
 
@@ -242,18 +243,18 @@ def test_a_round_stops_below_the_cost_limit_and_resumes_with_a_higher_one(
         num_paid = sum(server.paid.values())
     with ScriptedServer(longer_wins) as server:
         for limit in (0.06, 0.12):
-            round = judged(tmp_path, server.base_url, **PRICES, cost_limit=limit)
+            config = judged(tmp_path, server.base_url, **PRICES, cost_limit=limit)
             with pytest.raises(CostLimitError, match=f"limit of {limit:g} USD leaves") as caught:
-                pairs_of(round)
-            assert limit - 0.04 < cost_usd(round.config) <= limit
-            assert f"{cost_usd(round.config):.4f} USD" in caught.value.message
-        assert not (round.folder / "pairs.jsonl").exists()
+                pairs_of(config)
+            assert limit - 0.04 < cost_usd(config) <= limit
+            assert f"{cost_usd(config):.4f} USD" in caught.value.message
+        assert not (round_of(config).folder / "pairs.jsonl").exists()
         capsys.readouterr()
-        round = judged(tmp_path, server.base_url, **PRICES, cost_limit=9.0)
-        assert scores(pairs_of(round)) == whole
+        config = judged(tmp_path, server.base_url, **PRICES, cost_limit=9.0)
+        assert scores(pairs_of(config)) == whole
         assert (sum(server.paid.values()), {*server.paid.values()}) == (num_paid, {1})
-    (logged,) = rows(Path(round.config.train.out), 1)
-    assert logged["spent"].endswith(f"{cost_usd(round.config):.4f} USD")
+    (logged,) = rows(Path(config.train.out), 1)
+    assert logged["spent"].endswith(f"{cost_usd(config):.4f} USD")
     assert "requests, about" in capsys.readouterr().err  # the estimate
 
 
@@ -269,7 +270,7 @@ def test_a_stop_between_two_verdicts_changes_no_score(
         whole = scores(pairs_of(judged(tmp_path / "whole", server.base_url)))
     usual = Journal.append
     with ScriptedServer(longer_wins) as server:
-        round = judged(tmp_path, server.base_url)
+        config = judged(tmp_path, server.base_url)
         for num_rows in (3, 1, 17):
             left = iter(range(num_rows))
 
@@ -281,9 +282,9 @@ def test_a_stop_between_two_verdicts_changes_no_score(
             with monkeypatch.context() as patch:
                 patch.setattr(Journal, "append", failing)
                 with pytest.raises(PowerCutError):
-                    pairs_of(round)
-        assert len(read_rows(replies(round.config))) >= 3 + 1 + 17
-        assert scores(pairs_of(round)) == whole
+                    pairs_of(config)
+        assert len(read_rows(replies(config))) >= 3 + 1 + 17
+        assert scores(pairs_of(config)) == whole
 
 
 CHILD = """

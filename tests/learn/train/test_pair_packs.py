@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,26 +14,23 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import InputError
 from pasta_lm.journal import line_of, read_rows
 from pasta_lm.language.document import Document
-from pasta_lm.language.parser import Form
 from pasta_lm.learn.data.encode import encode_example
 from pasta_lm.learn.data.preferences import PreferencePair
 from pasta_lm.learn.train.collate import collate
-from pasta_lm.learn.train.losses import PairLogProbs, bonbon_beta, bonbon_loss, dpo_loss, ipo_loss
+from pasta_lm.learn.train.config import TrainConfig
+from pasta_lm.learn.train.learner import Learner
 from pasta_lm.learn.train.pair_packs import (
     EncodedPair,
     LogProbs,
     PairPack,
-    Wanted,
     collate_pairs,
     pack_pairs,
-    pair_sums,
+    pair_log_probs,
     reference_log_probs,
-    token_log_probs,
 )
-from pasta_lm.learn.train.preference import beta_of, loss_of
 from pasta_lm.learn.train.preference_config import LossConfig
 from pasta_lm.models.annotated import Record
-from pasta_lm.strategies import apar
+from pasta_lm.strategies import apar, pasta
 from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.learn.data.examples import program_of
@@ -43,6 +41,7 @@ from tests.witness import Witness
 
 TOLERANCE = 1e-4
 PROMPT = "A question?"
+TRAIN = TrainConfig(out="", steps=1)
 some = pytest.mark.parametrize("name", ["llama", "gemma2"])
 
 
@@ -73,11 +72,14 @@ def pair_of(name: str, chosen: Document, rejected: Document) -> PreferencePair:
 
 
 def packed(name: str, pairs: Sequence[PreferencePair], max_tokens: int = 2000) -> list[PairPack]:
+    return pack_pairs(pairs, learner(name), TRAIN, max_tokens)
+
+
+def learner(name: str, strategy: str = pasta.NAME) -> Learner:
+    """Return a tiny model in training."""
     model = loaded(name)
-    eos = min(model.eos_ids)
-    return pack_pairs(
-        pairs, lambda record: encode_example(record, model.vocabulary, eos), max_tokens, seed=0
-    )
+    tokenizer: Any = None  # is not read
+    return Learner(model.model, tokenizer, model.vocabulary, min(model.eos_ids), strategy)
 
 
 def decoded_log_prob(name: str, document: Document) -> float:
@@ -120,22 +122,18 @@ def test_reference_log_probs_equal_those_of_decoding(name: str, tmp_path: Path) 
 
 def test_reference_log_probs_of_forks_equal_those_of_decoding(tmp_path: Path) -> None:
     loaded_model, rng = loaded("qwen2"), random.Random("pairs of forks")
-    vocabulary, eos = loaded_model.vocabulary, min(loaded_model.eos_ids)
+    vocabulary = loaded_model.vocabulary
     trees = [random_tree(rng) for _ in range(6)]
     assert sum(len(tree.blocks) for tree in trees) > 6
     pairs = [pair_of(str(i), *trees[2 * i : 2 * i + 2]) for i in range(3)]
-    packs = pack_pairs(
-        pairs,
-        lambda record: encode_example(record, vocabulary, eos, apar.POSITIONS, Form.FORKED),
-        800,
-        seed=0,
-    )
+    train = TrainConfig(out="", steps=1, positions="continue")
+    packs = pack_pairs(pairs, learner("qwen2", apar.NAME), train, 800)
     path = tmp_path / "reference.jsonl"
     found = reference_log_probs(path, packs, lambda: loaded_model.model, is_bfloat16=False)
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params = SamplingParams(max_tokens=800)
     for one in pairs:
-        for log_prob, tree in zip(found[one.id][:2], (one.chosen, one.rejected), strict=True):
+        for log_prob, tree in zip(found[one.id], (one.chosen, one.rejected), strict=True):
             request = apar.replay(prompt, tree, vocabulary, params)
             expected = met_log_prob("qwen2", request)
             assert log_prob == pytest.approx(expected, abs=TOLERANCE, rel=1e-6)
@@ -181,7 +179,7 @@ def test_chosen_and_rejected_answers_are_packed_in_order() -> None:
     batch = collate_pairs([only], references)
     answers = [answer for one in only for answer in (one.chosen, one.rejected)]
     assert batch["pair_ids"] == [one.id for one in only]
-    assert batch["references"].tolist() == [[*references[one.id][:2]] for one in only]
+    assert batch["references"].tolist() == [[*references[one.id]] for one in only]
     assert batch["input_ids"].tolist() == collate([answers])["input_ids"].tolist()
     # Each answer's own tokens and its end.
     assert batch["num_labels"] == [len(answer) - answer.num_prompt + 1 for answer in answers]
@@ -196,39 +194,12 @@ def test_log_probs_do_not_depend_on_the_pack() -> None:
         packs = packed("llama", pairs)
         assert len(packs) == 1
         batch = collate_pairs([packs[0]], nothing)
-        found = pair_sums(token_log_probs(model, batch), batch)
+        found = pair_log_probs(model, batch)
         together = dict(zip([one.id for one in packs[0]], found, strict=True))
         for one in packs[0]:
             batch = collate_pairs([[one]], nothing)
-            (alone,) = pair_sums(token_log_probs(model, batch), batch)
+            (alone,) = pair_log_probs(model, batch)
             assert torch.allclose(alone, together[one.id], atol=TOLERANCE)
-
-
-def test_sums_over_decisions_leave_the_text_of_blocks_out() -> None:
-    pairs = pairs_of("llama", 3)
-    packs = packed("llama", pairs)
-    nothing = {one.id: LogProbs(0.0, 0.0) for one in pairs}
-    batch = collate_pairs([packs[0]], nothing)
-    answers = [answer for one in packs[0] for answer in (one.chosen, one.rejected)]
-    assert int(batch["is_decision"].sum()) == sum(len(one.decisions) for one in answers)
-    assert len(batch["is_decision"]) == sum(batch["num_labels"])
-    ones = torch.ones(len(batch["is_decision"]))
-    counted = pair_sums(ones, batch, decisions_only=True).flatten()
-    assert counted.tolist() == [len(one.decisions) for one in answers]
-    assert pair_sums(ones, batch).flatten().tolist() == batch["num_labels"]
-
-
-def test_the_references_tokens_sum_to_its_answers_and_survive_the_journal(tmp_path: Path) -> None:
-    pairs = pairs_of("llama", 3)
-    packs = [packed("llama", pairs)[0]]
-    model = loaded("llama").model
-    given = {"is_bfloat16": False, "wanted": Wanted(tokens=True)}
-    found = reference_log_probs(tmp_path / "r.jsonl", packs, lambda: model, **given)
-    again = reference_log_probs(tmp_path / "r.jsonl", packs, lambda: 1 / 0, **given)
-    assert again == {name: one._replace(tokens=tuple(one.tokens)) for name, one in found.items()}
-    batch = collate_pairs(packs, found)
-    sums = pair_sums(batch["reference_tokens"], batch)
-    assert torch.allclose(sums, batch["references"], atol=TOLERANCE)
 
 
 def test_a_pairs_length_and_digest_cover_both_answers() -> None:
@@ -239,28 +210,12 @@ def test_a_pairs_length_and_digest_cover_both_answers() -> None:
     assert one.digest == same.digest != turned.digest
 
 
-# --- losses by name
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (LossConfig(), lambda given: bonbon_loss(given, 0.005, bonbon_beta(10))),
-        (LossConfig(alpha=0.1, beta=0.5), lambda given: bonbon_loss(given, 0.1, 0.5)),
-        (LossConfig(kind="ipo"), lambda given: ipo_loss(given, bonbon_beta(10))),
-        (LossConfig(kind="dpo", beta=0.1), lambda given: dpo_loss(given, 0.1)),
-    ],
-)
-def test_the_recipe_selects_the_loss(config: LossConfig, expected: object) -> None:
-    given = PairLogProbs(*torch.tensor([[-3.0, -5.0], [-9.0, -7.0], [-4.0, -4.0], [-8.0, -8.0]]))
-    assert callable(expected)
-    assert float(loss_of(config, 10)(given)) == pytest.approx(float(expected(given)))
 
 
 def test_beta_depends_on_the_number_of_samples() -> None:
-    assert beta_of(LossConfig(), 10) == pytest.approx(0.0196382, rel=1e-5)
-    assert beta_of(LossConfig(), 5) == pytest.approx(1 / (8 * 25 / 12))
-    assert beta_of(LossConfig(beta=0.3), 5) == 0.3
+    assert LossConfig().beta_for(10) == pytest.approx(0.0196382, rel=1e-5)
+    assert LossConfig().beta_for(5) == pytest.approx(1 / (8 * 25 / 12))
+    assert LossConfig(beta=0.3).beta_for(5) == 0.3
 
 
 def test_a_pair_is_encoded_with_its_prompt() -> None:

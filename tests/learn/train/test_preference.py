@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -17,24 +17,27 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import load
-from pasta_lm.errors import InputError, ModelError, PastaError, UsageError
+from pasta_lm.errors import InputError, ModelError, UsageError
 from pasta_lm.journal import read_rows
 from pasta_lm.language.document import parse
 from pasta_lm.learn.data import rollouts
 from pasta_lm.learn.data.preferences import read_pairs, write_pairs
+from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train import pair_packs, preference
-from pasta_lm.learn.train.preference import (
-    EARLY_FOLDER,
-    check_same_recipe,
-    has_begun,
-    train_preference,
-)
+from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
-from pasta_lm.learn.train.rounds import Round
 from pasta_lm.models.folder import contiguous
 from pasta_lm.strategies.model import Pasta
-from tests.learn.train.preferences import margins, pair, recipe, rows, save_tiny
+from tests.learn.train.preferences import (
+    LongerWins,
+    margins,
+    pair,
+    prompts,
+    recipe,
+    rows,
+    save_tiny,
+    train,
+)
 from tests.measure.tiny import tiny
 from tests.small_tokenizers import byte_level
 
@@ -63,7 +66,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def whole(models: Models, tmp_path_factory: pytest.TempPathFactory) -> PreferenceConfig:
     """Return a recipe that was carried out without a stop."""
     config = recipe(*models, tmp_path_factory.mktemp("whole") / "out", save_steps=4)
-    train_preference(config)
+    train(config)
     return config
 
 
@@ -71,8 +74,8 @@ def out(config: PreferenceConfig) -> Path:
     return Path(config.train.out)
 
 
-def weights(config: PreferenceConfig, number: int, name: str = "model") -> dict[str, Tensor]:
-    return load_file(out(config) / f"round-{number}" / name / "model.safetensors")
+def weights(config: PreferenceConfig, number: int) -> dict[str, Tensor]:
+    return load_file(out(config) / f"round-{number}" / "model" / "model.safetensors")
 
 
 def are_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -97,7 +100,7 @@ def test_a_round_writes_all_its_inputs_to_its_folder(whole: PreferenceConfig) ->
         folder = out(whole) / f"round-{number}"
         assert {path.name for path in folder.iterdir()} == {
             *("rollouts.jsonl", "pairs.jsonl", "reference.jsonl", "log.jsonl"),
-            *("checkpoint-8", "checkpoint-10", "model-tenth", "model"),
+            *("checkpoint-8", "checkpoint-10", "model"),
         }
         figures, *steps, _ = rows(out(whole), number)
         pairs = read_pairs(folder / "pairs.jsonl")
@@ -119,22 +122,6 @@ def test_each_round_samples_the_newest_model_and_keeps_the_reference(
     assert margins(out(whole), 2)[1][0] > 1
 
 
-def test_each_round_has_its_own_prompts_apart_from_stage_one(whole: PreferenceConfig) -> None:
-    drawn = [{task.id for task in Round(whole, number, "m").tasks()} for number in (1, 2, 3)]
-    assert [len(ids) for ids in drawn] == [24] * 3
-    assert not drawn[0] & drawn[1] | drawn[1] & drawn[2] | drawn[0] & drawn[2]
-    assert {task.id for task in Round(whole, 1, "other").tasks()} == drawn[0]
-
-
-def test_a_model_is_saved_after_a_tenth_of_a_round(whole: PreferenceConfig, models: Models) -> None:
-    early, late = weights(whole, 1, EARLY_FOLDER), weights(whole, 1)
-    base = load_file(Path(models.base) / "model.safetensors")
-    assert not are_close(early, base)
-    moved = [sum(float((one[key] - base[key]).norm()) for key in base) for one in (early, late)]
-    assert 0 < moved[0] < moved[1]
-    assert load(out(whole) / "round-1" / EARLY_FOLDER).vocabulary.has_pieces
-
-
 def test_the_last_model_can_be_loaded_and_decoded(whole: PreferenceConfig) -> None:
     model = Pasta.from_pretrained(out(whole) / "round-2" / "model", pool_tokens=2048)
     assert model.has_tag_pieces
@@ -145,11 +132,10 @@ def test_saving_in_another_dtype_does_not_change_the_trained_weights(
 ) -> None:
     files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
     config = recipe(*models, tmp_path / "out", files=files, rounds=1, dtype="bfloat16")
-    train_preference(config)
+    train(config)
     for step, (margin,) in margins(out(config), 1).items():
         assert margins(out(whole), 1)[step] == [pytest.approx(margin, abs=1e-4)]
-    for name in (EARLY_FOLDER, "model"):
-        assert {weight.dtype for weight in weights(config, 1, name).values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in weights(config, 1).values()} == {torch.bfloat16}
 
 
 # --- what comes from elsewhere
@@ -168,7 +154,7 @@ def test_rollouts_are_shared_by_recipes_of_other_quality_weights(
     for weight in (1.0, 8.0):
         folder = tmp_path / f"{weight}"
         config = recipe(*models, folder, files=files, rounds=1, quality_weight=weight, steps=1)
-        train_preference(config)
+        train(config)
         pairs[weight] = (folder / "round-1" / "pairs.jsonl").read_bytes()
         assert not (folder / "round-1" / "rollouts.jsonl").exists()
     assert pairs[1.0] == (out(whole) / "round-1" / "pairs.jsonl").read_bytes()
@@ -178,8 +164,8 @@ def test_rollouts_are_shared_by_recipes_of_other_quality_weights(
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
-        ({"num_prompts": 3}, "which this recipe does not draw"),
-        ({"num_prompts": 25}, "has 24 of this recipe's 25 prompts"),
+        ({"count": 3}, "which this recipe does not draw"),
+        ({"count": 25}, "has 24 of this recipe's 25 prompts"),
         ({}, "sampled with another samples"),
     ],
 )
@@ -187,11 +173,11 @@ def test_rollouts_of_another_recipe_are_refused(
     models: Models, whole: PreferenceConfig, tmp_path: Path, changes: dict[str, Any], shown: str
 ) -> None:
     files = (str(out(whole) / "round-1" / "rollouts.jsonl"),)
-    config = recipe(*models, tmp_path / "out", files=files, **changes)
+    config = recipe(*models, tmp_path / "out", files=files)
     if not changes:
         config = replace(config, rollouts=replace(config.rollouts, samples=5))
     with pytest.raises(InputError, match=shown):
-        train_preference(config)
+        train(config, **changes)
 
 
 def of_file(models: Models, folder: Path, *pairs: Any, **train: Any) -> PreferenceConfig:
@@ -211,7 +197,7 @@ FORKED = '<promise topic="tea" tokens="1"/><async>Tea.</async><sync/> So.'
 
 def test_training_on_a_file_of_pairs(models: Models, tmp_path: Path) -> None:
     config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), pair("two", FORKED, "Yes."))
-    folder = train_preference(config)
+    folder = train(config)
     assert folder == out(config) / "round-1" / "model"
     steps = [margin for (margin,) in margins(out(config), 1).values()]
     assert steps[0] == pytest.approx(0, abs=1e-3)
@@ -225,10 +211,10 @@ def test_pairs_that_cannot_be_trained_on_are_named(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = pair("long", "Yes." * 40, "No.")
-    train_preference(of_file(models, tmp_path, long, pair("one", FORKED, "Tea."), steps=1))
+    train(of_file(models, tmp_path, long, pair("one", FORKED, "Tea."), steps=1))
     assert "1 of 2 pairs are too long" in capsys.readouterr().err
     with pytest.raises(InputError, match="none of 1 pairs can be trained on"):
-        train_preference(of_file(models, tmp_path / "again", long))
+        train(of_file(models, tmp_path / "again", long))
 
 
 def test_a_baseline_is_trained_on_its_own_sequential_answers(
@@ -236,7 +222,7 @@ def test_a_baseline_is_trained_on_its_own_sequential_answers(
 ) -> None:
     config = recipe(models.baseline, models.baseline, tmp_path / "out", rounds=1, steps=1)
     config = replace(config, rollouts=replace(config.rollouts, strategy="sequential"))
-    train_preference(config)
+    train(config)
     for row in read_rows(tmp_path / "out" / "round-1" / "rollouts.jsonl"):
         assert row["sampled"]["strategy"] == "sequential"
         for sample in row["samples"]:
@@ -249,7 +235,7 @@ def test_an_apar_model_is_trained_on_its_own_forks(models: Models, tmp_path: Pat
     config = recipe(
         base, models.baseline, tmp_path / "out", strategy="apar", rounds=1, positions="continue"
     )
-    folder = train_preference(config)
+    folder = train(config)
     for row in read_rows(out(config) / "round-1" / "rollouts.jsonl"):
         for sample in row["samples"]:
             document = parse(sample["program"], "annotator")
@@ -269,7 +255,7 @@ def test_a_base_is_sampled_with_its_trained_strategy(models: Models, tmp_path: P
     base = save_tiny(tmp_path / "apar", trained_strategy="apar")
     config = recipe(base, models.baseline, tmp_path / "out", positions="continue")
     with pytest.raises(UsageError, match="was not taught 'pasta', but 'apar'"):
-        train_preference(config)
+        train(config)
 
 
 def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) -> None:
@@ -278,7 +264,7 @@ def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) ->
     model.save_pretrained(folder, state_dict=contiguous(model))
     byte_level().save_pretrained(folder)
     with pytest.raises(UsageError, match="was not taught PASTA-LANG"):
-        train_preference(recipe(str(folder), models.baseline, tmp_path / "out"))
+        train(recipe(str(folder), models.baseline, tmp_path / "out"))
 
 
 # --- refusals
@@ -286,15 +272,15 @@ def test_a_base_without_tag_pieces_is_refused(models: Models, tmp_path: Path) ->
 
 def test_an_existing_run_is_not_overwritten(whole: PreferenceConfig) -> None:
     with pytest.raises(UsageError, match="has a run already") as caught:
-        train_preference(whole)
+        train(whole)
     assert "--resume" in str(caught.value.hint)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: PreferenceConfig) -> None:
-    before = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
-    assert train_preference(whole, resume=True) == out(whole) / "round-2" / "model"
-    after = {path: path.stat().st_mtime_ns for path in out(whole).rglob("*") if path.is_file()}
-    assert before == after
+    files = [path for path in out(whole).glob("round-*/**/*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert train(whole, resume=True) == out(whole) / "round-2" / "model"
+    assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
 @pytest.mark.parametrize(
@@ -310,41 +296,52 @@ def test_a_run_cannot_be_resumed_with_another_recipe(
 ) -> None:
     config = recipe(*models, out(whole), **{"save_steps": 4, **changes})
     with pytest.raises(UsageError, match=shown):
-        train_preference(config, resume=True)
+        train(config, resume=True)
 
 
-def test_a_run_that_failed_before_round_one_may_begin_with_another_recipe(
+def test_an_existing_run_is_replaced_where_the_user_says_so(
     models: Models, tmp_path: Path
 ) -> None:
-    (tmp_path / "absent").mkdir()
-    with pytest.raises(PastaError):
-        train_preference(recipe(str(tmp_path / "absent"), models.baseline, tmp_path / "out"))
-    assert not has_begun(tmp_path / "out")
-    check_same_recipe(recipe(*models, tmp_path / "out", quality_weight=8.0))
+    for weight in (1.0, 8.0):
+        config = recipe(*models, tmp_path / "out", quality_weight=weight, rounds=1, steps=1)
+        train(config, overwrite=weight == 8.0)
+        assert len(rows(out(config), 1)) == 3  # figures, a step, the end
+
+
+def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
+    config = recipe("absent", "absent", tmp_path / "out")
+    with pytest.raises(UsageError, match=r"\[data\] needs exactly one of file and records"):
+        train_preference(config)
+    with pytest.raises(UsageError, match=r"\[judge\] is missing"):
+        train_preference(config, prompts=[[]])
+    assert not (tmp_path / "out").exists()
 
 
 def test_settings_that_change_no_result_may_change_on_resume(whole: PreferenceConfig) -> None:
     changed = replace(whole.train, rounds=1, log_steps=5, workers=2)
-    folder = train_preference(replace(whole, train=changed), resume=True)
+    folder = train(replace(whole, train=changed), resume=True)
     assert folder == out(whole) / "round-1" / "model"
 
 
 def test_positions_other_than_those_of_the_base_are_refused(models: Models, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'continue', and model.base was taught 'predict'"):
-        train_preference(recipe(*models, tmp_path, positions="continue"))
+        train(recipe(*models, tmp_path, positions="continue"))
 
 
 def test_prompts_with_equal_samples_give_no_pair(models: Models, tmp_path: Path) -> None:
-    # Random answers have no grade: by quality alone none is better.
-    config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), num_prompts=2)
+    class Undecided(LongerWins):
+        def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+            return [Verdict(Winner.TIE, 0.0)] * len(comparisons)
+
+    config = recipe(*models, tmp_path / "out", quality_weight=float("inf"), rounds=1)
     with pytest.raises(InputError, match="no prompt has two samples of different score"):
-        train_preference(config)
+        train_preference(config, prompts=prompts(2, 1), judge=Undecided())
 
 
 def test_a_nan_loss_stops_the_run_and_names_the_pairs(models: Models, tmp_path: Path) -> None:
     config = of_file(models, tmp_path, pair("one", FORKED, "Tea."), learning_rate=1e30)
     with pytest.raises(ModelError, match="(the loss is|are) (nan|inf|NaN)"):
-        train_preference(config)
+        train(config)
     assert not (out(config) / "round-1" / "model").exists()
 
 
@@ -368,12 +365,12 @@ STOPS = {
     # A batch of prompts is two calls of an engine, and a round of 24 prompts six.
     "while it samples": (TorchEngine, "generate", 3),
     "while it samples round two": (TorchEngine, "generate", 9),
-    "before it has scored": (preference, "pairs_of", 1),
-    "while it asks the reference": (pair_packs, "_log_probs", 2),
-    "while it learns": (preference, "token_log_probs", 7),
-    "while it learns round two": (preference, "token_log_probs", 16),
-    "while it keeps the early model": (preference, "save", 0),
-    "while it keeps the last model": (preference, "save", 3),
+    "before it has scored": (preference, "pair_round", 1),
+    "while it asks the reference": (pair_packs, "_log_probs", 1),
+    "while it learns": (preference, "pair_log_probs", 7),
+    "while it learns round two": (preference, "pair_log_probs", 16),
+    "while it keeps the first model": (preference, "save", 0),
+    "while it keeps the last model": (preference, "save", 1),
 }
 
 
@@ -390,16 +387,15 @@ def test_an_interrupted_run_resumes_with_the_same_result(
     with monkeypatch.context() as patch:
         fail_after(patch, *STOPS[stop])
         with pytest.raises(PowerCutError):
-            train_preference(config)
+            train(config)
     (tmp_path / "before").rename(tmp_path / "out")  # it may be moved meanwhile
     config = replace(whole, train=replace(whole.train, out=str(tmp_path / "out")))
-    train_preference(config, resume=True)
+    train(config, resume=True)
     for number in (1, 2):
         for name in ("pairs.jsonl", "reference.jsonl"):
             one, other = (out(c) / f"round-{number}" / name for c in (config, whole))
             assert [row["id"] for row in read_rows(one)] == [row["id"] for row in read_rows(other)]
-        for name in (EARLY_FOLDER, "model"):
-            assert are_close(weights(config, number, name), weights(whole, number, name))
+        assert are_close(weights(config, number), weights(whole, number))
         for step, found in margins(out(config), number).items():
             assert found[-1] == pytest.approx(margins(out(whole), number)[step][0], abs=1e-4)
 
@@ -410,12 +406,11 @@ from pathlib import Path
 from pasta_lm import journal
 from pasta_lm.learn.data import rollouts
 from pasta_lm.learn.train import preference
-from pasta_lm.learn.train.preference import train_preference
-from tests.learn.train.preferences import recipe
+from tests.learn.train.preferences import recipe, train
 
 place, calls, base, baseline, out = sys.argv[1:]
 rollouts.BATCH_SIZE = 8
-places = {"write": (journal, "line_of"), "step": (preference, "token_log_probs")}
+places = {"write": (journal, "line_of"), "step": (preference, "pair_log_probs")}
 module, name = places[place]
 usual, left = getattr(module, name), iter(range(int(calls)))
 
@@ -425,7 +420,7 @@ def deadly(*args, **kwargs):
     return usual(*args, **kwargs)
 
 setattr(module, name, deadly)
-train_preference(recipe(base, baseline, Path(out), save_steps=4), resume=True)
+train(recipe(base, baseline, Path(out), save_steps=4), resume=True)
 """
 
 
@@ -438,7 +433,7 @@ def test_a_run_killed_repeatedly_equals_an_uninterrupted_run(
         command = [sys.executable, "-c", CHILD, place, str(calls), *models, config.train.out]
         killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-    train_preference(config, resume=True)
+    train(config, resume=True)
     for number in (1, 2):
         one, other = (
             read_rows(out(c) / f"round-{number}" / "pairs.jsonl") for c in (config, whole)

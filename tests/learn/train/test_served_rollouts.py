@@ -15,11 +15,10 @@ from pasta_lm.learn.data.rollouts import (
     Sampling,
     roll_out,
 )
-from pasta_lm.learn.train.preference_config import PreferenceConfig
 from pasta_lm.learn.train.rounds import Round, check_newest
 from pasta_lm.models.folder import FILE_NAME
 from pasta_lm.strategies.model import Pasta, Servers
-from tests.learn.train.preferences import recipe, save_tiny
+from tests.learn.train.preferences import save_tiny
 from tests.stock_model import serving
 
 PROMPTS = [PromptWithReference(f"q{number}", f"Question {number}?") for number in range(3)]
@@ -54,15 +53,14 @@ def test_servers_give_the_rollouts_of_the_local_engine(tmp_path: Path) -> None:
     assert num_compared > 0
 
 
-def round_of(number: int, config: PreferenceConfig) -> Round:
-    return Round(config, number, "runs/out/round-1/model")
+def round_of(number: int) -> Round:
+    return Round(number, Path("out"), "runs/out/round-1/model")
 
 
-def test_from_the_second_round_on_servers_must_name_the_newest_model(tmp_path: Path) -> None:
-    config = recipe("base", "baseline", tmp_path / "out")
+def test_from_the_second_round_on_servers_must_name_the_newest_model() -> None:
     old, new = ("base", "/models/base"), ("tuned", "/elsewhere/out/round-1/model")
-    check_newest(round_of(1, config), {"http://a": old})
-    check_newest(round_of(2, config), {"http://a": new, "http://b": new})
+    check_newest(round_of(1), {"http://a": old})
+    check_newest(round_of(2), {"http://a": new, "http://b": new})
     with pytest.raises(UsageError, match="http://b serves base") as caught:
-        check_newest(round_of(2, config), {"http://a": new, "http://b": old})
+        check_newest(round_of(2), {"http://a": new, "http://b": old})
     assert "--resume" in (caught.value.hint or "")

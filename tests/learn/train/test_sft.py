@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, set_seed
 
-from pasta_lab.tasks import mixture
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import Request, SamplingParams
@@ -25,13 +23,13 @@ from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train.collate import collate
-from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig, TasksConfig
+from pasta_lm.learn.train.config import DataConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
 from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.sft import preflight, train_sft
 from pasta_lm.learn.train.sources import Pack
 from pasta_lm.models.annotated import Record, write_records
-from tests.learn.train.recipes import begin, log, losses, packs, records, sft
+from tests.learn.train.recipes import begin, log, losses, packs, records, sft, write_file
 from tests.small_tokenizers import FAMILIES
 
 NUM_RECORDS = 24
@@ -50,9 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     """Return annotated answers on disk."""
-    path = tmp_path_factory.mktemp("data") / "data.jsonl"
-    write_records(path, records(NUM_RECORDS))
-    return DataConfig(file=str(path), max_tokens=1200)
+    return write_file(tmp_path_factory.mktemp("data"), NUM_RECORDS, max_tokens=260)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +90,7 @@ def test_the_loss_falls(model: ModelConfig, tmp_path: Path) -> None:
     assert len(rest) == 14
     assert sum(rest[-3:]) / 3 < first - 0.5
     # What no model can know yet: one of about as many pieces as the vocabulary has.
-    assert first == pytest.approx(math.log(670), abs=0.3)
+    assert first == pytest.approx(math.log(570), abs=0.3)
 
 
 def test_a_model_can_memorise_its_records(
@@ -317,18 +313,18 @@ def test_a_record_beyond_the_model_s_context_is_named_before_training(
 ) -> None:
     assert model.random is not None
     short = json.loads(Path(model.random.architecture).read_text("utf-8"))
-    short["max_position_embeddings"] = 256
+    short["max_position_embeddings"] = 80
     architecture = tmp_path / "short.json"
     architecture.write_text(json.dumps(short), encoding="utf-8")
     source = ModelConfig(random=replace(model.random, architecture=str(architecture)))
     config = sft(source, tmp_path / "out", file, positions=positions, epochs=1)
     reached = {e.id: max(e.positions) for pack in packs(config) for e in pack}
-    beyond = {name for name, position in reached.items() if position > 255}
+    beyond = {name for name, position in reached.items() if position > 79}
     assert beyond
-    with pytest.raises(InputError, match="and the model's last is 255") as caught:
+    with pytest.raises(InputError, match="and the model's last is 79") as caught:
         train_sft(config)
     assert caught.value.message.split()[1] in beyond
-    assert not (tmp_path / "out").exists()
+    assert not folder_of(config).exists()
 
 
 # --- what is learned
@@ -340,12 +336,11 @@ def tags_of(learner: Learner) -> set[int]:
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_plain_data_have_the_same_text_without_tags(
-    model: ModelConfig, tmp_path: Path, plain: bool
+    model: ModelConfig, file: DataConfig, tmp_path: Path, plain: bool
 ) -> None:
     learner, tags = load_learner(model), tags_of(load_learner(model))
-    data = DataConfig(tasks=TasksConfig(), plain=plain)
-    found = packs(sft(model, tmp_path, data, steps=2), learner)
-    text_of = {task.id: task.text for i in (0, 1) for task in islice(mixture("train", i), 21)}
+    found = packs(sft(model, tmp_path, replace(file, plain=plain)), learner)
+    text_of = {one.id: one.document.plain_text for one in records(NUM_RECORDS)}
     for example in (example for pack in found for example in pack):
         if plain:
             answer = learner.vocabulary.text(example.token_ids[example.num_prompt :])
@@ -356,8 +351,10 @@ def test_plain_data_have_the_same_text_without_tags(
     assert labels.isdisjoint(tags) == plain
 
 
-def test_the_plain_model_still_has_the_tag_pieces(model: ModelConfig, tmp_path: Path) -> None:
-    data = DataConfig(tasks=TasksConfig(annotator="plain"), plain=True, max_tokens=700)
+def test_the_plain_model_still_has_the_tag_pieces(
+    model: ModelConfig, file: DataConfig, tmp_path: Path
+) -> None:
+    data = replace(file, plain=True)
     assert load(train_sft(sft(model, tmp_path, data, steps=1))).vocabulary.has_pieces
 
 
@@ -379,12 +376,12 @@ def test_records_that_are_too_long_are_named_and_left_out(
     model: ModelConfig, file: DataConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert file.file is not None
-    config = sft(model, tmp_path, DataConfig(file=file.file, max_tokens=300), steps=1)
+    config = sft(model, tmp_path, DataConfig(file=file.file, max_tokens=105), steps=1)
     kept = {example.id for pack in packs(config) for example in pack}
     said = capsys.readouterr().err
     left_out = [record.id for record in records(NUM_RECORDS) if record.id not in kept]
     assert 5 < len(left_out) < NUM_RECORDS
-    assert f"{len(left_out)} of {NUM_RECORDS} records are longer than 300 tokens" in said
+    assert f"{len(left_out)} of {NUM_RECORDS} records are longer than 105 tokens" in said
     assert sum(name in said for name in left_out) == 5
 
 
@@ -508,7 +505,6 @@ def test_data_without_a_fitting_record_are_refused(
     for data in [
         DataConfig(file=file.file, max_tokens=20),
         DataConfig(file=str(empty)),
-        DataConfig(tasks=TasksConfig(), max_tokens=20),
     ]:
         with pytest.raises(InputError, match="nothing to learn"):
             train_sft(sft(model, tmp_path, data, steps=1))

@@ -16,7 +16,7 @@ from pasta_lm.learn.data.encode import NO_LABEL
 from pasta_lm.learn.train import sft as training
 from pasta_lm.learn.train import trainer
 from pasta_lm.learn.train.collate import collate, labelled_logits
-from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TasksConfig
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig
 from pasta_lm.learn.train.learner import RowRate, load_learner, scale_updates
 from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.sft import train_sft
@@ -135,7 +135,7 @@ def test_the_loss_is_the_mean_that_weighs_decisions(base: Path, tmp_path: Path) 
     config = recipe(base, tmp_path, steps=1, decision_weight=8.0)
     train_sft(config)
     learner = load_learner(config.model)
-    (pack,) = packs(config, learner)
+    pack = packs(config, learner)[0]
     logits, labels = labelled_logits(learner.model, collate([pack]))
     losses = -logits[0].log_softmax(dim=1).gather(1, labels[0, :, None])[:, 0]
     weights_M = torch.tensor(
@@ -171,7 +171,7 @@ def test_unusable_rates_and_weights_are_refused(
 
 
 def test_points_have_no_decisions_to_weigh(tmp_path: Path) -> None:
-    data = DataConfig(tasks=TasksConfig(annotator="sot_gold"))
+    data = DataConfig(file="a.jsonl", rule="sot")
     with pytest.raises(UsageError, match="train.decision_weight would be ignored"):
         sft(ModelConfig(base="b"), tmp_path, data, decision_weight=2.0, positions="continue")
 
