@@ -63,7 +63,9 @@ def begin(folder: Path) -> ModelConfig:
 
 def records(count: int, *, seed: int = 7) -> list[Record]:
     """Return annotated answers: two to four independent tips, some with a conclusion."""
-    return [_record(f"tips-{seed}-{number:03}", Random(f"{seed}/{number}")) for number in range(count)]
+    return [
+        _record(f"tips-{seed}-{number:03}", Random(f"{seed}/{number}")) for number in range(count)
+    ]
 
 
 def _record(name: str, random: Random) -> Record:

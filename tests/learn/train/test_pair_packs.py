@@ -210,8 +210,6 @@ def test_a_pairs_length_and_digest_cover_both_answers() -> None:
     assert one.digest == same.digest != turned.digest
 
 
-
-
 def test_beta_depends_on_the_number_of_samples() -> None:
     assert LossConfig().beta_for(10) == pytest.approx(0.0196382, rel=1e-5)
     assert LossConfig().beta_for(5) == pytest.approx(1 / (8 * 25 / 12))

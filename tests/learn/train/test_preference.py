@@ -299,9 +299,7 @@ def test_a_run_cannot_be_resumed_with_another_recipe(
         train(config, resume=True)
 
 
-def test_an_existing_run_is_replaced_where_the_user_says_so(
-    models: Models, tmp_path: Path
-) -> None:
+def test_an_existing_run_is_replaced_where_the_user_says_so(models: Models, tmp_path: Path) -> None:
     for weight in (1.0, 8.0):
         config = recipe(*models, tmp_path / "out", quality_weight=weight, rounds=1, steps=1)
         train(config, overwrite=weight == 8.0)

@@ -83,9 +83,7 @@ def test_every_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     }
     assert read(tmp_path, changes) == PreferenceConfig(
         model=StartConfig(base="sft", baseline="plain"),
-        data=PairsConfig(
-            records=RecordsConfig(file="a", num_prompts=9, seed=3), max_tokens=512
-        ),
+        data=PairsConfig(records=RecordsConfig(file="a", num_prompts=9, seed=3), max_tokens=512),
         rollouts=RolloutsConfig(
             samples=4,
             temperature=0.8,

@@ -99,4 +99,3 @@ def test_a_pack_gives_the_same_log_probs_as_single_examples() -> None:
         for part in (slice(0, 4), slice(4, 9))
     ]
     assert together.tolist() == pytest.approx([float(one) for one in alone])
-

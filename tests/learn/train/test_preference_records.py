@@ -56,9 +56,7 @@ def test_a_file_with_too_few_records_is_refused(config: RecordsConfig) -> None:
         read_prompts(replace(config, num_prompts=5), 2)
 
 
-def test_several_processes_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preference, "num_processes", lambda: 2)
     with pytest.raises(UsageError, match="stage two is for one process"):
         train_preference(recipe("base", "baseline", tmp_path / "out"))
