@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 from pasta_lm.cli.chat import talk
-from pasta_lm.cli.conversation import Conversation, Written
-from pasta_lm.engines.request import (
-    Request,
-    SamplingParams,
-    StreamEvent,
-    TextDelta,
-    ThreadStarted,
-)
+from pasta_lm.cli.conversation import Conversation
+from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError
 from pasta_lm.language import parse
@@ -156,22 +150,6 @@ def test_an_interrupt_keeps_what_was_written_and_the_conversation_goes_on(
     question = [("user", "one?")] if first else []  # a question without any answer is left out
     assert contents(done.model.asked[1]) == [*question, *kept, ("user", "two?")]
     assert all(word in PLAIN for word in first.split())
-
-
-def test_a_stopped_answer_is_kept_in_reading_order() -> None:
-    written = Written()
-    for event in (
-        ThreadStarted(0, 0, None, None, None),
-        TextDelta(0, 0, "a "),
-        ThreadStarted(0, 1, 0, "x", 10),
-        ThreadStarted(0, 2, 0, "y", 10),
-        TextDelta(0, 0, "d"),
-        TextDelta(0, 2, "c "),
-        TextDelta(0, 1, "b "),
-    ):
-        written.take(event)
-    assert written.text() == "a b c d"
-    assert written.text(has_skeleton=True) == "b c "
 
 
 def test_a_long_conversation_loses_its_oldest_turns_and_says_so(

@@ -9,15 +9,8 @@ from typing import cast
 
 from pasta_lm.cli.terminal import say
 from pasta_lm.cli.thread_view import Show
-from pasta_lm.engines.request import (
-    Answer,
-    Finished,
-    Request,
-    SamplingParams,
-    StreamEvent,
-    TextDelta,
-    ThreadStarted,
-)
+from pasta_lm.engines.reading_order import ReadingOrder
+from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.strategies.model import Pasta
 
@@ -28,33 +21,6 @@ class Turn:
 
     question: str
     answer: str = ""
-
-
-@dataclass(slots=True)
-class Written:
-    """The text of each thread so far, kept for an answer that is stopped."""
-
-    pieces: dict[int, list[str | int]] = field(default_factory=dict)
-    """By thread: its texts, and the numbers of the threads that it forked between them."""
-
-    def take(self, event: StreamEvent) -> None:
-        """Add an event."""
-        match event:
-            case ThreadStarted(thread=thread, parent=parent):
-                self.pieces[thread] = []
-                if parent is not None:
-                    self.pieces[parent].append(thread)
-            case TextDelta(thread=thread, text=text):
-                self.pieces[thread].append(text)
-
-    def text(self, *, has_skeleton: bool = False, thread: int = 0) -> str:
-        """Return the text in reading order; a skeleton in main is no part of the answer."""
-        pieces = self.pieces.get(thread, [])
-        if has_skeleton and thread == 0:
-            pieces = [piece for piece in pieces if isinstance(piece, int)]
-        return "".join(
-            piece if isinstance(piece, str) else self.text(thread=piece) for piece in pieces
-        )
 
 
 @dataclass(slots=True)
@@ -100,19 +66,19 @@ class Conversation:
         self.strategy = name
 
     def _answer(self, show: Show) -> Answer | None:
-        written, answer = Written(), None
-        turn = self.turns[-1]
-        stream = self.model.engine.stream(self._request())
+        turn, answer = self.turns[-1], None
+        request = self._request()
+        order = ReadingOrder(is_held=request.expansion is not None)
+        stream = cast("Generator[StreamEvent, None, None]", self.model.engine.stream(request))
         try:
-            # Closing the stream frees the cache of an answer that is stopped.
-            with closing(cast("Generator[StreamEvent, None, None]", stream)) as events:
+            with closing(stream) as events:  # frees the cache of an answer that is stopped
                 for event in events:
-                    written.take(event)
+                    order.feed([event])
                     show([event])
                     if isinstance(event, Finished):
                         answer = event.answer
         except KeyboardInterrupt:
-            turn.answer = written.text(has_skeleton=self.strategy == "sot")
+            turn.answer = order.text_so_far()
             return None
         assert answer is not None
         turn.answer = answer.text

@@ -67,3 +67,5 @@ def play(
     for line in Text(answer.text).wrap(out, out.width):
         out.print(line.plain.rstrip())
     say(summary(answer.trace))
+    if can_animate():
+        say('the tokens came from a script; pasta run "Three ways to sleep better" asks a model')

@@ -43,6 +43,7 @@ from pasta_lm.cli.terminal import (
 from pasta_lm.cli.thread_view import live_threads, print_picture, summary
 from pasta_lm.engines.request import Answer, Finished, SamplingParams
 from pasta_lm.errors import InputError, UsageError
+from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.strategies.model import Pasta, baseline_of
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL, POSITIONS, STRATEGIES
@@ -189,7 +190,7 @@ def _answer(
 
 def _print(answers: list[Answer], *, as_json: bool) -> None:
     if as_json:
-        objects = [answer.to_dict() for answer in answers]
+        objects = [answer.to_dict() | {"cut_at_tokens": _cut_at(answer)} for answer in answers]
         print_json(objects[0] if len(objects) == 1 else {"choices": objects})
     else:
         text = "\n\n".join(answer.text for answer in answers)
@@ -198,3 +199,9 @@ def _print(answers: list[Answer], *, as_json: bool) -> None:
         if not as_json:
             print_picture(answer.trace)
         say(summary(answer.trace))
+
+
+def _cut_at(answer: Answer) -> int | None:
+    """Return the number of tokens at which a limit cut the answer."""
+    trace = answer.trace
+    return trace.num_tokens if trace.finish_reason == FinishReason.LENGTH else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,64 +59,41 @@ class VerbGroup(TyperGroup):
 
     sections: Sections = {}
 
-    def __init__(self, **attrs: object) -> None:
-        super().__init__(**attrs)  # type: ignore[arg-type]  # handed through from typer
-        verbs = (verb for section in self.sections.values() for verb in section)
-        places = {verb.name: verb.place.format(name=verb.name) for verb in verbs}
-        self.commands = ImportedVerbs(places)  # type: ignore[assignment]
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Return the names of the verbs."""
+        return [verb.name for verbs in self.sections.values() for verb in verbs]
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """Import a verb; None if there is none of this name."""
+        for verb in (verb for verbs in self.sections.values() for verb in verbs):
+            if verb.name == cmd_name:
+                return _command(verb)
+        return None
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Print the help where no verb was typed."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(2)
+        self.commands = dict.fromkeys(self.list_commands(ctx), self)  # for suggestions, by name
         return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Context) -> list[str]:
-        """Return the names of the verbs."""
-        return list(self.commands)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the verbs under their headings."""
-        width = max(len(verb.name) for section in self.sections.values() for verb in section)
+        width = max(map(len, self.list_commands(ctx)))
         for heading, verbs in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(verb.name.ljust(width), verb.help) for verb in verbs])
 
 
-class ImportedVerbs(MutableMapping[str, Command]):
-    """Commands by name; a module is imported when its command is looked up."""
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-        self._commands: dict[str, Command] = {}
-
-    def __getitem__(self, name: str) -> Command:
-        if name not in self._commands:
-            self._commands[name] = _command(name, self._places[name])
-        return self._commands[name]
-
-    def __setitem__(self, name: str, command: Command) -> None:
-        self._commands[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._commands[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._places, *self._commands)))
-
-    def __len__(self) -> int:
-        return len({*self._places, *self._commands})
-
-
-def _command(name: str, place: str) -> Command:
-    module, _, attribute = place.partition(":")
-    verb = getattr(import_module(module), attribute)
-    if not isinstance(verb, typer.Typer):
+def _command(verb: Verb) -> Command:
+    module, _, attribute = verb.place.format(name=verb.name).partition(":")
+    function = getattr(import_module(module), attribute)
+    if not isinstance(function, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(name, cls=VerbCommand)(verb)
-        verb = alone
-    command = get_command(verb)
+        alone.command(verb.name, cls=VerbCommand)(function)
+        function = alone
+    command = get_command(function)
     assert isinstance(command, TyperCommand | TyperGroup)
     return command
 

@@ -84,6 +84,14 @@ class ReadingOrder:
             self._sent.append(text)
         return text
 
+    def text_so_far(self, thread: int = 0) -> str:
+        """Return all plain text in reading order, also text that is not certain yet."""
+        items = self._parts[thread].items
+        if self._is_held and thread == 0:  # a plan is no part of the answer
+            items = [item for item in items if isinstance(item, int)]
+        texts = (self.text_so_far(item) if isinstance(item, int) else item for item in items)
+        return "".join(text for text in texts if isinstance(text, str))
+
     def _rest(self, whole: str) -> str:
         sent = "".join(self._sent)
         if not whole.startswith(sent):
