@@ -1,4 +1,4 @@
-"""Servers for the tests, an ASGI client, uvicorn on loopback in a thread, and a browser."""
+"""Servers for the tests, an ASGI client, and uvicorn on loopback in a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,8 +19,9 @@ from fastapi import FastAPI
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ScriptedBackend
 from pasta_lm.serve.server import Server, make_server
+from pasta_lm.serve.settings import Queue, ServeRecipe
+from tests.fakes.scripted_backend import HeldBackend, PoisonedEngine, ScriptedBackend
 
 SCRIPT = (
     "Three ways, caf\u00e9 \U0001f35d:\n"
@@ -32,8 +32,6 @@ SCRIPT = (
 )
 DOCUMENT = parse(SCRIPT, "annotator")
 TEXT = DOCUMENT.plain_text
-CHROMIUM = Path("/usr/bin/chromium")
-Open = Callable[..., Any]
 LIMIT_S = 120  # longest wait for what needs less than a second on a quiet machine
 CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
 
@@ -41,6 +39,35 @@ CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
 def scripted(**settings: Any) -> ScriptedBackend:
     """Return a backend that writes the script."""
     return ScriptedBackend(ScriptedEngine(DOCUMENT), **settings)
+
+
+def held(**settings: Any) -> HeldBackend:
+    """Return a backend that writes the script once it may."""
+    return HeldBackend(DOCUMENT, **settings)
+
+
+def poisoned(prompt: str, num_good_steps: int) -> ScriptedBackend:
+    """Return a backend that fails for one prompt."""
+    return ScriptedBackend(PoisonedEngine(DOCUMENT, prompt, num_good_steps))
+
+
+def recipe(**queue: Any) -> ServeRecipe:
+    """Return limits of the queue."""
+    return ServeRecipe(queue=Queue(**queue))
+
+
+async def settle(is_true: Callable[[], object]) -> None:
+    """Wait until something is true; ``run`` ends a test that waits for ever."""
+    while not is_true():
+        await asyncio.sleep(0.005)
+
+
+def is_idle(app: FastAPI) -> bool:
+    """Return whether nothing runs, waits or is left."""
+    engine = app.state.service.engine
+    load = engine.load
+    is_empty = not engine.backend.has_work and not load.num_orphan_threads
+    return is_empty and load.num_running == load.num_waiting == 0
 
 
 @asynccontextmanager
@@ -95,7 +122,7 @@ def text_of(pieces: list[dict[str, Any]], sample: int = 0) -> str:
 @contextmanager
 def serving(app: FastAPI) -> Iterator[tuple[Server, str]]:
     """Run uvicorn on a free port of loopback, and yield it with its address."""
-    server = make_server(app, host="127.0.0.1", port=0)
+    server = make_server(app)
     place = socket.create_server(("127.0.0.1", 0))
     port = place.getsockname()[1]
     started = threading.Event()
@@ -134,52 +161,3 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
-
-
-def expect(locator: Any) -> Any:
-    """Return Playwright's assertions on a locator, which wait until they hold.
-
-    The page acts after an event, so what a test reads at once may be what was there before.
-    """
-    from playwright.sync_api import expect as assertions
-
-    assertions.set_options(timeout=1000 * LIMIT_S)
-    return assertions(locator)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no browser at {CHROMIUM}; `apt-get install chromium` installs it")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Return what opens a page from a file; the test fails if the page reports an error."""
-    faults: list[str] = []
-    contexts = []
-
-    def open_file(html: str, **settings: Any) -> Any:
-        file = tmp_path / "page.html"
-        file.write_text(html, encoding="utf-8")
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(1000 * LIMIT_S)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text))
-        page.on("request", lambda sent: faults.append(sent.url) if "file:" not in sent.url else 0)
-        page.goto(file.as_uri())
-        return page
-
-    yield open_file
-    for context in contexts:
-        context.close()
-    assert not faults

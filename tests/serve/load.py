@@ -9,7 +9,6 @@ import random
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -23,16 +22,14 @@ from pasta_lm.engines.response import Response
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
-from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
-from pasta_lm.serve.event_stream import EventStream
+from pasta_lm.serve.backends import Events, Prompt
+from pasta_lm.serve.engine_loop import Job
 from pasta_lm.serve.replies import Reply
-from pasta_lm.serve.response_stream import JoinedStreams, ResponseStream
-from pasta_lm.serve.resuming import Recording
+from pasta_lm.serve.streams import EventStream, ResponseStream
+from tests.fakes.scripted_backend import ScriptedBackend
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
-HELD_BY_A_REQUEST = (
-    *(ResponseStream, Reply, EventStream, JoinedStreams, Recording, Response, LiveThread),
-)
+HELD_BY_A_REQUEST = (ResponseStream, Reply, EventStream, Job, Response, LiveThread)
 
 
 def script_of(name: str, num_blocks: int) -> Document:
@@ -68,12 +65,12 @@ class ByPrompt(ScriptedBackend):
         self._running[number] = self._engines[tuple(request.prompt)].steps(request)
         return number
 
-    def step(self) -> Events:
+    async def step(self) -> Events:
         if not self.may_step.is_set():
-            time.sleep(0.002)
+            await asyncio.sleep(0.002)
             return []
-        time.sleep(self.pace_s)
-        return super().step()
+        await asyncio.sleep(self.pace_s)
+        return await super().step()
 
 
 def chat(name: str, **changes: Any) -> dict[str, Any]:
@@ -88,7 +85,6 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     (CHAT_PATH, {"stream": True}),
     (CHAT_PATH, {"stream": True, "n": 3}),
     (CHAT_PATH, {"stream": True, "pasta": EVENTS}),
-    (CHAT_PATH, {"stream": True, "pasta": {**EVENTS, "resumable": True}}),
     (CHAT_PATH, {}),
     (TEXT_PATH, {"stream": True}),
     (TEXT_PATH, {}),

@@ -5,17 +5,19 @@ No step decodes anything until FILE is there; for ``hang`` the first step never 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pasta_lm.cli import main
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.serve import backends
-from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.serve.backends import Events
 from pasta_lm.strategies.model import Pasta
+from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.load import script_of
 
 
@@ -25,18 +27,20 @@ class Slow(ScriptedBackend):
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(ScriptedEngine(script_of("slow", 7)))
 
-    def step(self) -> Events:
+    async def step(self) -> Events:
         """Take a step, if it may."""
         if sys.argv[0] == "hang":
-            threading.Event().wait()
+            await asyncio.get_running_loop().run_in_executor(
+                ThreadPoolExecutor(1), threading.Event().wait
+            )
         if Path(sys.argv[0]).exists():
-            return super().step()
-        time.sleep(0.01)
+            return await super().step()
+        await asyncio.sleep(0.01)
         return []
 
 
 if __name__ == "__main__":
     Pasta.from_pretrained = lambda *_, **__: None  # type: ignore[assignment, method-assign, misc, return-value]
-    backends.TorchBackend = Slow  # type: ignore[assignment, misc]
+    backends.LocalBackend = Slow  # type: ignore[assignment, misc]
     sys.argv = sys.argv[1:]
     main()

@@ -64,12 +64,6 @@ BAD: dict[str, Any] = {
     "no threads": {**CHAT, "pasta": {"max_threads": 0}},
     "short blocks": {**CHAT, "pasta": {"max_tokens_per_thread": 2}},
     "an unknown stream": {**CHAT, "pasta": {"stream": "video"}},
-    "a text to be resumed": {**CHAT, "stream": True, "pasta": {"resumable": True}},
-    "a whole answer to be resumed": {
-        **CHAT,
-        "stream": False,
-        "pasta": {"stream": "events", "resumable": True},
-    },
     "unknown tags": {**CHAT, "pasta": {"tags": "maybe"}},
 }
 
@@ -181,11 +175,15 @@ def test_another_model_is_404() -> None:
         ("GET", "/nothing", 404),
         ("GET", "/v1/nothing", 404),
         ("POST", "/nothing", 404),
-        ("PUT", "/health", 404),
+        ("PUT", "/health", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models/script", 405),
     ],
 )
 def test_unknown_routes_are_typed_errors(method: str, path: str, status: int) -> None:
-    assert_refused(ask(method, path), status)
+    reply = ask(method, path)
+    assert_refused(reply, status)
+    assert ("Allow" in reply.headers) is (status == 405)
 
 
 # Keys, hosts, origins

@@ -12,7 +12,7 @@ from pasta_lm.engines.scripted import ScriptedEngine, words
 from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ScriptedBackend
+from tests.fakes.scripted_backend import ScriptedBackend
 from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, run, scripted, streamed, text_of
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"

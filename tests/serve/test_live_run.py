@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import TorchBackend
+from pasta_lm.serve.backends import LocalBackend
 from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from pasta_lm.strategies.requests import STRATEGIES
@@ -30,10 +31,17 @@ SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}
 
 def put_together(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the run that the pieces make, as the page puts them together."""
-    run: dict[str, Any] = {"step_s": [], "threads": [], "tokens": [], "syncs": []}
-    for piece in deepcopy(pieces):
-        for key in ("step_s", "threads", "tokens", "syncs"):
-            run[key] += piece[key]
+    parts = ("step_s", "threads", "tokens", "syncs", "forks", "joins")
+    run: dict[str, Any] = {part: [] for part in parts}
+    for piece in json.loads(json.dumps(pieces)):
+        for part in parts:
+            run[part] += piece[part]
+        for number, step in piece["lanes"]:
+            spans = run["threads"][number]["spans"]
+            if spans and step <= spans[-1][2]:
+                spans[-1][2] = max(spans[-1][2], step + 1)
+            else:
+                spans.append([number, step, step + 1])
         for number, step in piece["fed"]:
             assert run["tokens"][number]["fed"] is None
             run["tokens"][number]["fed"] = step
@@ -45,7 +53,7 @@ def put_together(pieces: list[dict[str, Any]]) -> dict[str, Any]:
 
 def without_its_end(run: Any) -> dict[str, Any]:
     """Return a stored run without what is known at its end only."""
-    run = deepcopy(run)
+    run = json.loads(json.dumps(run))
     for token in run["tokens"]:
         token["critical"] = False
     for thread in run["threads"]:
@@ -57,7 +65,7 @@ def decoded(text: str, speeds: dict[int, float], **params: Any) -> tuple[list[An
     engine = ScriptedEngine(parse(text, "annotator", max_depth=2), speeds=speeds)
     request = engine.request("a prompt here", replace(PARAMS, **params))
     events = list(engine.stream(replace(request, traces=True)))
-    live = LiveRun(3, lambda number: engine.spell(number).encode())
+    live = LiveRun(3)
     pieces = [live.take(event.news) for event in events if isinstance(event, Traced)]
     return pieces, events[-1].answer.trace, events[-1]
 
@@ -117,7 +125,7 @@ def test_a_stream_of_events_tells_the_trace_only_if_it_was_asked_for(trace: bool
 @pytest.mark.parametrize("strategy", ["pasta", "sequential", "sot"])
 def test_the_samples_of_a_model_are_told_as_they_are_stored(strategy: str) -> None:
     engine = TorchEngine(loaded("llama"), pool_tokens=4096, captures=False)
-    app = create_app(TorchBackend(Pasta(engine), "tiny"))
+    app = create_app(LocalBackend(Pasta(engine), "tiny"))
     asked = {"strategy": strategy, "stream": "events", "trace": True, "max_threads": 3}
     params = {"max_tokens": 80, "temperature": 1.0, "seed": 5, "n": 2, "stream": True}
     pieces = streamed(post("/v1/chat/completions", {**CHAT, **params, "pasta": asked}, app=app))
@@ -138,7 +146,7 @@ def test_the_models_strategies_and_the_limits_of_a_request_are_listed() -> None:
 
 def test_a_model_lists_what_it_answers_by_and_nothing_that_would_fall_back_or_fail() -> None:
     model = Pasta(TorchEngine(loaded("llama"), pool_tokens=256, captures=False))
-    app = create_app(TorchBackend(model, "tiny"))
+    app = create_app(LocalBackend(model, "tiny"))
     about = ask("GET", "/v1/models", app=app).json()["data"][0]["pasta"]
     assert about["strategies"] == [
         *("pasta", "sequential", "sot", "prompt-lookup", "pasta-prompt-lookup")

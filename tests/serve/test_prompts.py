@@ -10,9 +10,20 @@ import pytest
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ScriptedBackend
-from tests.serve.conftest import TEXT, client_of, post, run, scripted, streamed
-from tests.serve.test_failures import Held, Poisoned, is_idle, recipe, settle
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import (
+    TEXT,
+    client_of,
+    held,
+    is_idle,
+    poisoned,
+    post,
+    recipe,
+    run,
+    scripted,
+    settle,
+    streamed,
+)
 
 PATH = "/v1/completions"
 PROMPTS: tuple[Any, ...] = (["a", "b c"], [[7, 8], [9]], ["a"] * 5, [3, 4, 5], [[5]])
@@ -51,7 +62,7 @@ def test_prompts_beyond_the_room_wait_for_their_turn() -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> None:
     async def leave() -> None:
-        app = create_app(Held(capacity=2))
+        app = create_app(held(capacity=2))
         async with client_of(app) as client:
             body = {"prompt": ["a", "b", "c", "d"], "stream": streams}
             gone = asyncio.ensure_future(client.post(PATH, json=body))
@@ -66,7 +77,7 @@ def test_a_client_that_goes_away_leaves_none_of_its_prompts(streams: bool) -> No
 
 def test_when_the_queue_is_full_none_of_them_runs() -> None:
     async def fill() -> None:
-        app = create_app(Held(capacity=0), recipe(waiting=1))
+        app = create_app(held(capacity=0), recipe(waiting=1))
         async with client_of(app) as client:
             reply = await client.post(PATH, json={"prompt": ["a", "b", "c", "d"]})
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_full")
@@ -77,7 +88,7 @@ def test_when_the_queue_is_full_none_of_them_runs() -> None:
 
 def test_a_prompt_that_fails_ends_the_request_and_no_other() -> None:
     async def fail() -> None:
-        app = create_app(ScriptedBackend(Poisoned("poison", 3)))
+        app = create_app(poisoned("poison", 3))
         async with client_of(app) as client:
             bad = {"prompt": ["a", "poison", "b"]}
             bodies = [bad, {**bad, "stream": True}, {"prompt": ["a", "b"]}]

@@ -15,7 +15,7 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.document import Document, parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Prompt, TorchBackend
+from pasta_lm.serve.backends import LocalBackend, Prompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import build, load
 from tests.serve.conftest import client_of, run, streamed
@@ -66,7 +66,7 @@ def test_every_route_and_stream_answers_as_pasta_run_does_also_in_company(sampli
     asked = {"max_tokens": 40, "seed": SEED, "n": 2, **SAMPLINGS[sampling]}
 
     async def compare() -> None:
-        async with client_of(create_app(TorchBackend(model(), "tiny"))) as client:
+        async with client_of(create_app(LocalBackend(model(), "tiny"))) as client:
 
             async def one(path: str, body: dict[str, Any], expected: list[str]) -> None:
                 reply = await client.post(path, json={**asked, **body})
@@ -96,7 +96,7 @@ MANY_BYTES = parse(
 )
 
 
-class Given(TorchBackend):
+class Given(LocalBackend):
     """The local engine, which writes a given answer whatever is asked."""
 
     def __init__(self, own: Pasta, document: Document) -> None:
@@ -150,7 +150,7 @@ def test_earlier_turns_go_through_the_chat_template_as_text() -> None:
     ]
     own = model("qwen2")
     vocabulary = own.engine.loaded.vocabulary
-    ids = TorchBackend(own, "tiny").prepare(Prompt(turns), SamplingParams()).prompt
+    ids = LocalBackend(own, "tiny").prepare(Prompt(turns), SamplingParams()).prompt
     assert list(ids) == vocabulary.encode_prompt(turns)
     assert not set(ids) & set(vocabulary.piece_ids.values())
     shown = vocabulary.text(ids)

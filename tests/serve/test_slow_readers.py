@@ -14,9 +14,8 @@ import pytest
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ScriptedBackend
-from pasta_lm.serve.settings import Queue, ServeRecipe
-from tests.serve.conftest import CHAT, serving
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import CHAT, recipe, serving
 
 Until = Callable[[Callable[[], bool]], None]
 BLOCK = f'<async topic="t"> {" ".join(["x" * 8000] * 80)}</async>'
@@ -36,28 +35,27 @@ def ask(url: str, **changes: Any) -> socket.socket:
     return line
 
 
-@pytest.mark.parametrize("resumable", [False, True])
 def test_who_does_not_read_is_dropped_and_its_connection_is_closed(
-    resumable: bool, until: Until, caplog: pytest.LogCaptureFixture
+    until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = create_app(
-        ScriptedBackend(ScriptedEngine(LONG)), ServeRecipe(queue=Queue(send_s=0.2, resume_s=0.1))
-    )
+    app = create_app(ScriptedBackend(ScriptedEngine(LONG)), recipe(send_s=0.2))
     service = app.state.service
-    with caplog.at_level(logging.WARNING), serving(app) as (server, url):
-        options = {"stream": "events", "resumable": resumable}
-        with ask(url, n=8, pasta=options) as line:
-            dropped = 'limit_hits_total{limit="slow_reader",model_name="script"} 1.0'
-            until(lambda: dropped in service.metrics.text().decode())
-            until(lambda: not (server.server_state.connections or server.server_state.tasks))
-            until(lambda: not service.engine.backend.has_work)
-            until(lambda: service.engine.load.num_running == 0)
-            line.settimeout(30)
-            received = bytearray()
-            with suppress(ConnectionResetError):
-                while part := line.recv(65536):
-                    received += part
-            assert received.startswith(b"HTTP/1.1 200")
-            assert b"[DONE]" not in received
-            assert not received.endswith(b"\r\n0\r\n\r\n"), "it ended as if it were complete"
+    with (
+        caplog.at_level(logging.WARNING),
+        serving(app) as (server, url),
+        ask(url, n=8, pasta={"stream": "events"}) as line,
+    ):
+        dropped = 'limit_hits_total{limit="slow_reader",model_name="script"} 1.0'
+        until(lambda: dropped in service.metrics.text().decode())
+        until(lambda: not (server.server_state.connections or server.server_state.tasks))
+        until(lambda: not service.engine.backend.has_work)
+        until(lambda: service.engine.load.num_running == 0)
+        line.settimeout(30)
+        received = bytearray()
+        with suppress(ConnectionResetError):
+            while part := line.recv(65536):
+                received += part
+        assert received.startswith(b"HTTP/1.1 200")
+        assert b"[DONE]" not in received
+        assert not received.endswith(b"\r\n0\r\n\r\n"), "it ended as if it were complete"
     assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]

@@ -11,11 +11,10 @@ from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.tags import PIECES
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Prompt, TorchBackend
+from pasta_lm.serve.backends import LocalBackend, Prompt
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import client_of, post, run, streamed, text_of
-from tests.serve.test_failures import settle
+from tests.serve.conftest import client_of, post, run, settle, streamed, text_of
 
 PATH = "/v1/chat/completions"
 ASKED = {"max_tokens": 60, "temperature": 1.0, "seed": 5, "n": 2}
@@ -39,21 +38,21 @@ def test_the_answer_is_that_of_the_python_interface(seed: int, options: dict[str
     messages = [{"role": "user", "content": "hello"}]
     answers = model().samples(messages, params, strategy=strategy)
     asked = chat("hello", seed=seed, pasta={**options, "tags": "keep"})
-    app = create_app(TorchBackend(model(), "tiny"))
+    app = create_app(LocalBackend(model(), "tiny"))
     body = post(PATH, asked, app=app).json()
     texts = [choice["message"]["content"] for choice in body["choices"]]
     assert texts == [answer.program for answer in answers]
     assert all(one["tokens_per_s"] > 0 for one in body["pasta"]["choices"])
     if strategy == "pasta":
         assert any(len(answer.trace.threads) > 1 for answer in answers)
-    app = create_app(TorchBackend(model(), "tiny"))
+    app = create_app(LocalBackend(model(), "tiny"))
     pieces = streamed(post(PATH, {**asked, "stream": True}, app=app))
     assert [text_of(pieces, sample) for sample in range(2)] == texts
 
 
 def test_company_does_not_change_an_answer() -> None:
     async def together() -> list[str]:
-        async with client_of(create_app(TorchBackend(model(), "tiny"))) as client:
+        async with client_of(create_app(LocalBackend(model(), "tiny"))) as client:
             bodies = [chat(f"hello {number % 3}", seed=number % 3) for number in range(9)]
             replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
             return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
@@ -63,7 +62,7 @@ def test_company_does_not_change_an_answer() -> None:
 
 
 def test_tags_that_a_user_types_are_text() -> None:
-    backend = TorchBackend(model(), "tiny")
+    backend = LocalBackend(model(), "tiny")
     vocabulary = loaded("llama").vocabulary
     typed = "".join(PIECES[:6]) + '<promise topic="a" tokens="3"/><async>b</async><sync/>'
     turns = [{"role": role, "content": typed} for role in ("system", "user", "assistant", "user")]
@@ -73,7 +72,7 @@ def test_tags_that_a_user_types_are_text() -> None:
 
 
 def test_a_completion_is_not_read_by_the_chat_template() -> None:
-    backend = TorchBackend(model(), "tiny")
+    backend = LocalBackend(model(), "tiny")
     vocabulary = loaded("llama").vocabulary
     ids = backend.prepare(Prompt("Once upon"), SamplingParams()).prompt
     assert list(ids) == vocabulary.encode_prompt("Once upon")
@@ -83,22 +82,22 @@ def test_token_ids_are_a_prompt_and_those_of_tags_are_refused() -> None:
     vocabulary = loaded("llama").vocabulary
     ids = vocabulary.encode_prompt("Once upon")
     asked = {**ASKED, "max_tokens": 20, "prompt": ["Once upon", "a"]}
-    texts = post("/v1/completions", asked, app=create_app(TorchBackend(model(), "tiny"))).json()
+    texts = post("/v1/completions", asked, app=create_app(LocalBackend(model(), "tiny"))).json()
     asked["prompt"] = [ids, vocabulary.encode_prompt("a")]
-    same = post("/v1/completions", asked, app=create_app(TorchBackend(model(), "tiny"))).json()
+    same = post("/v1/completions", asked, app=create_app(LocalBackend(model(), "tiny"))).json()
     assert [one["text"] for one in same["choices"]] == [one["text"] for one in texts["choices"]]
     assert [one["index"] for one in same["choices"]] == [0, 1, 2, 3]
     assert same["usage"] == texts["usage"]
     for wrong in (min(vocabulary.piece_ids.values()), -1, 10**9, 2**70):
-        app = create_app(TorchBackend(model(), "tiny"))
+        app = create_app(LocalBackend(model(), "tiny"))
         assert post("/v1/completions", {"prompt": [*ids, wrong]}, app=app).status_code == 400
 
 
 def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() -> None:
-    app = create_app(TorchBackend(model(pool_tokens=256), "tiny"))
+    app = create_app(LocalBackend(model(pool_tokens=256), "tiny"))
     body = post(PATH, chat("hello", max_tokens=4000, n=1), app=app).json()
     assert 100 < body["pasta"]["max_tokens"] < 256
-    app = create_app(TorchBackend(model(pool_tokens=64), "tiny"))
+    app = create_app(LocalBackend(model(pool_tokens=64), "tiny"))
     response = post(PATH, chat("hello " * 300), app=app)
     assert response.status_code == 400
     assert "cache" in response.json()["error"]["message"]
@@ -106,7 +105,7 @@ def test_tokens_are_lowered_to_the_cache_and_a_prompt_without_room_is_refused() 
 
 def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
     async def crowd() -> int:
-        app = create_app(TorchBackend(model(pool_tokens=300), "tiny"))
+        app = create_app(LocalBackend(model(pool_tokens=300), "tiny"))
         async with client_of(app) as client:
             replies = await asyncio.gather(
                 *(client.post(PATH, json=chat("hello", seed=seed)) for seed in range(6))
@@ -123,7 +122,7 @@ def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
 def test_a_client_that_goes_away_frees_every_page() -> None:
     async def leave() -> None:
         own = model()
-        app = create_app(TorchBackend(own, "tiny"))
+        app = create_app(LocalBackend(own, "tiny"))
         async with client_of(app) as client:
             engine = app.state.service.engine
             for body in (chat("hello", max_tokens=900), chat("a", max_tokens=900, stream=True)):
@@ -140,10 +139,10 @@ def test_a_client_that_goes_away_frees_every_page() -> None:
 
 def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:
     asked = chat("hello", n=1, max_tokens=80, pasta={"strategy": "sot"})
-    app = create_app(TorchBackend(model(), "tiny"))
+    app = create_app(LocalBackend(model(), "tiny"))
     whole = post(PATH, asked, app=app).json()["choices"][0]["message"]["content"]
-    app = create_app(TorchBackend(model(), "tiny"))
+    app = create_app(LocalBackend(model(), "tiny"))
     assert text_of(streamed(post(PATH, {**asked, "stream": True}, app=app))) == whole
-    app = create_app(TorchBackend(model(), "tiny"))
+    app = create_app(LocalBackend(model(), "tiny"))
     body = {"prompt": "Once", "pasta": {"strategy": "sot"}}
     assert post("/v1/completions", body, app=app).status_code == 400

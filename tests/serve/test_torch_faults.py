@@ -20,14 +20,23 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, TorchBackend
+from pasta_lm.serve.backends import Events, LocalBackend
 from pasta_lm.serve.engine_loop import MAX_FAILED_STEPS
-from pasta_lm.serve.settings import Bounds, Queue, ServeRecipe
+from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
-from tests.serve.conftest import LIMIT_S, client_of, post, run, serving, streamed, text_of
+from tests.serve.conftest import (
+    LIMIT_S,
+    client_of,
+    is_idle,
+    post,
+    run,
+    serving,
+    settle,
+    streamed,
+    text_of,
+)
 from tests.serve.load import CHAT_PATH, Held, Moment, at_most, chat, go_away, hasty
-from tests.serve.test_failures import is_idle, settle
 
 Until = Callable[[Callable[[], bool]], None]
 SAMPLED = {"max_tokens": 40, "temperature": 1.0, "seed": 5}
@@ -51,7 +60,7 @@ def assert_no_page_is_left(own: Pasta) -> None:
 # A client goes away, and no step follows
 
 
-class Stepped(TorchBackend):
+class Stepped(LocalBackend):
     """The local engine, a step at a time."""
 
     def __init__(self, own: Pasta) -> None:
@@ -60,10 +69,11 @@ class Stepped(TorchBackend):
         self.may_step = threading.Semaphore(0)
         self.num_steps = 0
 
-    def step(self) -> Events:
-        if not self.may_step.acquire(timeout=0.002):
+    async def step(self) -> Events:
+        if not self.may_step.acquire(blocking=False):
+            await asyncio.sleep(0.002)
             return []
-        events = super().step()
+        events = await super().step()
         self.num_steps += 1
         return events
 
@@ -152,9 +162,7 @@ def test_three_hundred_clients_that_go_away_leave_no_page_and_change_no_text(
     rng = random.Random(7)
     own = model(pool_tokens=8192)
     limits = Bounds(tokens=48)
-    app = create_app(
-        TorchBackend(own, "tiny"), ServeRecipe(limits=limits, queue=Queue(resume_s=0.2))
-    )
+    app = create_app(LocalBackend(own, "tiny"), ServeRecipe(limits=limits))
     service = app.state.service
     bodies = [{**chat(f"stay {n}"), **SAMPLED, "seed": n, "stream": True} for n in range(4)]
 
@@ -179,10 +187,10 @@ def test_three_hundred_clients_that_go_away_leave_no_page_and_change_no_text(
         return num_served
 
     with caplog.at_level(logging.WARNING), serving(app) as (server, url):
-        httpx.post(f"{url}{CHAT_PATH}", json={**chat("first"), **SAMPLED}, timeout=LIMIT_S)
+        httpx.post(f"{url}{CHAT_PATH}", json=bodies[0], timeout=LIMIT_S)
         before = Held.by(server)
         assert run(ask_all(url)) >= len(bodies)
-        until(lambda: not (own.engine.has_work or service._recordings._recordings))
+        until(lambda: not own.engine.has_work)
         until(lambda: not (server.server_state.connections or server.server_state.tasks))
         assert_no_page_is_left(own)
         assert service.engine.load.num_orphan_threads == 0
@@ -194,7 +202,7 @@ def test_a_response_has_no_more_threads_than_the_limit() -> None:
     body = {**chat("hello"), **SAMPLED, "n": 4, "max_tokens": 80}
     most = {}
     for blocks in (1, 64):
-        app = create_app(TorchBackend(model(), "tiny"), ServeRecipe(limits=Bounds(blocks=blocks)))
+        app = create_app(LocalBackend(model(), "tiny"), ServeRecipe(limits=Bounds(blocks=blocks)))
         choices = post(CHAT_PATH, body, app=app).json()["pasta"]["choices"]
         most[blocks] = max(len(choice["threads"]) for choice in choices)
     assert most[1] == 2
@@ -211,7 +219,7 @@ class BrokenModelError(Exception):
 BAD = {**chat("poison"), **SAMPLED}
 
 
-class Poisoned(TorchBackend):
+class Poisoned(LocalBackend):
     """The local engine, which fails at one place for one prompt."""
 
     def __init__(self, own: Pasta, place: str) -> None:
@@ -250,7 +258,7 @@ def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(join: Join, 
 
     async def fail() -> None:
         alone = model(join)
-        app = create_app(TorchBackend(alone, "tiny"))
+        app = create_app(LocalBackend(alone, "tiny"))
         async with client_of(app) as client:
             replies = [await client.post(CHAT_PATH, json=body) for body in others]
             expected = [one.json()["choices"][0]["message"]["content"] for one in replies]
@@ -292,7 +300,7 @@ def test_a_prompt_that_always_fails_cannot_end_the_engine_when_it_runs_alone(pla
 def test_an_engine_that_fails_whatever_runs_is_given_up() -> None:
     async def fail() -> None:
         own = model()
-        app = create_app(TorchBackend(own, "tiny"))
+        app = create_app(LocalBackend(own, "tiny"))
 
         def broken(_: object) -> None:
             raise BrokenModelError

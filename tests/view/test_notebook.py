@@ -7,13 +7,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+import pasta_lm.view.notebook  # noqa: F401  # draws answers and traces
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import Document, parse
 from pasta_lm.language.document import Block
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.view.notebook import _path
+from pasta_lm.view.layout import layout
 
 ALLOWED = {"div", "span", "svg", "g", "title", "text", "rect", "line"}
 ATTRIBUTES = {"style", "title", "xmlns", "viewbox", "width", "height", "role", "aria-label"}
@@ -111,10 +112,10 @@ def test_text_of_a_model_is_never_read_as_html(hostile: str) -> None:
 )
 def test_the_marked_path_has_as_many_tokens_as_the_critical_path(text: str) -> None:
     trace = answered(text).trace
-    path = list(_path(trace))
-    assert len(path) == trace.critical_path
-    steps = [step for _, step in path]
-    assert steps == sorted(steps, reverse=True)
+    spans = layout(trace).critical
+    steps = [step for span in spans for step in range(span.first, span.stop)]
+    assert steps == sorted(steps)
+    assert len(set(steps)) == trace.critical_path
     Reader(trace._repr_html_())
 
 

@@ -13,19 +13,9 @@ import pytest
 from pasta_lm.serve.app import create_app
 from pasta_lm.view.page import STATIC, joined_modules, page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import (
-    CHAT,
-    LIMIT_S,
-    SCRIPT,
-    TEXT,
-    Open,
-    expect,
-    post,
-    scripted,
-    serving,
-    streamed,
-)
+from tests.serve.conftest import CHAT, LIMIT_S, SCRIPT, TEXT, post, scripted, serving, streamed
 from tests.serve.runs import FLAT, HOSTILE, answered, sequential, wide
+from tests.view.conftest import Open, expect
 
 MODULES = sorted(STATIC.glob("*.js"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,16 +13,18 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from pasta_lm.engines.request import Finished, SamplingParams
+from pasta_lm.engines.request import SamplingParams
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.interpreter.trace import Trace
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, Prompt, ScriptedBackend
+from pasta_lm.serve.backends import Events, Prompt
 from pasta_lm.view.page import page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, Open, ask, expect, scripted, serving
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import DOCUMENT, LIMIT_S, TEXT, ask, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered, wide
+from tests.view.conftest import Open, expect
 
 QUESTION = "How do I live well?"
 ALL_FOUR = ("sequential", "pasta", "apar", "sot")
@@ -39,9 +42,10 @@ class Stepped(ScriptedBackend):
     def allow(self, num_steps: int) -> None:
         self._allowed.release(num_steps)
 
-    def step(self) -> Events:
-        if self.is_free or self._allowed.acquire(timeout=0.005):
-            return super().step()
+    async def step(self) -> Events:
+        if self.is_free or self._allowed.acquire(blocking=False):
+            return await super().step()
+        await asyncio.sleep(0.005)
         return []
 
 
@@ -426,13 +430,10 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
-    """Return the trace of the backend's answer by a strategy."""
+    """Return the trace of the script's answer by a strategy."""
     request = backend.prepare(Prompt(QUESTION, strategy), SamplingParams(max_tokens=1024))
-    backend.submit(request)
-    while True:
-        for _, event in backend.step():
-            if isinstance(event, Finished):
-                return event.answer.trace
+    (answers,) = ScriptedEngine(DOCUMENT).generate([request])
+    return answers[0].trace
 
 
 def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,10 +17,12 @@ import pytest
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.serve.backends import Events
 from pasta_lm.view.page import STATIC
-from tests.serve.conftest import LIMIT_S, TEXT, expect, scripted, serving
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import LIMIT_S, TEXT, scripted, serving
 from tests.serve.runs import HOSTILE, wide
+from tests.view.conftest import expect
 
 MODULES = sorted((STATIC / "chat").glob("*.js"))
 VENDOR = STATIC / "vendor"
@@ -88,12 +90,12 @@ class PausingBackend(ScriptedBackend):
 
     num_steps = 40
 
-    def step(self) -> Events:
+    async def step(self) -> Events:
         if not self.num_steps:
-            time.sleep(0.005)
+            await asyncio.sleep(0.005)
             return []
         self.num_steps -= 1
-        return super().step()
+        return await super().step()
 
 
 def answering(text: str) -> ScriptedBackend:

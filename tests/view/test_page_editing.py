@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +13,13 @@ from fastapi import FastAPI
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.language import parse
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import Events, ScriptedBackend
+from pasta_lm.serve.backends import Events
 from pasta_lm.view.page import joined_modules, page_of
 from pasta_lm.view.run_data import run_data
-from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, Open, expect, scripted, serving
+from tests.fakes.scripted_backend import ScriptedBackend
+from tests.serve.conftest import LIMIT_S, SCRIPT, TEXT, scripted, serving
 from tests.serve.runs import FLAT, HOSTILE, answered
+from tests.view.conftest import Open, expect
 
 FASTER = SCRIPT.replace("Three ways", '<async topic="intro">Three ways').replace(
     " \U0001f35d:", " \U0001f35d:</async>"
@@ -219,11 +221,11 @@ class Slow(ScriptedBackend):
         super().__init__(ScriptedEngine(parse(SCRIPT, "annotator")))
         self.is_held = False
 
-    def step(self) -> Events:
+    async def step(self) -> Events:
         if self.is_held:
-            threading.Event().wait(0.005)
+            await asyncio.sleep(0.005)
             return []
-        return super().step()
+        return await super().step()
 
 
 def test_a_replay_is_stopped_by_its_button_and_by_a_new_question(browser: Any, until: Any) -> None:

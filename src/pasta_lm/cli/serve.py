@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,15 +24,20 @@ from pasta_lm.cli.flags import (
     require_one_of,
     require_served,
 )
+from pasta_lm.cli.terminal import read_text, say, silence_libraries, status
+from pasta_lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pasta_lm.serve.backends import Backend
+    from pasta_lm.serve.backends import Backend, LocalBackend
     from pasta_lm.serve.settings import ServeRecipe
+
+MAX_PORT = 65535
 
 
 def serve(
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Limits; --set changes them.")
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL|LIMITS.toml]", help="As --model, or a file of limits."),
     ] = None,
     model: Model = None,
     host: Annotated[
@@ -51,6 +58,10 @@ def serve(
         bool,
         option("--allow-unauthenticated", help="Let other machines in without a key."),
     ] = False,
+    served_model_name: Annotated[
+        str | None,
+        option("--served-model-name", metavar="NAME", help="The model's name for clients."),
+    ] = None,
     strategy: Annotated[
         str | None,
         option("--strategy", metavar="NAME", help="The strategy of requests that name none."),
@@ -73,49 +84,64 @@ def serve(
     once. The log is JSON lines on standard error.
     """
     from pasta_lm import __version__
-    from pasta_lm.cli.terminal import silence_libraries
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import create_app
-    from pasta_lm.serve.served import served_backend
-    from pasta_lm.serve.server import log_as_json, make_server
+    from pasta_lm.serve.backends import served_backend
+    from pasta_lm.serve.server import address_of, bind, log_as_json, make_server
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
     from pasta_lm.strategies.requests import STRATEGIES
 
     require_engine(engine, dialect, allow_inexact=allow_inexact)
     key = _read_key(api_key)
     check_exposure(host, key, allows_everyone=allow_unauthenticated)
+    limits, model = _limits_or_model(source, model)
     named = [] if strategy is None else [f"strategy={strategy}"]
-    found = read_recipe(recipe, ServeRecipe, [*(changes or []), *named])
-    require_one_of("--strategy", found.strategy, STRATEGIES)
+    recipe = read_recipe(limits, ServeRecipe, [*(changes or []), *named])
+    require_one_of("--strategy", recipe.strategy, STRATEGIES)
+    if port > MAX_PORT:
+        raise UsageError(f"--port is {port}", hint=f"a number from 0 to {MAX_PORT}")
+    place = bind(host, port)
     silence_libraries()
+    backend: Backend
     if engine is None:
-        backend = _local(model, dtype, device, found)
+        with status("loading the model"):
+            backend = _local(model, dtype, device, recipe, served_model_name)
     else:
-        source = require_served(model, dtype=dtype, device=device)
-        backend = served_backend(engine, source, dialect=dialect, allow_inexact=allow_inexact)
+        held = require_served(model, dtype=dtype, device=device)
+        name = served_model_name or held
+        backend = served_backend(engine, held, name, dialect=dialect, allow_inexact=allow_inexact)
     app = create_app(
         backend,
-        found,
+        recipe,
         api_key=key,
         only_loopback=key is None and is_loopback(host),
         logs_prompts=log_prompts,
         version=__version__,
     )
     log_as_json()
-    server = make_server(app, host=host, port=port)
-    server.run()
+    _greet(backend, address_of(place))
+    server = make_server(app)
+    server.run([place])
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it
-    if app.state.service.engine.is_running:
+    if app.state.service.engine.has_hung:
         os._exit(0)  # a step hangs, and the end of the process would wait for it
 
 
+def _limits_or_model(source: str | None, model: str | None) -> tuple[Path | None, str | None]:
+    if source is not None and source.endswith(".toml"):
+        return Path(source), model
+    if source is not None and model is not None:
+        raise UsageError(f"two models: {source} and --model {model}", hint="give one of them")
+    return None, source or model
+
+
 def _local(
-    model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe
-) -> Backend:
+    model: str | None, dtype: str | None, device: str | None, recipe: ServeRecipe, name: str | None
+) -> LocalBackend:
     """Load a model into the local engine."""
     from pasta_lm.models.shipped import BUILTIN
-    from pasta_lm.serve.backends import TorchBackend
+    from pasta_lm.serve.backends import LocalBackend
     from pasta_lm.strategies.model import Pasta
 
     loaded = Pasta.from_pretrained(
@@ -126,13 +152,22 @@ def _local(
         cache_memory=recipe.cache_memory,
         shares_prefixes=recipe.shares_prefixes,
     )
-    return TorchBackend(loaded, str(model or BUILTIN))
+    return LocalBackend(loaded, name or str(model or BUILTIN))
 
 
-def _read_key(given: str | None) -> str | None:
+def _greet(backend: Backend, address: str) -> None:
+    """Tell the addresses: in a terminal as text, otherwise as a line of the log."""
+    if not sys.stderr.isatty():
+        logging.getLogger("pasta_lm.serve.server").info("running on %s", address)
+        return
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    facts = ", ".join(f"{name} {value}" for name, value in backend.facts.items())
+    say(f"serving {backend.name} ({facts})")
+    for name, path in (("page", "/"), ("chat", "/chat.html"), ("API", "/v1")):
+        say(f"{name:5}{address}{path}")
+    say("Ctrl-C ends it")
+
+
+def _read_key(key: str | None) -> str | None:
     """Return the key, read from a file if it is named so."""
-    from pasta_lm.cli.terminal import read_text
-
-    if given is None or not given.startswith("@"):
-        return given
-    return read_text(given[1:]).strip()
+    return read_text(key[1:]).strip() if key is not None and key.startswith("@") else key

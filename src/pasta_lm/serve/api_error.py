@@ -1,4 +1,4 @@
-"""The errors that a client is told, in the shape of OpenAI's API."""
+"""Errors for clients, in the shape of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the error for what a client should have asked differently."""
+    """Return the error for a request that is wrong."""
     return ApiError(400, message, param=param, code=code)
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """Return the error for what may work later."""
+    """Return the error for a request that may work later."""
     return ApiError(503, message, kind="unavailable", code=code)
 
 
@@ -64,7 +64,7 @@ def internal(code: str = "engine_error") -> ApiError:
 
 
 def from_error(error: Exception) -> ApiError:
-    """Return what a client is told about an error of the package."""
+    """Return the error for clients of an error of the package."""
     if isinstance(error, InputError | UsageError):
         return bad_request(str(error).replace("\n    hint: ", "; "))
     return internal("engine_error" if isinstance(error, PastaError) else "internal_error")

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Header
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from pasta_lm.serve import replaying
+from pasta_lm.serve import replay
 from pasta_lm.serve.api_error import ApiError, bad_request, internal
 from pasta_lm.serve.backends import Backend
 from pasta_lm.serve.body import StrictRoute
@@ -30,17 +31,32 @@ from pasta_lm.serve.settings import ServeRecipe
 from pasta_lm.view.page import page_of
 
 STATIC = Path(__file__).parents[1] / "view" / "static"
-_IS_KIND = re.compile(r"body|str|int|list\[.*\]")
-"""Parts of the place of an error that the client did not write: which of several kinds failed."""
+_IS_KIND = re.compile(r"body|str|int|list\[.*\]|function-.*")
+"""Parts of the place of an error that the client did not write: the kind that failed."""
 
 
 class PageFiles(StaticFiles):
-    """The page's files; what has no route ends here, so a request that is no ``GET`` is a 404."""
+    """The page's files; every request that no route takes ends here."""
+
+    def __init__(self, routes: Sequence[BaseRoute], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._routes = [route for route in routes if isinstance(route, Route)]
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file."""
-        if scope["method"] not in ("GET", "HEAD"):
-            raise HTTPException(404, f"there is no {scope['method']} {scope['path'][:200]} here")
+        """Return a file; 405 for a route that has other methods."""
+        method, place = scope["method"], scope["path"][:200]
+        methods = {
+            name
+            for route in self._routes
+            if route.path_regex.match(scope["path"])
+            for name in route.methods or ()
+        }
+        if methods:
+            allow = ", ".join(sorted(methods))
+            message = f"{place} takes {allow}, not {method}"
+            raise HTTPException(405, message, headers={"Allow": allow})
+        if method not in ("GET", "HEAD"):
+            raise HTTPException(404, f"there is no {method} {place} here")
         return await super().get_response(path, scope)
 
 
@@ -61,35 +77,34 @@ def create_app(
         api_key: What clients must send; None: nothing.
         only_loopback: Refuse requests to other names than this machine's own.
         logs_prompts: Write prompts into the log.
-        version: What ``/version`` says.
+        version: The version of the package, for ``/version``.
     """
     recipe = recipe or ServeRecipe()
     service = Service(backend, recipe, logs_prompts=logs_prompts)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.engine.start()
-        yield
-        service.engine.stop()
-        if service.spans is not None:
-            service.spans.close()
+        async with service.engine.running():
+            yield
 
     app = FastAPI(
         title="pasta-lm", version=version, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.service, app.state.recipe = service, recipe
-    app.include_router(_routes(service, version))
-    app.include_router(replaying.routes(service))
+    routers = _routes(service, version), replay.routes(service)
+    for router in routers:
+        app.include_router(router)
     _handle_errors(app)
-    if STATIC.is_dir():
-        app.mount("/", PageFiles(directory=STATIC, html=True), name="page")
+    routes = [route for router in routers for route in router.routes]
+    app.mount("/", PageFiles(routes, directory=STATIC, html=True), name="page")
     app.add_middleware(Guard, api_key=api_key, only_loopback=only_loopback)
     if recipe.cors_origins:  # outside of the guard: a browser asks first, without a key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(recipe.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],  # the official browser client sends headers of its own
+            expose_headers=["X-Request-Id", "Retry-After"],
         )
     return app
 
@@ -99,18 +114,12 @@ def _routes(service: Service, number: str) -> APIRouter:
     began = int(time.time())
 
     @router.post("/v1/chat/completions")
-    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
-        return await service.respond(asked, request)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        return await service.respond(body, request)
 
     @router.post("/v1/completions")
-    async def completions(asked: CompletionRequest, request: Request) -> Response:
-        return await service.respond(asked, request)
-
-    @router.get("/v1/events/{response_id}")
-    async def events(
-        response_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
-    ) -> Response:
-        return service.resume(response_id, last_event_id, request)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        return await service.respond(body, request)
 
     name = service.backend.name
     about = {"id": name, "object": "model", "created": began, "owned_by": "pasta-lm"}
@@ -149,21 +158,21 @@ def _routes(service: Service, number: str) -> APIRouter:
 
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
-    async def told(_: Request, error: ApiError) -> JSONResponse:
+    async def api_error(_: Request, error: ApiError) -> JSONResponse:
         return error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        mistake = max(error.errors(), key=lambda one: len(one["loc"]))  # the most exact
+        mistake = max(error.errors(), key=lambda entry: len(entry["loc"]))  # the most exact
         place = ".".join(part for part in map(str, mistake["loc"]) if not _IS_KIND.fullmatch(part))
-        message = f"{place or 'the body'}: {mistake['msg']}"
+        message = f"{place or 'the body'}: {mistake['msg'].removeprefix('Value error, ')}"
         return error_response(bad_request(message, place or None))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        told = ApiError(error.status_code, str(error.detail), code=code)
-        return JSONResponse(told.body, told.status, headers=error.headers)
+        body = ApiError(error.status_code, str(error.detail), code=code).body
+        return JSONResponse(body, error.status_code, headers=error.headers)
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:

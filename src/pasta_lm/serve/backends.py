@@ -1,32 +1,35 @@
-"""The engines behind the server, by the same few calls: submit, step, abort.
+"""The engines behind the server: the local one, and stock servers.
 
-All calls but ``prepare`` come from the engine's own thread.
+All calls come from the server's event loop; only ``prepare`` and ``prepare_replay`` come from
+worker threads, also during a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
-from pasta_lm.engines.scripted import ScriptedEngine, words
-from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
 from pasta_lm.interpreter.thread import ThreadState
 from pasta_lm.language.document import Document
-from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.replay import bounded
-from pasta_lm.strategies.requests import STRATEGIES
+from pasta_lm.serve.api_error import bad_request, unavailable
+from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
     from pasta_lm.engines.response import Response
+    from pasta_lm.engines.servers.cluster import Cluster
+    from pasta_lm.engines.servers.completions import CompletionsEngine
     from pasta_lm.strategies.model import Pasta
 
 Messages = Sequence[Mapping[str, str]]
 Events = Sequence[tuple[int, StreamEvent | Failed]]
-"""What happened in a step, each with the number of its request."""
+"""The events of a step, each with the number of its request."""
 
 
 class TokenIds(tuple[int, ...]):
@@ -37,7 +40,7 @@ class TokenIds(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked: messages for the chat template, or a text or ids to continue as they stand."""
+    """Messages for the chat template, or a text or ids to continue as they stand."""
 
     content: str | TokenIds | Messages
     strategy: str = pasta.NAME
@@ -63,6 +66,8 @@ class Backend(Protocol):
     name: str
     has_logprobs: bool
     """Whether answers have log-probabilities when their request asks for them."""
+    can_replay: bool
+    """Whether it decodes given answers."""
 
     @property
     def strategies(self) -> Sequence[str]:
@@ -70,18 +75,16 @@ class Backend(Protocol):
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return what ``/v1/models`` tells about the model besides."""
+        """Return further facts of the model for ``/v1/models``."""
 
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of an answer's plain text: its passes if decoded in order."""
+        """Return the number of tokens of an answer's plain text."""
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold.
-
-        Called from any thread, also while the engine decodes.
 
         Raises:
             PastaError: this can never be served.
@@ -90,13 +93,14 @@ class Backend(Protocol):
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None
     ) -> Request:
-        """Return the request that decodes a given answer; called as ``prepare``.
-
-        The prompt's strategy counts for nothing: the answer's tags say how it is decoded.
+        """Return the request that decodes a given answer; the prompt's strategy is ignored.
 
         Raises:
             PastaError: this can never be served.
         """
+
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Return a context for all that follows; the engine works while it lasts."""
 
     @property
     def has_work(self) -> bool:
@@ -108,14 +112,13 @@ class Backend(Protocol):
     def submit(self, request: Request) -> int:
         """Begin a request and return its number."""
 
-    def step(self) -> Events:
-        """Run one step and return its events, each with the number of its request.
+    async def step(self) -> Events:
+        """Take one step; an error that concerns some requests only is an event ``Failed``."""
 
-        An error that concerns some requests only ends these, with ``Failed``; one that concerns
-        all is raised.
-        """
+    def wake(self) -> None:
+        """End a step that waits for tokens, because requests came or went."""
 
-    def abort(self, number: int) -> object:
+    def abort(self, number: int) -> None:
         """Free everything that belongs to a request; unknown numbers are ignored."""
 
     def threads(self) -> Mapping[int, Threads]:
@@ -126,55 +129,38 @@ class Backend(Protocol):
         """Return the used share of the cache, from 0 to 1."""
 
 
-def _content(prompt: Prompt) -> str | Messages:
-    """Return what a model encodes; ids take the place of what it makes of a word."""
-    return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
-
-
-def _with_ids(model: Pasta, prompt: Prompt, request: Request) -> Request:
-    if not isinstance(prompt.content, TokenIds):
-        return request
-    for piece, token in model.engine.loaded.vocabulary.piece_ids.items():
-        if token in prompt.content:
-            raise RequestError(
-                f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
-                hint="encode the prompt without the tags, or send it as a text",
-            )
-    return replace(request, prompt=prompt.content)
-
-
-def threads_of(responses: Iterable[Response]) -> Threads:
-    """Return the threads of a request's samples by what they do."""
-    states = [one.state for response in responses for one in response.interpreter.threads]
-    num_alive = sum(state is not ThreadState.ENDED for state in states)
-    num_running = sum(state is ThreadState.RUNNING for state in states)
-    return Threads(num_running, num_alive - num_running)
-
-
 class ModelBackend:
-    """A model behind the server, whatever decodes its tokens."""
+    """The calls that need a model's tokenizer and training only."""
 
     def __init__(self, model: Pasta, name: str) -> None:
         self.name = name
         self._model = model
-        self._vocabulary = model.engine.loaded.vocabulary
+        self._loaded = model.engine.loaded
 
     @property
     def strategies(self) -> Sequence[str]:
         """Return the strategies by which the model answers."""
         return self._model.strategies
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the position strategy of its training, its device and its dtype."""
+        loaded = self._loaded
+        device = str(loaded.device).partition(":")[0]
+        return {"positions": loaded.positions, "device": device, "dtype": loaded.dtype_name}
+
     def spell(self, token_id: int) -> bytes:
         """Return a token's bytes; for tags and special tokens, those of their spelling."""
-        if found := self._vocabulary.token_bytes(token_id):
-            return found
-        return (self._vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
+        vocabulary = self._loaded.vocabulary
+        if spelling := vocabulary.token_bytes(token_id):
+            return spelling
+        return (vocabulary.tokenizer.backend_tokenizer.id_to_token(token_id) or "").encode()
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a plain text."""
-        return len(self._vocabulary.encode_text(text))
+        return len(self._loaded.vocabulary.encode_text(text))
 
-    def requested(self, prompt: Prompt, params: SamplingParams) -> Request:
+    def request(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the model's request for a prompt.
 
         Raises:
@@ -182,68 +168,67 @@ class ModelBackend:
             UsageError: an unknown strategy.
         """
         request = self._model.request(
-            _content(prompt),
+            self._content(prompt),
             params,
             strategy=prompt.strategy,
             positions=prompt.positions,
             continues=prompt.continues,
         )
-        return _with_ids(self._model, prompt, request)
+        return self._with_ids(prompt, request)
+
+    def _content(self, prompt: Prompt) -> str | Messages:
+        """Return what is encoded; the ids of a client take the place of a word's."""
+        return "ids" if isinstance(prompt.content, TokenIds) else prompt.content
+
+    def _with_ids(self, prompt: Prompt, request: Request) -> Request:
+        if not isinstance(prompt.content, TokenIds):
+            return request
+        for piece, token in self._loaded.vocabulary.piece_ids.items():
+            if token in prompt.content:
+                raise RequestError(
+                    f"token {token} of the prompt is the tag {piece}, which no prompt may hold",
+                    hint="encode the prompt without the tags, or send it as a text",
+                )
+        return replace(request, prompt=prompt.content)
 
 
-class TorchBackend(ModelBackend):
-    """The local engine."""
+class LocalBackend(ModelBackend):
+    """The local engine; its steps run in a thread of their own."""
 
-    has_logprobs = True
+    has_logprobs = can_replay = True
 
     def __init__(self, model: Pasta, name: str) -> None:
-        from pasta_lm.engines.local.engine import TorchEngine
-
         super().__init__(model, name)
-        engine: object = model.engine
-        assert isinstance(engine, TorchEngine)
-        self._engine = engine
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Return the position strategy of its training, its device and its dtype."""
-        loaded = self._engine.loaded
-        dtype = loaded.dtype_name
-        return {"positions": loaded.positions, "device": loaded.device.type, "dtype": dtype}
+        self._engine = model.engine
+        self._executor: ThreadPoolExecutor | None = None
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Return the request for a prompt, its tokens lowered to what the cache can hold."""
-        from pasta_lm.engines.local.active_request import check_request
-
-        request = self.requested(prompt, params)
-        check_request(request, self._engine.loaded)
+        request = self._checked(self.request(prompt, params))
         num_prompt, max_tokens = len(request.prompt), request.params.max_tokens
         entries_a_token = (request.max_entries - num_prompt) // max_tokens  # of all samples
-        room = (self._engine.pool.num_slots - num_prompt) // entries_a_token
+        num_slots = self._engine.pool.num_slots
+        room = (num_slots - num_prompt) // entries_a_token
         if room < 1:
             raise RequestError(
                 f"the prompt has {num_prompt} tokens, and with {params.n} samples the "
-                f"cache of {self._engine.pool.num_slots} has no room for an answer",
+                f"cache of {num_slots} has no room for an answer",
                 hint="shorten the prompt, or lower n",
             )
-        tokens = min(max_tokens, room)
-        return replace(request, params=replace(request.params, max_tokens=tokens))
+        return replace(request, params=replace(request.params, max_tokens=min(max_tokens, room)))
 
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None
     ) -> Request:
         """Return the request that decodes a given answer, all of whose tokens fit the cache."""
-        from pasta_lm.engines.local.active_request import check_request
-
         request = self._model.replay_request(
-            _content(prompt),
+            self._content(prompt),
             document,
             positions=prompt.positions,
             max_threads=max_threads,
             continues=prompt.continues,
         )
-        request = _with_ids(self._model, prompt, request)
-        check_request(request, self._engine.loaded)
+        request = self._checked(self._with_ids(prompt, request))
         if request.max_entries > self._engine.pool.num_slots:
             raise RequestError(
                 f"prompt and answer need {request.max_entries} cache entries, and the cache has "
@@ -251,6 +236,25 @@ class TorchBackend(ModelBackend):
                 hint="replay a shorter answer",
             )
         return request
+
+    def _checked(self, request: Request) -> Request:
+        from pasta_lm.engines.local.active_request import check_request
+
+        check_request(request, self._engine.loaded)
+        return request
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the facts of its training and place, and its size."""
+        size = self._engine.loaded.model.num_parameters() / 1e6
+        return {**super().facts, "parameters": f"{size:,.0f}M" if size >= 1 else f"{size:.2g}M"}
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Have a thread for steps; one that hangs is left alone."""
+        self._executor = ThreadPoolExecutor(1, "pasta-engine")
+        yield
+        self._executor.shutdown(wait=False)
 
     @property
     def has_work(self) -> bool:
@@ -269,18 +273,21 @@ class TorchBackend(ModelBackend):
         """Begin a request and return its number."""
         return self._engine.submit(request)
 
-    def step(self) -> Events:
+    async def step(self) -> Events:
         """Run one forward pass; an error frees the requests that it concerns."""
-        return self._engine.step()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.step)
 
-    def abort(self, number: int) -> object:
+    def wake(self) -> None:
+        """Do nothing: a step ends by itself."""
+
+    def abort(self, number: int) -> None:
         """Free everything that belongs to a request."""
-        return self._engine.cancel(number)
+        self._engine.cancel(number)
 
     def threads(self) -> Mapping[int, Threads]:
         """Return the threads of each unfinished request."""
         active = self._engine.active.items()
-        return {number: threads_of(one.responses) for number, one in active}
+        return {number: count_threads(request.responses) for number, request in active}
 
     @property
     def cache_usage(self) -> float:
@@ -289,98 +296,149 @@ class TorchBackend(ModelBackend):
         return 1.0 - pool.num_free_pages / max(1, pool.pages_for(pool.num_slots))
 
 
-class ScriptedBackend:
-    """The scripted engine: every request gets the same written answer. For tests and documents."""
+class ServedBackend(ModelBackend):
+    """A model that stock servers hold; each request is a task of the server's event loop."""
 
-    has_logprobs = False
-    strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
-    facts: Mapping[str, str] = {"device": "none"}
+    has_logprobs = can_replay = False
 
-    def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
-        """Serve a script to at most ``capacity`` requests at a time."""
-        self.name = name
+    def __init__(self, model: Pasta, engine: CompletionsEngine, name: str) -> None:
+        super().__init__(model, name)
         self._engine = engine
-        self._capacity = capacity
+        self._cluster: Cluster | None = None
         self._numbers = count()
-        self._running: dict[int, Iterator[list[StreamEvent]]] = {}
-        self._encodes = Lock()  # words are numbered as they are met
-
-    def spell(self, token_id: int) -> bytes:
-        """Return the bytes of a word or a tag."""
-        return self._engine.spell(token_id).encode()
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of words, the tokens of a script."""
-        return len(words(text))
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._requests: dict[int, Request] = {}
+        self._responses: dict[int, dict[int, Response]] = {}  # of requests, by sample
+        self._items: asyncio.Queue[tuple[int, StreamEvent | Failed] | None] = asyncio.Queue()
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """Return the request; the prompt's words are counted and change nothing."""
-        if prompt.strategy not in STRATEGIES:
-            names = ", ".join(STRATEGIES)
-            raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
-        content = prompt.content
-        ids = content if isinstance(content, TokenIds) else None
-        text = "" if isinstance(content, TokenIds) else _text(content)
-        if not (ids or text.strip()):
-            raise RequestError("the prompt is empty", hint="give it at least one word")
-        with self._encodes:
-            request = self._engine.request(text, params)
-        forks = prompt.strategy != sequential.NAME
-        return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
+        """Return the request for a prompt, if servers can decode it exactly."""
+        return self._engine.check_request(self.request(prompt, params))
 
     def prepare_replay(
         self, prompt: Prompt, document: Document, max_threads: int | None
     ) -> Request:
-        """Return the request that decodes a given answer instead of the script."""
-        has_tags = document.blocks or document.num_syncs
-        named = replace(prompt, strategy=pasta.NAME if has_tags else sequential.NAME)
-        request = self.prepare(named, SamplingParams())
-        with self._encodes:
-            return bounded(self._engine.replay(request, document), max_threads)
+        """Refuse: a server of completions chooses every token itself."""
+        raise RequestError(
+            "stock servers decode no given answer",
+            hint="serve the model with the local engine to replay answers",
+        )
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect to the servers; cancel what is unfinished at the end."""
+        async with self._engine.opened() as self._cluster:
+            yield
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def has_work(self) -> bool:
-        """Return whether a request is unfinished."""
-        return bool(self._running)
+        """Return whether a request is unfinished, or an event is not read."""
+        return bool(self._tasks) or not self._items.empty()
 
     def has_room(self, request: Request) -> bool:
-        """Return whether another request may run."""
-        return len(self._running) < self._capacity
+        """Return whether a request would run at once."""
+        num_running = sum(running.params.n for running in self._requests.values())
+        return not num_running or num_running + request.params.n <= self._engine.max_responses
 
     def submit(self, request: Request) -> int:
         """Begin a request and return its number."""
         number = next(self._numbers)
-        self._running[number] = self._engine.steps(request)
+        self._requests[number] = request
+        self._tasks[number] = asyncio.get_running_loop().create_task(self._decode(number, request))
+        self._tasks[number].add_done_callback(lambda _: self._forget(number))
         return number
 
-    def step(self) -> Events:
-        """Let every request take one step."""
-        events: list[tuple[int, StreamEvent | Failed]] = []
-        for number, steps in list(self._running.items()):
-            happened: Sequence[StreamEvent | Failed] | None
-            try:
-                with self._encodes:  # the first step writes the script as ids
-                    happened = next(steps, None)
-            except Exception as error:
-                happened = [Failed(error)]
-            if happened is None:
-                del self._running[number]
-            events += [(number, event) for event in happened or ()]
-        return events
+    async def _decode(self, number: int, request: Request) -> None:
+        assert self._cluster is not None, "the backend is not open"
+        responses = self._responses.setdefault(number, {})
 
-    def abort(self, number: int) -> object:
-        """Forget a request."""
-        return self._running.pop(number, None)
+        def begin(response: Response) -> None:
+            responses[response.sample] = response
+
+        def put(event: StreamEvent) -> None:
+            self._items.put_nowait((number, event))
+
+        try:
+            await self._engine.decode(self._cluster, request, put, begin)
+        except Exception as error:
+            self._items.put_nowait((number, Failed(_public_error(error))))
+
+    def _forget(self, number: int) -> None:
+        self._tasks.pop(number, None)
+        self._requests.pop(number, None)
+        self._responses.pop(number, None)
+        self.wake()
+
+    async def step(self) -> Events:
+        """Wait for events, and return all that have come."""
+        items = [await self._items.get()]
+        while not self._items.empty():
+            items.append(self._items.get_nowait())
+        return [item for item in items if item is not None]
+
+    def wake(self) -> None:
+        """End a step that waits."""
+        self._items.put_nowait(None)
+
+    def abort(self, number: int) -> None:
+        """Cancel all completions of a request."""
+        if number in self._tasks:
+            self._tasks[number].cancel()
 
     def threads(self) -> Mapping[int, Threads]:
-        """Return one thread a request: a script does not show its threads from outside."""
-        return {number: Threads(1, 0) for number in self._running}
+        """Return the threads of each unfinished request."""
+        responses = self._responses.items()
+        return {number: count_threads(samples.values()) for number, samples in responses}
 
     @property
     def cache_usage(self) -> float:
-        """Return the share of requests that may run."""
-        return len(self._running) / max(1, self._capacity)
+        """Return the used share of the responses that may run; caches are the servers' own."""
+        num_running = sum(running.params.n for running in self._requests.values())
+        return min(1.0, num_running / self._engine.max_responses)
 
 
-def _text(content: str | Messages) -> str:
-    return content if isinstance(content, str) else "\n\n".join(one["content"] for one in content)
+def count_threads(responses: Iterable[Response]) -> Threads:
+    """Return the numbers of threads of a request's samples."""
+    states = [thread.state for response in responses for thread in response.interpreter.threads]
+    num_alive = sum(state is not ThreadState.ENDED for state in states)
+    num_running = sum(state is ThreadState.RUNNING for state in states)
+    return Threads(num_running, num_alive - num_running)
+
+
+def _public_error(error: Exception) -> Exception:
+    """Return an error for clients, which names no server behind this one; the log has its cause."""
+    public = error
+    if isinstance(error, RemoteError):
+        public = unavailable("a server behind this one failed", "backend_lost")
+    elif isinstance(error, InputError) and not isinstance(error, EndpointError):
+        public = bad_request("a server behind this one refuses it", code="refused")
+    if public is not error:
+        public.__cause__ = error
+    return public
+
+
+def served_backend(
+    addresses: str,
+    source: str,
+    name: str,
+    *,
+    dialect: str | None = None,
+    allow_inexact: bool = False,
+) -> ServedBackend:
+    """Return the backend in front of servers; arguments and errors of ``Pasta.from_servers``.
+
+    A model that was trained for what servers cannot compute is refused here, not at each request.
+    """
+    from pasta_lm.engines.servers.completions import CompletionsEngine
+    from pasta_lm.strategies.model import Pasta
+
+    model = Pasta.from_servers(addresses, source, dialect=dialect, allow_inexact=allow_inexact)
+    engine: object = model.engine
+    assert isinstance(engine, CompletionsEngine)
+    if model.has_tag_pieces:
+        engine.check_request(model.request("any"))
+    return ServedBackend(model, engine, name)

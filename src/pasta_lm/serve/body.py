@@ -1,4 +1,4 @@
-"""Reading the body of a request that nobody vouches for: bounded, valid Unicode, plain JSON."""
+"""Parse untrusted request bodies: size limit, UTF-8, strict JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from pasta_lm.serve.api_error import ApiError, bad_request
-from pasta_lm.serve.event_stream import CLIENT_GONE
+from pasta_lm.serve.streams import CLIENT_GONE
 
 
 def parse_json(raw: bytes) -> Any:

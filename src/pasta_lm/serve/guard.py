@@ -1,4 +1,4 @@
-"""What every request passes through: host, key, headers of the reply, one line in the log."""
+"""Middleware of every request: host, key, headers of the reply, one line in the log."""
 
 from __future__ import annotations
 
@@ -91,9 +91,10 @@ class Guard:
 
     def _check(self, path: str, headers: Headers) -> None:
         name = re.sub(r":\d*\Z", "", headers.get("host", ""))
-        if self._only_loopback and not is_loopback(name):
-            raise bad_request("this server answers to names of this machine only", code="host")
-        is_private = any(path == one or path.startswith(f"{one}/") for one in PRIVATE)
+        if self._only_loopback and not is_loopback(name.lower().rstrip(".")):
+            message = "this server answers to names of this machine only; --api-key allows others"
+            raise bad_request(message, code="host")
+        is_private = any(path == root or path.startswith(f"{root}/") for root in PRIVATE)
         if self._key is None or not is_private:
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")

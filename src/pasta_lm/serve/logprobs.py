@@ -6,13 +6,13 @@ the tokens of the plain text in reading order; tags have none.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 from pasta_lm.engines.request import Answer, TokenLogprobs
 from pasta_lm.interpreter.trace import Role
-from pasta_lm.view.run_data import tokens_in_reading_order
 
 Spell = Callable[[int], bytes]
 """From a token id to its bytes; for tags and special tokens, those of their spelling."""
@@ -28,8 +28,9 @@ def _tokens(answer: Answer) -> Iterator[_Token]:
     left = len(answer.text)
     # Without points a skeleton is the answer itself, of tokens that were no content before.
     role = Role.CONTENT if answer.trace.num_content_tokens else Role.TOPIC
-    for index, record in tokens_in_reading_order(answer.trace):
-        scores = answer.logprobs.get((record.thread, index))
+    indices: dict[int, count[int]] = defaultdict(count)  # each thread is in order by itself
+    for record in answer.trace.in_reading_order():
+        scores = answer.logprobs.get((record.thread, next(indices[record.thread])))
         if record.role is not role or record.token is None or scores is None:
             continue
         if left <= 0:
@@ -47,22 +48,22 @@ def chat_logprobs(answer: Answer, spell: Spell) -> dict[str, Any]:
 
     content = [
         {
-            **shown(one.token, one.scores.logprob),
-            "top_logprobs": [shown(*o) for o in one.scores.top],
+            **shown(token, scores.logprob),
+            "top_logprobs": [shown(*candidate) for candidate in scores.top],
         }
-        for one in _tokens(answer)
+        for token, scores in _tokens(answer)
     ]
     return {"content": content, "refusal": None}
 
 
 def text_logprobs(answer: Answer, spell: Spell) -> dict[str, Any]:
     """Return the object ``logprobs`` of a completion's choice; offsets count characters."""
-    found = list(_tokens(answer))
-    texts = [_text(spell(one.token)) for one in found]
-    tops = [{_text(spell(token)): value for token, value in one.scores.top} for one in found]
+    tokens = list(_tokens(answer))
+    texts = [_text(spell(token)) for token, _ in tokens]
+    tops = [{_text(spell(token)): value for token, value in scores.top} for _, scores in tokens]
     return {
         "tokens": texts,
-        "token_logprobs": [one.scores.logprob for one in found],
+        "token_logprobs": [scores.logprob for _, scores in tokens],
         "top_logprobs": tops if any(tops) else None,
         "text_offset": [0, *accumulate(map(len, texts))][: len(texts)],
     }

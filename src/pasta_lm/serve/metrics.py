@@ -1,4 +1,4 @@
-"""What ``/metrics`` reports: vLLM's names under ``pasta:``, and figures of threads."""
+"""The metrics of ``/metrics``: vLLM's names under ``pasta:``, and figures of threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pasta_lm.engines.request import Finished, StreamEvent, TextDelta
-from pasta_lm.serve.engine_loop import Load
-from pasta_lm.serve.response_stream import ResponseStream
+from pasta_lm.serve.engine_loop import Job, Load
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60)
 LONG_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
@@ -28,7 +27,7 @@ GAUGES = {
 
 
 class _LoadGauges(Collector):
-    """Gauges that are read from the engine's loop when somebody looks."""
+    """Gauges that are read from the engine loop at each scrape."""
 
     def __init__(self, load: Callable[[], Load], model: str) -> None:
         self._load = load
@@ -44,7 +43,7 @@ class _LoadGauges(Collector):
 
 
 class Metrics:
-    """Counters and histograms of one server, fed by the engine's thread."""
+    """Counters and histograms of one server, fed by the engine loop."""
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
@@ -76,27 +75,27 @@ class Metrics:
             self._limits.labels(model, limit)
 
     def watch(self, load: Callable[[], Load]) -> None:
-        """Report what the engine does at the moment, too."""
+        """Report the load at each scrape, too."""
         self.registry.register(_LoadGauges(load, self._model))
 
-    def stepped(self, stream: ResponseStream, batch: Sequence[StreamEvent], now_s: float) -> None:
+    def stepped(self, job: Job, batch: Sequence[StreamEvent], now_s: float) -> None:
         """Take the events of a request in one step."""
         if any(isinstance(event, TextDelta) for event in batch):
-            self._wrote(stream, now_s)
+            self._wrote(job, now_s)
         finished = [event for event in batch if isinstance(event, Finished)]
         for event in finished:
             self._finished(event)
-        if finished and len(finished) == stream.num_unfinished:
-            self._whole.observe(now_s - stream.arrived_s)
+        if finished and len(finished) == job.num_unfinished:
+            self._whole.observe(now_s - job.arrived_s)
 
-    def _wrote(self, stream: ResponseStream, now_s: float) -> None:
-        if stream.last_text_s is None:
-            self._first.observe(now_s - stream.arrived_s)
-            self._prompt.inc(len(stream.request.prompt))
-            self._queued.observe((stream.started_s or now_s) - stream.arrived_s)
+    def _wrote(self, job: Job, now_s: float) -> None:
+        if job.last_text_s is None:
+            self._first.observe(now_s - job.arrived_s)
+            self._prompt.inc(len(job.request.prompt))
+            self._queued.observe((job.started_s or now_s) - job.arrived_s)
         else:
-            self._between.observe(now_s - stream.last_text_s)
-        stream.last_text_s = now_s
+            self._between.observe(now_s - job.last_text_s)
+        job.last_text_s = now_s
 
     def _finished(self, event: Finished) -> None:
         trace = event.answer.trace

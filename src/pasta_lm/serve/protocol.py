@@ -1,8 +1,8 @@
-"""The requests of OpenAI's API as they come in, and their checks.
+"""The requests of OpenAI's API, and their checks.
 
-What changes nothing here is ignored, as other servers do; what would change the answer and is not
-supported is refused by name. Tools that the model is free not to call are not shown to it, and the
-reply says so: some clients offer theirs in every request.
+Fields that change nothing here are ignored, as other servers do; fields that would change the
+answer and are not supported are refused by name. Tools that the model is free not to call are not
+shown to it, and the reply says so: some clients offer theirs in every request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.serve.api_error import ApiError, bad_request
-from pasta_lm.serve.backends import Messages, Prompt, TokenIds
+from pasta_lm.serve.backends import Prompt, TokenIds
 from pasta_lm.serve.settings import Bounds
 
 LENIENT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -64,7 +64,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 """Fields that are not supported, with the values that ask for nothing; null always does."""
 
 NOT_SHOWN = ("functions", "tools")
-"""Fields that are dropped, and named in the reply: the model is free not to use what they offer."""
+"""Fields that are dropped, and named in the reply: the model is free not to use them."""
 
 MAX_TOP_LOGPROBS = 20  # as OpenAI's
 
@@ -82,7 +82,7 @@ class Message(BaseModel):
 
     model_config = LENIENT
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     @property
     def text(self) -> str:
@@ -90,6 +90,12 @@ class Message(BaseModel):
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part.text for part in self.content)
+
+
+# A list ends at its first wrong element: a long list of wrong ones would cost minutes.
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -110,11 +116,10 @@ class PastaOptions(BaseModel):
     stream: Literal["text", "events"] = "text"
     tags: Literal["strip", "keep"] = "strip"
     trace: bool = False
-    resumable: bool = False
 
 
-class Asked(BaseModel):
-    """What both kinds of request have in common."""
+class AnswerRequest(BaseModel):
+    """The fields of both kinds of request."""
 
     model_config = LENIENT
     model: str | None = None
@@ -125,7 +130,7 @@ class Asked(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | Strings | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -143,7 +148,7 @@ class Asked(BaseModel):
 
     @property
     def traces(self) -> bool:
-        """Return whether the stream tells the trace while it grows."""
+        """Return whether the stream carries the trace while it grows."""
         return bool(self.stream) and self.options.stream == "events" and self.options.trace
 
     @property
@@ -195,20 +200,18 @@ class Asked(BaseModel):
                 raise bad_request(f"{name} is not supported", name, "unsupported")
         if (self.n or 1) > bounds.n:
             raise bad_request(f"n is {self.n}, but at most {bounds.n} samples are given", "n")
-        if self.options.resumable and not (self.stream and self.options.stream == "events"):
-            raise bad_request("only a stream of events is resumable", "pasta.resumable")
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        if len(stops) > bounds.stops or any(len(one) > bounds.stop_characters for one in stops):
+        if len(stops) > bounds.stops or max(map(len, stops), default=0) > bounds.stop_characters:
             message = f"at most {bounds.stops} stop strings of {bounds.stop_characters} characters"
             raise bad_request(message, "stop")
         if not all(stops):
             raise bad_request("a stop string is empty", "stop")
 
 
-class ChatRequest(Asked):
+class ChatRequest(AnswerRequest):
     """A conversation to be continued by the model."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -233,16 +236,17 @@ class ChatRequest(Asked):
             num = len(self.messages)
             raise bad_request(f"{num} messages, but at most {bounds.messages}", "messages")
         roles = {"developer": "system"}
-        turns: Messages = [
-            {"role": roles.get(one.role, one.role), "content": one.text} for one in self.messages
+        turns = [
+            {"role": roles.get(message.role, message.role), "content": message.text}
+            for message in self.messages
         ]
         return [Prompt(turns, self.options.strategy or strategy, self.options.positions)]
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(AnswerRequest):
     """Texts, or prompts of token ids, to be continued as they stand."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Strings | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     def num_logprobs(self) -> int | None:
@@ -259,24 +263,27 @@ class CompletionRequest(Asked):
         if not 0 < len(rows) <= bounds.prompts:
             message = f"{len(rows)} prompts, but there must be from 1 to {bounds.prompts}"
             raise bad_request(message, "prompt")
-        contents = [one if isinstance(one, str) else TokenIds(one) for one in rows]
+        contents = [row if isinstance(row, str) else TokenIds(row) for row in rows]
         strategy = self.options.strategy or strategy
-        return [Prompt(one, strategy, self.options.positions) for one in contents]
+        return [Prompt(content, strategy, self.options.positions) for content in contents]
 
 
-def _rows(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    if isinstance(given, str):
-        return [given]
-    ids = [one for one in given if isinstance(one, int)]
-    return [ids] if ids else [one for one in given if not isinstance(one, int)]
+AnyRequest = ChatRequest | CompletionRequest
 
 
-def check_model(asked: str | None, served: str) -> None:
+def _rows(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
+
+
+def check_model(name: str | None, served: str) -> None:
     """Refuse a request for another model.
 
     Raises:
         ApiError: 404, with the name of the model that is served.
     """
-    if asked is not None and asked != served:
-        message = f"there is no model {asked[:200]!r} here; this server has {served!r}"
+    if name is not None and name != served:
+        message = f"there is no model {name[:200]!r} here; this server has {served!r}"
         raise ApiError(404, message, param="model", code="model_not_found")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -11,7 +12,11 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import Scope
 
+from pasta_lm.errors import UsageError, cause
 from pasta_lm.serve.guard import JsonLines
+from pasta_lm.serve.service import Service
+
+log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
@@ -30,25 +35,47 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def cut_off(self, scope: Scope) -> None:
-        """Close a request's connection; what waits to be sent would otherwise keep it open."""
+        """Close a request's connection; bytes that wait to be sent would otherwise keep it open."""
         for connection in list(self.server_state.connections):
             peer = connection.transport.get_extra_info("peername")
             if peer and tuple(peer[:2]) == tuple(scope.get("client") or ()):
                 connection.transport.abort()
 
 
-def make_server(app: FastAPI, *, host: str, port: int) -> Server:
-    """Return a server that is ready to run."""
-    service = app.state.service
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and does not listen yet: a model takes a while to load.
+
+    Raises:
+        UsageError: the address is taken, or is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    place = socket.socket(family)
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((host.strip("[]"), port))
+    except OSError as error:
+        place.close()
+        hint = "--port N takes another port; --port 0 a free one"
+        raise UsageError(f"port {port} of {host}: {cause(error)}", hint=hint) from error
+    return place
+
+
+def address_of(place: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = place.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def make_server(app: FastAPI) -> Server:
+    """Return a server that is ready to run on bound sockets."""
+    service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        # The engine ends what runs at its own deadline; this is for what does not hear it.
+        # The engine ends requests at its own deadline; this is for those that do not end.
         timeout_graceful_shutdown=int(service.recipe.queue.drain_s) + 5,
         timeout_keep_alive=30,
         lifespan="on",

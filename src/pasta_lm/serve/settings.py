@@ -10,7 +10,7 @@ from pasta_lm.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one request may ask for; larger numbers of tokens and threads are lowered to these."""
+    """The limits of one request; larger numbers of tokens and threads are lowered to these."""
 
     body_bytes: int = 2 * 1024 * 1024
     messages: int = 512
@@ -27,18 +27,16 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """How many requests run and wait, and how long each may take."""
+    """The numbers of requests that run and wait, and the times that each may take."""
 
     running: int = 256  # as far as the cache has room
     waiting: int = 512  # beyond it: 503
     wait_s: float = 60.0  # longest time without running; then 503
     wall_s: float = 600.0  # longest time that a request may run
-    stall_s: float = 60.0  # longest time without a token of a running request, and of one step
+    stall_s: float = 60.0  # longest time of one step
     send_s: float = 30.0  # longest time that a slow reader may hold up its stream
     unread_steps: int = 4096  # steps that are kept for a slow reader
     ping_s: float = 15.0  # a comment is sent when a stream was silent for this long
-    resume_s: float = 30.0  # how long a resumable stream goes on, or is kept, without a reader
-    resume_bytes: int = 1024 * 1024  # of its last events, kept for a client that comes back
     drain_s: float = 30.0  # after SIGTERM, time for what runs
 
 
@@ -61,8 +59,8 @@ class ServeRecipe:
         for table in ("limits", "queue"):
             part = getattr(self, table)
             for key in part.__slots__:
-                least = 0 if key in ("waiting", "blocks", "drain_s") else 1e-3
-                if not getattr(part, key) >= least:
+                minimum = 0 if key in ("waiting", "blocks", "drain_s") else 1e-3
+                if not getattr(part, key) >= minimum:
                     raise UsageError(f"{table}.{key} is {getattr(part, key)}, which is too small")
         if self.limits.tokens_per_thread < 3:
             raise UsageError("limits.tokens_per_thread must be at least 3: two tags and a token")

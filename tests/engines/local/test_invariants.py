@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
-from pasta_lm.cli.view import to_perfetto
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy, Trace
 from pasta_lm.language.document import parse
+from pasta_lm.view.perfetto import to_perfetto
 from tests.architectures import loaded
 from tests.decoding import decode_document
 from tests.programs import Program, random_program

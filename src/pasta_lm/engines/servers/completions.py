@@ -168,7 +168,7 @@ class CompletionsEngine:
             EndpointError: a server refuses every request, or does not say of which kind it is.
             ModelError: a server holds another model.
         """
-        return RequestsInFlight(self._opened, self._decode)
+        return RequestsInFlight(self.opened, self.decode)
 
     def check(self) -> None:
         """Ask the servers who they are, and check them; errors as those of ``in_flight``."""
@@ -221,7 +221,8 @@ class CompletionsEngine:
 
     # In the event loop
 
-    def _opened(self) -> AbstractAsyncContextManager[Cluster]:
+    def opened(self) -> AbstractAsyncContextManager[Cluster]:
+        """Return the connections for the running event loop; errors as those of ``in_flight``."""
         from pasta_lm.engines.servers.check import check_server
         from pasta_lm.engines.servers.cluster import cluster_of
 
@@ -231,7 +232,8 @@ class CompletionsEngine:
 
         return cluster_of(self.servers, check, self.max_responses)
 
-    async def _decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
+    async def decode(self, cluster: Cluster, request: Request, put: Put, begun: Begun) -> None:
+        """Decode all samples of a request in the running event loop; raise the first error."""
         try:
             async with asyncio.TaskGroup() as group:
                 for sample in range(request.params.n):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.serve.conftest import CHROMIUM, Open
+from tests.view.conftest import CHROMIUM, Open
 
 IS_CI = os.environ.get("CI") == "true"
 

@@ -1,0 +1,248 @@
+"""Written answers: ``/v1/check`` finds their faults, ``/v1/replay`` decodes them as they are.
+
+A replay is queued, limited, streamed and cancelled like every other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from pasta_lm.engines.request import Answer, Request
+from pasta_lm.errors import PastaError
+from pasta_lm.interpreter import speed
+from pasta_lm.language.check import Diagnostic, check
+from pasta_lm.language.document import NUM_BLOCK_TAGS, Document, parse
+from pasta_lm.language.events import Text
+from pasta_lm.serve.api_error import ApiError, bad_request, from_error
+from pasta_lm.serve.backends import Backend
+from pasta_lm.serve.body import StrictRoute
+from pasta_lm.serve.protocol import (
+    STRICT,
+    AnyRequest,
+    ChatRequest,
+    CompletionRequest,
+    Ids,
+    Messages,
+    PastaOptions,
+    check_model,
+)
+from pasta_lm.serve.replies import Json, Reply
+from pasta_lm.serve.service import Service
+from pasta_lm.serve.settings import Bounds
+from pasta_lm.view.run_data import run_data
+
+MAX_CHARACTERS_A_TOKEN = 16  # of a written answer with its tags; longer ones are not even read
+MAX_DIAGNOSTICS = 100  # in one reply
+
+
+class CheckRequest(BaseModel):
+    """An answer with its tags; in the form ``plain`` it has none, and all of it is text."""
+
+    model_config = STRICT
+    model: str | None = None
+    response: Annotated[str, Field(min_length=1)]
+    form: Literal["written", "annotator", "plain"] = "written"
+
+    def diagnostics(self) -> list[Diagnostic]:
+        """Return the faults of the answer."""
+        return [] if self.form == "plain" else check(self.response, self.form)
+
+    def document(self) -> Document:
+        """Return the answer, which has no errors."""
+        if self.form == "plain":
+            return Document((Text(self.response),))
+        return parse(self.response, self.form)
+
+
+class ReplayOptions(BaseModel):
+    """How a written answer is decoded."""
+
+    model_config = STRICT
+    positions: Literal["predict", "continue", "oracle", "rotate"] | None = None
+    max_threads: Annotated[int, Field(ge=1)] | None = None
+    trace: bool = False
+
+
+class ReplayRequest(CheckRequest):
+    """An answer with its tags, and the prompt in front of it: messages, or a text or token ids."""
+
+    model_config = ConfigDict(
+        **STRICT,
+        json_schema_extra={"oneOf": [{"required": [name]} for name in ("messages", "prompt")]},
+    )
+    messages: Messages | None = None
+    prompt: str | Ids | None = None
+    stream: bool | None = None
+    pasta: ReplayOptions = Field(default_factory=ReplayOptions)
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
+        return self
+
+    def completion(self) -> AnyRequest:
+        """Return the request for a new answer to the same prompt, in the same form of reply."""
+        options = PastaOptions(
+            stream="events", positions=self.pasta.positions, trace=self.pasta.trace
+        )
+        if self.messages is not None:
+            return ChatRequest(messages=self.messages, stream=self.stream, pasta=options)
+        assert self.prompt is not None
+        return CompletionRequest(prompt=self.prompt, stream=self.stream, pasta=options)
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes for written answers."""
+    router = APIRouter(route_class=StrictRoute)
+
+    @router.post("/v1/check")
+    async def check_answer(body: CheckRequest) -> dict[str, Any]:
+        check_model(body.model, service.backend.name)
+        _refuse_size(body, service.recipe.limits)
+        return await asyncio.to_thread(checked, body, service.backend)
+
+    @router.post("/v1/replay")
+    async def replay_answer(body: ReplayRequest, request: HttpRequest) -> Response:
+        check_model(body.model, service.backend.name)
+        _refuse_size(body, service.recipe.limits)
+        completion = body.completion()
+        service.log_prompts(completion.prompts(service.recipe.limits, ""), request)
+        try:
+            reply = await asyncio.to_thread(_prepare, service, body, completion)
+        except PastaError as error:
+            raise from_error(error) from error
+        return await service.decode(reply, request, _replayed)
+
+    return router
+
+
+def checked(body: CheckRequest, backend: Backend) -> Json:
+    """Return the faults of a text and, if it is valid, its plain text and its cost."""
+    diagnostics = body.diagnostics()
+    is_valid = all(diagnostic.severity != "error" for diagnostic in diagnostics)
+    document = body.document() if is_valid else None
+    return {
+        "valid": is_valid,
+        "diagnostics": _rows(diagnostics),
+        "text": None if document is None else document.plain_text,
+        "cost": None if document is None else _cost(document, backend),
+    }
+
+
+def _cost(document: Document, backend: Backend) -> Json:
+    """Return the figures of an answer all of whose threads decode at once, from its structure."""
+    count = backend.count_tokens
+    num_sequential = count(document.plain_text)
+    path = speed.document_critical_path(document, count)
+    texts = [item.text for item in document.items if isinstance(item, Text)]
+    num_content = sum(map(count, [*texts, *(block.plain_text for block in document.blocks)]))
+    return {
+        "critical_path_tokens": path,
+        "sequential_tokens": num_sequential,
+        "num_content_tokens": num_content,
+        "parallelism": round(
+            speed.parallelism(num_content, path, is_parallel=bool(document.blocks)), 4
+        ),
+        "theoretical_speedup": round(speed.document_speedup(document, count), 4),
+    }
+
+
+def _prepare(service: Service, body: ReplayRequest, completion: AnyRequest) -> Reply:
+    """Return the reply to a replay.
+
+    Raises:
+        ApiError: its text is invalid, or exceeds a limit.
+        PastaError: it cannot be decoded.
+    """
+    backend, bounds = service.backend, service.recipe.limits
+    diagnostics = body.diagnostics()
+    _refuse_faults(diagnostics)
+    document = body.document()
+    if len(document.blocks) > bounds.blocks:
+        num = len(document.blocks)
+        raise bad_request(f"{num} blocks, but a response has at most {bounds.blocks}", "response")
+    (prompt,) = completion.prompts(bounds, "")
+    threads = min(body.pasta.max_threads or bounds.threads, bounds.threads)
+    request = backend.prepare_replay(prompt, document, threads)
+    _refuse_length(request, bounds)
+
+    def extra(answer: Answer) -> Json:
+        trace = answer.trace
+        return {
+            "strategy": trace.strategy,
+            "positions": trace.positions,
+            "max_threads": request.params.max_threads,
+            "finish_reason": answer.finish_reason,
+            "text": answer.text,
+            "program": answer.program,
+            "diagnostics": _rows(diagnostics),
+            "sequential_tokens": backend.count_tokens(answer.text),
+            "run": run_data(trace, "replayed", answer.document.annotator_form()),
+        }
+
+    requests = [replace(request, traces=completion.traces)]
+    name = f"replay-{secrets.token_hex(16)}"
+    return Reply(completion, requests, backend, id=name, extra=extra)
+
+
+def _replayed(reply: Reply) -> Json:
+    """Return the object of a replayed answer."""
+    answer = reply.answers[0]
+    return {
+        "id": reply.id,
+        "object": "replay",
+        "created": reply.created,
+        "model": reply.backend.name,
+        "kind": answer.trace.kind.value,
+        "usage": reply.usage(),
+        **reply.figures(answer),
+    }
+
+
+def _rows(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int]]:
+    """Return the first diagnostics; the first error is among them, however many warnings are."""
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    shown = list(diagnostics[:MAX_DIAGNOSTICS])
+    if errors and errors[0] not in shown:
+        shown[-1] = errors[0]
+    return [diagnostic.to_row() for diagnostic in shown]
+
+
+def _refuse_size(body: CheckRequest, bounds: Bounds) -> None:
+    num, most = len(body.response), MAX_CHARACTERS_A_TOKEN * bounds.tokens
+    if num > most:
+        message = f"the answer has {num} characters, but at most {most} are read"
+        raise bad_request(message, "response")
+
+
+def _refuse_faults(diagnostics: Sequence[Diagnostic]) -> None:
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    if errors:
+        first = errors[0]
+        message = f"line {first.line}, column {first.column}: {first.message}; {first.hint}"
+        rows = _rows(diagnostics)
+        raise ApiError(400, message, param="response", code=first.code, diagnostics=rows)
+
+
+def _refuse_length(request: Request, bounds: Bounds) -> None:
+    """Refuse an answer that a limit would cut: a replay decodes all of it, or nothing."""
+    forced = request.forced
+    assert forced is not None
+    longest = max((len(ids) + NUM_BLOCK_TAGS for ids in forced.blocks), default=0)
+    for what, num, most in (
+        ("the answer", forced.num_tokens, bounds.tokens),
+        ("a block", longest, bounds.tokens_per_thread),
+    ):
+        if num > most:
+            message = f"{what} has {num} tokens, but at most {most} are decoded"
+            raise bad_request(message, "response")

@@ -1,0 +1,115 @@
+"""The places of a run, whole or as it grows: every drawing of a trace is made from them.
+
+A place is a thread and a pass. Drawings scale passes to pixels, columns or microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pasta_lm.interpreter.trace import SyncRecord, ThreadRecord, TokenRecord, Trace
+
+
+class Span(NamedTuple):
+    """Consecutive passes that fed a thread."""
+
+    thread: int
+    first: int
+    stop: int  # the pass after the last
+
+
+class Edge(NamedTuple):
+    """A line between two threads: a fork, or a thread that a sync joins."""
+
+    source: int
+    start: int
+    target: int
+    end: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """The row of one thread."""
+
+    thread: ThreadRecord
+    spans: list[Span] = field(default_factory=list)
+
+    def extend(self, step: int) -> None:
+        """Add a pass that fed the thread."""
+        last = self.spans[-1] if self.spans else None
+        if last is None or step > last.stop:
+            self.spans.append(Span(self.thread.id, step, step + 1))
+        else:
+            self.spans[-1] = last._replace(stop=max(last.stop, step + 1))
+
+
+@dataclass(slots=True)
+class Layout:
+    """The rows of all threads, and the lines between them."""
+
+    lanes: list[Lane] = field(default_factory=list)
+    forks: list[Edge] = field(default_factory=list)
+    joins: list[Edge] = field(default_factory=list)
+    critical: list[Span] = field(default_factory=list)  # in order; of a whole trace only
+    num_passes: int = 1
+    _promise_ends: dict[int, TokenRecord] = field(default_factory=dict)  # by the forked thread
+
+    def grow(
+        self,
+        threads: Iterable[ThreadRecord],
+        tokens: Iterable[TokenRecord],
+        fed: Iterable[TokenRecord],
+        syncs: Iterable[SyncRecord],
+    ) -> None:
+        """Add new threads, tokens as they were decoded and as they were fed, and syncs."""
+        self.lanes += map(Lane, threads)
+        self._promise_ends |= {token.forks: token for token in tokens if token.forks is not None}
+        for token in fed:
+            if token.fed_step is not None:
+                self._feed(token.thread, token.fed_step)
+        for sync in syncs:
+            if sync.step is not None:
+                self.joins += [
+                    Edge(child, self.lanes[child].spans[-1].stop, sync.thread, sync.step)
+                    for child in sync.joined
+                    if self.lanes[child].spans
+                ]
+
+    def _feed(self, number: int, step: int) -> None:
+        lane = self.lanes[number]
+        parent = lane.thread.parent
+        if not lane.spans and parent is not None:
+            promise_end = self._promise_ends.get(number)
+            start = None if promise_end is None else promise_end.fed_step
+            self.forks.append(Edge(parent, step if start is None else start, number, step))
+        lane.extend(step)
+        self.num_passes = max(self.num_passes, step + 1)
+
+
+def layout(trace: Trace) -> Layout:
+    """Return the places of a whole trace."""
+    places = Layout(num_passes=max(1, trace.forward_passes))
+    fed = sorted((token for token in trace.tokens if token.fed_step is not None), key=_fed_step)
+    places.grow(trace.threads, trace.tokens, fed, trace.syncs)
+    places.critical = critical_spans(trace.critical_tokens())
+    return places
+
+
+def critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
+    """Return the critical path as spans from its first token to its last."""
+    spans: list[Span] = []
+    for token in reversed(chain):
+        step = _fed_step(token)
+        last = spans[-1] if spans else None
+        if last is not None and last.thread == token.thread and last.stop == step:
+            spans[-1] = last._replace(stop=step + 1)
+        else:
+            spans.append(Span(token.thread, step, step + 1))
+    return spans
+
+
+def _fed_step(token: TokenRecord) -> int:
+    assert token.fed_step is not None
+    return token.fed_step

@@ -1,0 +1,173 @@
+"""A backend over the scripted engine, whose steps tests can hold, break or hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from threading import Lock
+
+from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
+from pasta_lm.engines.scripted import ScriptedEngine, words
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.language.document import Document
+from pasta_lm.serve.backends import Events, Messages, Prompt, Threads, TokenIds
+from pasta_lm.strategies import pasta, sequential
+from pasta_lm.strategies.requests import STRATEGIES
+from pasta_lm.strategies.replay import bounded
+
+
+class ScriptedBackend:
+    """Every request gets the same written answer."""
+
+    has_logprobs = False
+    can_replay = True
+    strategies: Sequence[str] = (pasta.NAME, sequential.NAME)
+    facts: Mapping[str, str] = {"device": "none"}
+
+    def __init__(self, engine: ScriptedEngine, name: str = "script", capacity: int = 256) -> None:
+        """Serve a script to at most ``capacity`` requests at a time."""
+        self.name = name
+        self._engine = engine
+        self._capacity = capacity
+        self._numbers = count()
+        self._running: dict[int, Iterator[list[StreamEvent]]] = {}
+        self._encodes = Lock()  # words are numbered as they are met
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of a word or a tag."""
+        return self._engine.spell(token_id).encode()
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of words, the tokens of a script."""
+        return len(words(text))
+
+    def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Return the request; the prompt's words are counted and change nothing."""
+        if prompt.strategy not in STRATEGIES:
+            names = ", ".join(STRATEGIES)
+            raise UsageError(f"unknown strategy {prompt.strategy!r}", hint=f"one of {names}")
+        content = prompt.content
+        ids = content if isinstance(content, TokenIds) else None
+        text = "" if isinstance(content, TokenIds) else _text(content)
+        if not (ids or text.strip()):
+            raise RequestError("the prompt is empty", hint="give it at least one word")
+        with self._encodes:
+            request = self._engine.request(text, params)
+        forks = prompt.strategy != sequential.NAME
+        return replace(request, prompt=ids or request.prompt, forks=forks, strategy=prompt.strategy)
+
+    def prepare_replay(
+        self, prompt: Prompt, document: Document, max_threads: int | None
+    ) -> Request:
+        """Return the request that decodes a given answer instead of the script."""
+        has_tags = document.blocks or document.num_syncs
+        named = replace(prompt, strategy=pasta.NAME if has_tags else sequential.NAME)
+        request = self.prepare(named, SamplingParams())
+        with self._encodes:
+            return bounded(self._engine.replay(request, document), max_threads)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Open nothing."""
+        yield
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished."""
+        return bool(self._running)
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether another request may run."""
+        return len(self._running) < self._capacity
+
+    def submit(self, request: Request) -> int:
+        """Begin a request and return its number."""
+        number = next(self._numbers)
+        self._running[number] = self._engine.steps(request)
+        return number
+
+    async def step(self) -> Events:
+        """Let every request take one step."""
+        await asyncio.sleep(0)
+        events: list[tuple[int, StreamEvent | Failed]] = []
+        for number, steps in list(self._running.items()):
+            batch: Sequence[StreamEvent | Failed] | None
+            try:
+                with self._encodes:  # the first step writes the script as ids
+                    batch = next(steps, None)
+            except Exception as error:
+                batch = [Failed(error)]
+            if batch is None:
+                del self._running[number]
+            events += [(number, event) for event in batch or ()]
+        return events
+
+    def wake(self) -> None:
+        """Do nothing: a step ends by itself."""
+
+    def abort(self, number: int) -> None:
+        """Forget a request."""
+        self._running.pop(number, None)
+
+    def threads(self) -> Mapping[int, Threads]:
+        """Return one thread a request: a script does not show its threads from outside."""
+        return {number: Threads(1, 0) for number in self._running}
+
+    @property
+    def cache_usage(self) -> float:
+        """Return the share of requests that may run."""
+        return len(self._running) / max(1, self._capacity)
+
+
+class HeldBackend(ScriptedBackend):
+    """Steps decode nothing until ``may_step`` is set; an ``error`` is raised once."""
+
+    def __init__(self, script: Document, *, capacity: int = 256) -> None:
+        super().__init__(ScriptedEngine(script), capacity=capacity)
+        self.may_step = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def step(self) -> Events:
+        """Wait a moment, and take a step if it may."""
+        if not self.may_step.is_set():
+            await asyncio.sleep(0.002)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return await super().step() if self.may_step.is_set() else []
+
+
+class HangingBackend(ScriptedBackend):
+    """Steps do not come back before ``may_go_on`` is set."""
+
+    def __init__(self, script: Document, *, capacity: int = 256) -> None:
+        super().__init__(ScriptedEngine(script), capacity=capacity)
+        self.may_go_on = asyncio.Event()
+
+    async def step(self) -> Events:
+        """Wait, and take a step."""
+        await self.may_go_on.wait()
+        return await super().step()
+
+
+class PoisonedEngine(ScriptedEngine):
+    """A script that breaks off for one prompt, after a number of good steps."""
+
+    def __init__(self, script: Document, prompt: str, num_good_steps: int) -> None:
+        super().__init__(script)
+        self.poison = self.request(prompt).prompt
+        self.num_good_steps = num_good_steps
+
+    def steps(self, request: Request) -> Iterator[list[StreamEvent]]:
+        """Yield the events of each step."""
+        for number, events in enumerate(super().steps(request)):
+            if list(request.prompt) == list(self.poison) and number == self.num_good_steps:
+                raise ValueError("a secret detail")
+            yield events
+
+
+def _text(content: str | Messages) -> str:
+    return content if isinstance(content, str) else "\n\n".join(turn["content"] for turn in content)

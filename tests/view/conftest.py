@@ -1,0 +1,65 @@
+"""Debian's Chromium for the tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.conftest import LIMIT_S, until
+
+__all__ = ["until"]
+
+CHROMIUM = Path("/usr/bin/chromium")
+Open = Callable[..., Any]
+
+
+def expect(locator: Any) -> Any:
+    """Return Playwright's assertions on a locator, which wait until they hold.
+
+    The page acts after an event, so what a test reads at once may be what was there before.
+    """
+    from playwright.sync_api import expect as assertions
+
+    assertions.set_options(timeout=1000 * LIMIT_S)
+    return assertions(locator)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"no browser at {CHROMIUM}; `apt-get install chromium` installs it")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Return what opens a page from a file; the test fails if the page reports an error."""
+    faults: list[str] = []
+    contexts = []
+
+    def open_file(html: str, **settings: Any) -> Any:
+        file = tmp_path / "page.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text))
+        page.on("request", lambda sent: faults.append(sent.url) if "file:" not in sent.url else 0)
+        page.goto(file.as_uri())
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not faults
