@@ -15,8 +15,8 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.language.document import Document
 from pasta_lm.serve.backends import Events, Messages, Prompt, Threads, TokenIds
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.requests import STRATEGIES
 from pasta_lm.strategies.replay import bounded
+from pasta_lm.strategies.requests import STRATEGIES
 
 
 class ScriptedBackend:

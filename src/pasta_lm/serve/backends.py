@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pasta_lm.engines.request import Failed, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import EndpointError, InputError, RemoteError, RequestError
@@ -22,6 +22,7 @@ from pasta_lm.serve.api_error import bad_request, unavailable
 from pasta_lm.strategies import pasta
 
 if TYPE_CHECKING:
+    from pasta_lm.engines.local.engine import TorchEngine
     from pasta_lm.engines.response import Response
     from pasta_lm.engines.servers.cluster import Cluster
     from pasta_lm.engines.servers.completions import CompletionsEngine
@@ -199,7 +200,7 @@ class LocalBackend(ModelBackend):
 
     def __init__(self, model: Pasta, name: str) -> None:
         super().__init__(model, name)
-        self._engine = model.engine
+        self._engine = cast("TorchEngine", model.engine)
         self._executor: ThreadPoolExecutor | None = None
 
     def prepare(self, prompt: Prompt, params: SamplingParams) -> Request:
