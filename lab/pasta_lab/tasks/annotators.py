@@ -19,8 +19,6 @@ SYNC_NOISE = 0.2
 """Share of true syncs that it drops, and of the other places where it puts one."""
 SHORT_TOPIC = 4
 """Characters of a topic at which the systematic annotator overlooks what items need."""
-NO_TOPIC = "part"
-"""The topic of every block of the annotator without topics."""
 
 
 def needed_syncs(units: Sequence[Unit], blocks: Collection[int]) -> list[int]:
@@ -66,15 +64,7 @@ def write(
 
 
 def plan(units: Sequence[Unit], preface: str = "") -> Document:
-    """Return the answer with every block that pays and every sync that they need.
-
-    Args:
-        units: The parts of the answer.
-        preface: The text in front of them.
-
-    Raises:
-        ValueError: a unit needs itself or a later one.
-    """
+    """Return the answer with every block that pays and every sync that they need."""
     blocks = _true_blocks(units)
     return write(units, blocks, needed_syncs(units, blocks), preface)
 
@@ -105,20 +95,6 @@ def noisy(task: Task, seed: int = 0) -> Document:
     ]
     syncs = [i for i in range(len(units)) if (random.random() < SYNC_NOISE) ^ (i in true_syncs)]
     return write(units, blocks, syncs, task.preface)
-
-
-def noisy_without_topics(task: Task, seed: int = 0) -> Document:
-    """Return the answer of the noisy annotator with the same topic for all blocks."""
-    items = noisy(task, seed).items
-    return Document(
-        tuple(replace(one, topic=NO_TOPIC) if isinstance(one, Block) else one for one in items)
-    )
-
-
-def noisy_without_syncs(task: Task, seed: int = 0) -> Document:
-    """Return the answer of the noisy annotator without its syncs."""
-    items = noisy(task, seed).items
-    return Document(tuple(one for one in items if not isinstance(one, Sync)))
 
 
 def systematic(task: Task, seed: int = 0) -> Document:
@@ -204,11 +180,8 @@ ANNOTATORS: dict[str, Annotator] = {
     "gold": gold,
     "noisy": noisy,
     "systematic": systematic,
-    "noisy_without_topics": noisy_without_topics,
-    "noisy_without_syncs": noisy_without_syncs,
     "plain": plain,
     "always_fork": always_fork,
-    "never_fork": plain,
     "never_sync": never_sync,
     "rule": rule,
     "rule_lines": rule_lines,

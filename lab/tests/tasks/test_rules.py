@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.tests.tasks.reading import LABELLED, annotate, marked
-from pasta_lab.tasks import FAMILIES, Dependence, make
+from pasta_lab.evaluate.structure import fork_counts, structure, true_structure
+from pasta_lab.tasks import FAMILIES, Dependence, make, training_families
 from pasta_lab.tasks.formats import CHAIN_LABEL, FREE_LABEL
 from pasta_lab.tasks.layout import EVERY_LINE, MARKED, label_document, rule_document
+from pasta_lab.tasks.registry import task_set
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
 
@@ -33,16 +37,6 @@ def test_list_items_become_blocks_and_the_conclusion_follows_a_sync() -> None:
         'Three tips:\n\n<async topic="Sleep">1. Sleep: go to bed at ten.</async>\n'
         '<async topic="Light">2. Light: turn all the lamps off.</async>\n\n'
         "<sync/>Both are free of charge.\n"
-    )
-
-
-def test_lines_become_blocks_only_on_request() -> None:
-    text = "Ada has four plus five apples.\nBob has one plus two pears.\nOverall, they have twelve."
-    assert rule_document(text).blocks == ()
-    assert rule_document(text, EVERY_LINE).annotator_form() == (
-        '<async topic="Ada">Ada has four plus five apples.</async>\n'
-        '<async topic="Bob">Bob has one plus two pears.</async>\n'
-        "<sync/>Overall, they have twelve."
     )
 
 
@@ -83,16 +77,6 @@ def test_the_rules_without_the_label_mark_both_sides_of_a_pair_alike(
         assert len(syncs) <= 1
 
 
-def test_the_rule_forks_lists_and_not_sentences() -> None:
-    found = {family: annotate(make(family, "train", 3), "rule").blocks for family in FAMILIES}
-    assert len(found["legs"]) == len(found["route"]) == 5
-    assert len(found["takings"]) == len(found["running_takings"]) > 1  # whatever they need
-    assert found["plain_chunks"] == found["tallies"] == ()
-    lines = {family: annotate(make(family, "train", 3), "rule_lines") for family in FAMILIES}
-    assert (len(lines["tallies"].blocks), lines["tallies"].num_syncs) == (4, 1)
-    assert lines["plain_chunks"].blocks == ()
-
-
 # --- the rule that reads the label
 
 
@@ -125,23 +109,6 @@ def test_the_label_rule_keeps_any_text(text: str, label: str) -> None:
     assert label_document(label + text).plain_text == label + text
 
 
-def test_an_answer_without_a_label_is_read_line_by_line() -> None:
-    text = "Ada has four plus five apples.\nBob has one plus two pears.\nOverall, they have twelve."
-    assert label_document(text) == rule_document(text, EVERY_LINE)
-
-
-@pytest.mark.parametrize(
-    ("name", "forked_free", "forked_chain"), [
-        ("rule", True, True), ("rule_lines", True, True), ("rule_label", True, False),
-    ],
-)  # fmt: skip
-def test_each_rule_on_a_minimal_pair(name: str, forked_free: bool, forked_chain: bool) -> None:
-    for family, is_forked in (("takings", forked_free), ("running_takings", forked_chain)):
-        task = make(family, "train", 11)  # table rows
-        every_unit = {*range(len(task.units))}
-        assert marked(task, annotate(task, name)) == (every_unit if is_forked else set(), set())
-
-
 @pytest.mark.parametrize("family", LABELLED)
 def test_the_label_rule_forks_as_gold_from_the_plain_text_alone(family: str) -> None:
     for split in ("train", "dev", "test", "hard"):
@@ -151,3 +118,19 @@ def test_the_label_rule_forks_as_gold_from_the_plain_text_alone(family: str) -> 
             assert marked(task, annotate(task, "rule_label")) == marked(task, true)
             found = label_document(task.text)
             assert [b.plain_text for b in found.blocks] == [b.plain_text for b in true.blocks]
+
+
+def test_the_page_has_the_precision_and_recall_of_each_rule() -> None:
+    tasks = task_set("dev", 20, families=training_families())
+    page = (Path(__file__).parents[2] / "tasks.md").read_text("utf-8")
+    for name in ("rule", "rule_lines", "rule_label", "always_fork", "noisy"):
+        cells = []
+        for some in (tasks, [task for task in tasks if task.preface]):
+            counts = [
+                fork_counts(structure(task, annotate(task, name)), true_structure(task))
+                for task in some
+            ]
+            right = sum(one.right for one in counts)
+            cells += [right / sum(one.given for one in counts)]
+            cells += [right / sum(one.wanted for one in counts)]
+        assert f"| `{name}` | {' | '.join(f'{cell:.2f}' for cell in cells)} |" in page
