@@ -17,9 +17,7 @@ import pytest
 
 from pasta_lm.cli.doctor import CORE, answer_of_builtin
 from pasta_lm.cli.extras import packages_by_extra
-from pasta_lm.errors import RequestError
 from pasta_lm.strategies import model as public
-from pasta_lm.strategies.model import Prompt
 from tests.cli.conftest import Pasta
 from tests.gguf_file import write_gguf
 
@@ -98,14 +96,6 @@ def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so_once(
     assert result.out == pasta("run", "hello", "--model", taught_folder, *FEW).out
     notice, _ = result.err.splitlines()
     assert notice == "pasta: this model has no chat template: it continues the prompt as plain text"
-
-
-@pytest.mark.parametrize("prompt", ["", " \n", [{"role": "user", "content": ""}]])
-def test_an_empty_prompt_is_refused_in_python_too(taught_folder: Path, prompt: Prompt) -> None:
-    model = public.Pasta.from_pretrained(taught_folder)
-    for ask in (model.generate, model.stream):
-        with pytest.raises(RequestError, match="the prompt is empty"):
-            ask(prompt)
 
 
 def test_a_gguf_file_is_a_model(

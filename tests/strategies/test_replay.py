@@ -18,7 +18,7 @@ from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
 from pasta_lm.models.annotated import Record, read_annotated
 from pasta_lm.strategies import pasta, sequential
-from pasta_lm.strategies.replay import Pair, ReplayFigures, ReplayReport, replay
+from pasta_lm.strategies.replay import Pair, ReplayReport, figures_of, replay
 from tests.architectures import build, load, loaded
 
 TWO = (
@@ -169,7 +169,7 @@ def test_figures_are_geometric_means_and_their_ratio() -> None:
         Pair(id="a", num_blocks=2, num_threads=3, sequential=one, parallel=many),
         Pair(id="b", num_blocks=0, num_threads=1, sequential=plain, parallel=plain),
     ]
-    found = ReplayFigures.of(pairs).to_dict()
+    found = figures_of(pairs)
     assert found["theoretical_speedup"] == pytest.approx(2**0.5)
     assert found["realised_speedup"] == pytest.approx(geometric_mean([10 / 6, 1.0]))
     assert found["efficiency"] == pytest.approx(geometric_mean([10 / 12, 1.0]))

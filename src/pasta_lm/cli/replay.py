@@ -24,7 +24,7 @@ from pasta_lm.cli.terminal import bars, say, status
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.annotated import Record, read_annotated
-from pasta_lm.strategies.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport
+from pasta_lm.strategies.replay import NEW_TAG_ROWS, REPLAYED, ReplayReport, figures_of
 from pasta_lm.strategies.replay import replay as decode
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _load(
 
 
 def _print(report: ReplayReport) -> None:
-    columns = (report.figures.to_dict(), report.multi_block.to_dict())
+    columns = (figures_of(report.pairs), figures_of(report.multi_block))
     rows = [
         (label, *(number(figures[name], digits, unit) for figures in columns))
         for label, name, digits, unit in ROWS

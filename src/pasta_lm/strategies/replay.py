@@ -36,6 +36,16 @@ MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
 MAX_WARM_UPS = 4  # runs of the first answer before the clock counts
 STEADY = 0.8  # the clock is steady where two runs in a row differ by less than this ratio
+FIGURES = (
+    "num_threads_mean",
+    "theoretical_speedup",
+    "realised_speedup",
+    "efficiency",
+    "parallelism",
+    "sequential_tokens_per_s",
+    "parallel_tokens_per_s",
+)
+Figures = dict[str, float | None]
 Skipped = tuple[str, str]  # the id of an answer, and why it was not decoded
 Progress = Callable[[int, int], None]
 
@@ -58,47 +68,29 @@ class Pair:
         return self.sequential.wall_s, self.parallel.wall_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayFigures:
-    """The figures of some answers; None where there are no answers.
+def figures_of(pairs: Sequence[Pair]) -> Figures:
+    """Return the figures of some answers; None where there are no answers.
 
     Speedups and parallelism are geometric means. Tokens per second count content, tags excluded.
     """
-
-    num_documents: int = 0
-    num_threads_mean: float | None = None
-    theoretical_speedup: float | None = None
-    realised_speedup: float | None = None
-    efficiency: float | None = None
-    parallelism: float | None = None
-    sequential_tokens_per_s: float | None = None
-    parallel_tokens_per_s: float | None = None
-
-    @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> ReplayFigures:
-        """Compute the figures."""
-        if not pairs:
-            return cls()
-        # Geometric means: a speedup of 2 and one of 1/2 must cancel out.
-        theoretical = geometric_mean(
-            pair.parallel.theoretical_speedup(pair.sequential) for pair in pairs
-        )
-        realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
-        num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
-        return cls(
-            num_documents=len(pairs),
-            num_threads_mean=mean(pair.num_threads for pair in pairs),
-            theoretical_speedup=theoretical,
-            realised_speedup=realised,
-            efficiency=speed.efficiency(realised, theoretical),
-            parallelism=geometric_mean(pair.parallel.parallelism for pair in pairs),
-            sequential_tokens_per_s=num_tokens / sum(pair.wall_s[0] for pair in pairs),
-            parallel_tokens_per_s=num_tokens / sum(pair.wall_s[1] for pair in pairs),
-        )
-
-    def to_dict(self) -> dict[str, float | None]:
-        """Return the figures by name."""
-        return asdict(self)
+    if not pairs:
+        return {"num_documents": 0, **dict.fromkeys(FIGURES)}
+    # Geometric means: a speedup of 2 and one of 1/2 must cancel out.
+    theoretical = geometric_mean(
+        pair.parallel.theoretical_speedup(pair.sequential) for pair in pairs
+    )
+    realised = geometric_mean(speed.realised_speedup(*pair.wall_s) for pair in pairs)
+    num_tokens = sum(pair.parallel.num_content_tokens for pair in pairs)
+    values = (
+        mean(pair.num_threads for pair in pairs),
+        theoretical,
+        realised,
+        speed.efficiency(realised, theoretical),
+        geometric_mean(pair.parallel.parallelism for pair in pairs),
+        num_tokens / sum(pair.wall_s[0] for pair in pairs),
+        num_tokens / sum(pair.wall_s[1] for pair in pairs),
+    )
+    return {"num_documents": len(pairs), **dict(zip(FIGURES, values, strict=True))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,31 +109,21 @@ class ReplayReport:
     was_interrupted: bool = False
 
     @property
-    def figures(self) -> ReplayFigures:
-        """Return the figures of all answers."""
-        return ReplayFigures.of(self.pairs)
-
-    @property
-    def multi_block(self) -> ReplayFigures:
-        """Return the figures of the answers with two blocks or more."""
-        return ReplayFigures.of([pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS])
+    def multi_block(self) -> list[Pair]:
+        """Return the answers with two blocks or more."""
+        return [pair for pair in self.pairs if pair.num_blocks >= MIN_BLOCKS]
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta replay --json`` prints."""
-        conditions = {
-            "model": self.model,
-            "device": self.device,
-            "dtype": self.dtype,
-            "weights": self.weights,
-            "positions": self.positions,
-            "strategy": self.strategy,
-        }
+        conditions = asdict(replace(self, pairs=(), skipped=()))
+        for name in ("hardware", "pairs", "skipped", "was_interrupted"):
+            del conditions[name]
         return {
             "kind": Kind.REPLAYED.value,
-            **self.figures.to_dict(),
+            **figures_of(self.pairs),
             **conditions,
             "num_skipped": len(self.skipped),
-            "multi_block": self.multi_block.to_dict() | conditions,
+            "multi_block": figures_of(self.multi_block) | conditions,
         }
 
 
