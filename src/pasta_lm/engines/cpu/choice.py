@@ -46,7 +46,7 @@ def choose(layers: Sequence[Linear]) -> None:
 
 
 def _measure(layers: Sequence[Linear]) -> dict[str, int]:
-    """Return the smallest number of threads that is fast enough, and with it the largest of rows."""
+    """Return the fewest threads that are fast enough, and with them the largest number of rows."""
     seconds = {}
     most = torch.get_num_threads()
     for threads in (most >> shift for shift in range(most.bit_length())):
