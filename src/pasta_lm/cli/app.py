@@ -49,7 +49,6 @@ app = verb_group(
         ),
         "Teach a model": (
             Verb("teach", "Teach a model on its own annotated answers: the whole way."),
-            Verb("answer", "Let a model answer instructions, to be taught on its own text."),
             Verb("annotate", "Mark the independent parts of the answers of a data set."),
             Verb("train", "Finetune, or optimise preferences.", "pasta_lm.cli.train:app"),
             Verb("export", "Write a model for vLLM, SGLang or llama.cpp."),
