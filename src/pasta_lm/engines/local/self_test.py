@@ -260,7 +260,8 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
         with suppress(*_FIXED):
             if getattr(small, name, None) or name == "head_dim":
                 setattr(small, name, size)
-    for name, values in config.to_dict().items():
+    for name in config.to_dict():
+        values = getattr(config, name, None)
         if isinstance(values, list) and (len(values) == num_layers or name in _LAYER_LISTS):
             # Few layers, but every kind of layer among them.
             kinds = [value for place, value in enumerate(values) if value not in values[:place]]
