@@ -252,9 +252,12 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
-    small, num_layers = copy.deepcopy(config), config.num_hidden_layers
-    sizes = {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
-    if getattr(config, "num_key_value_heads", None) == config.num_attention_heads:
+    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
+    num_heads, num_groups, num_layers = (
+        getattr(config, name, None)
+        for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+    )
+    if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
     for name, size in sizes.items():
         with suppress(*_FIXED):
