@@ -34,7 +34,6 @@ DOORS = {
     "measure/": "scipy numpy",
     "measure/bench.py": "torch transformers",
     "measure/ifeval.py": "lm_eval nltk langdetect",
-    "measure/figures.py": "matplotlib",
     "measure/judgements.py": "huggingface_hub",
     "serve/": "fastapi uvicorn starlette sse_starlette pydantic prometheus_client",
     "cli/": "typer rich",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Pasta
-from tests.fakes.scripted_judge import mute_at_times, prefer_more_words
+from tests.fakes.scripted_judge import prefer_more_words
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 
 NUM = 40
@@ -71,33 +69,6 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     assert (out / "report.md").read_text() == page
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
-
-
-def test_the_rehearsal_of_the_documentation_ends_in_a_pipeline_check(
-    pasta: Pasta, tmp_path: Path
-) -> None:
-    (section,) = re.findall(r"### A rehearsal.*?```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    serve, ask, again = (shlex.split(line[2:]) for line in section.replace("\\\n", "").splitlines())
-    assert serve[:3] == ["python", "-m", "tests.fakes.scripted_judge"]
-    assert f"judge.url=http://127.0.0.1:{serve[serve.index('--port') + 1]}/v1" in ask
-    changed = {"build/rehearsal": str(tmp_path / "run")}
-    with ScriptedServer(mute_at_times(prefer_more_words, 0.5)) as server:
-        changed |= {word: f"judge.url={server.base_url}" for word in ask if "://" in word}
-        words = [changed.get(word, word) for word in ask]
-        result = pasta(*words[1:], "--set", "max_tokens=8", "--set", "num_timed=2")
-    assert result.code == 0
-    told = [int(n) for n in re.findall(r"pipeline check, n = (\d+)", result.out)]
-    assert told[0] == 40
-    assert 0 < told[1] < 40  # but for those without a verdict
-    assert "win rate" not in result.out.replace("no win rates", "").replace("win rate, %", "")
-    offline = pasta(*[changed.get(word, word) for word in again[1:]])
-    assert (offline.code, offline.out) == (0, result.out)
-    rows = json.loads((tmp_path / "run" / "alpaca_eval" / "pasta.json").read_text())
-    assert len(rows) == 40
-    assert {*rows[0]} == {"dataset", "instruction", "output", "generator"}
-
-
 def test_a_cost_limit_is_not_exceeded_and_paid_replies_are_kept(
     pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
 ) -> None:
@@ -148,11 +119,7 @@ def test_without_a_judge_only_speed_is_reported(
     )
     assert (result.code, result.err) == (0, "")
     assert "nobody judged: no win rates" in result.out
-    assert [line.split()[0] for line in result.out.splitlines()[1:4]] == [
-        "sequential",
-        "pasta",
-        "other",
-    ]
+    assert {"sequential", "pasta", "other"} < {*result.out.splitlines()}
 
 
 @pytest.mark.parametrize(
@@ -173,17 +140,3 @@ def test_wrong_settings_are_refused_before_decoding(
     result = pasta("evaluate", "alpaca", "--out", tmp_path / "run", "--model", "./no", *flags)
     assert (result.code, result.out) == (code, "")
     assert says in result.err
-
-
-def test_old_flags_are_settings_with_a_hint(
-    pasta: Pasta, taught_folder: Path, instructions: Path, tmp_path: Path
-) -> None:
-    flags = ("--out", tmp_path / "run", "--model", taught_folder, "--limit", 2)
-    old = ("--instructions", instructions, "--max-tokens", 8, "--num-timed=0")
-    result = pasta("evaluate", "alpaca", *flags, *old, "--json")
-    assert result.code == 0
-    assert (result.json["max_tokens"], result.json["instructions"]) == (8, str(instructions))
-    assert "'--instructions' of `pasta evaluate alpaca` is now called '--set instructions'" in (
-        result.err
-    )
-    assert result.json["systems"]["pasta"]["num_timed"] == 0

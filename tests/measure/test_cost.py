@@ -142,7 +142,7 @@ def test_the_cost_is_the_difference_of_nats_per_token() -> None:
         row_of("sequential/one", {"first": 2, "main": 7}, 2),
         row_of("sequential/two", {"main": 8}),
     ]
-    found = cost_report(rows)
+    found = cost_report(rows).to_dict()
     assert found["num_answers"] == 2
     assert found["cost"]["mean"] == pytest.approx(2 / 18, abs=1e-5)
     assert found["cost_by_region"]["first"]["mean"] == 0.5

@@ -27,7 +27,7 @@ from pasta_lm.measure.win_rates import (
     cross_entropy,
     fit,
     length_controlled,
-    win_rate_figures,
+    win_rates,
 )
 
 MODELS = (
@@ -69,11 +69,11 @@ def test_a_published_model_has_its_published_figures(shared_data: Path, name: st
     judged = read_judgements(folder / "annotations_weighted_gpt4_turbo.jsonl.gz")[name]
     difficulty = read_difficulty(folder / "instruction_difficulty.csv")
     gamed = read_gamed(folder / "df_gamed_surrogate.csv")
-    figures = win_rate_figures(judged, Calibration(difficulty, gamed))
+    figures = win_rates(judged, Calibration(difficulty, gamed))
     for key in ("win_rate", "standard_error"):
-        assert figures[key] == pytest.approx(float(published[key]), abs=1e-6)
+        assert getattr(figures, key) == pytest.approx(float(published[key]), abs=1e-6)
     wanted = float(published["length_controlled_winrate"])
-    assert figures["length_controlled_winrate"] == pytest.approx(wanted, abs=0.15)
+    assert figures.length_controlled_winrate == pytest.approx(wanted, abs=0.15)
     exact = length_controlled(judged, difficulty, gamed, inverse_penalty=float(published["C_best"]))
     assert exact is not None
     assert exact.win_rate == pytest.approx(wanted, abs=0.02)

@@ -8,18 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lab.evaluate.records import GradedAnswer
+from pasta_lm.engines.record import AnswerRecord
+from pasta_lm.measure.intervals import Interval
 from pasta_lm.measure.speed import realised, speed
-from tests.measure.rows import answered
+from pasta_lm.measure.table import to_json
 
 lengths = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=8)
 
 
-def paths(*critical_paths: int, **rest: Any) -> list[GradedAnswer]:
+def answered(**changes: Any) -> AnswerRecord:
+    """Return an answer that ended by itself, of ten tokens one after another."""
+    usual: dict[str, Any] = {
+        "text": "x" * 20,
+        "program": "x" * 20,
+        "finish_reason": "stop",
+        "num_illegal": 0,
+        "num_content_tokens": 10,
+        "critical_path": 10,
+    }
+    return AnswerRecord(**(usual | changes))
+
+
+def mean(interval: Interval | None) -> float | None:
+    return interval and round(interval.mean, 5)
+
+
+def paths(*critical_paths: int, **rest: Any) -> list[AnswerRecord]:
     return [answered(critical_path=path, **rest) for path in critical_paths]
 
 
-def clocks(*walls: float | None) -> list[GradedAnswer]:
+def clocks(*walls: float | None) -> list[AnswerRecord]:
     return [answered(wall_s=wall) for wall in walls]
 
 
@@ -37,7 +55,7 @@ def clocks(*walls: float | None) -> list[GradedAnswer]:
 def test_theoretical_speedup_is_the_ratio_of_critical_paths(
     ours: tuple[int, ...], theirs: tuple[int, ...], expected: float
 ) -> None:
-    assert speed(paths(*ours), paths(*theirs))["theoretical_speedup"]["mean"] == expected
+    assert mean(speed(paths(*ours), paths(*theirs)).theoretical_speedup) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +66,7 @@ def test_parallelism_is_content_over_critical_path(
     counts: list[tuple[int, int]], expected: float
 ) -> None:
     ours = [answered(num_content_tokens=n, critical_path=path) for n, path in counts]
-    assert speed(ours, ours)["parallelism"]["mean"] == expected
+    assert mean(speed(ours, ours).parallelism) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +77,7 @@ def test_lengths_are_compared_in_characters(
     ours: tuple[str, ...], theirs: tuple[str, ...], expected: float
 ) -> None:
     given_ones, base = ([answered(text=text) for text in side] for side in (ours, theirs))
-    assert speed(given_ones, base)["length_ratio"]["mean"] == expected
+    assert mean(speed(given_ones, base).length_ratio) == expected
 
 
 @given(lengths)
@@ -67,14 +85,14 @@ def test_speedup_equals_parallelism_for_equal_content(pairs: list[tuple[int, int
     """Where the baseline decodes the very same content one after another, the two are the same."""
     ours = [answered(num_content_tokens=n, critical_path=path) for n, path in pairs]
     base = [answered(num_content_tokens=n, critical_path=n) for n, _ in pairs]
-    found = speed(ours, base)
+    found = to_json(speed(ours, base))
     assert found["theoretical_speedup"] == pytest.approx(found["parallelism"], abs=1e-5)
 
 
 @given(lengths)
 def test_the_speedup_over_itself_is_1(pairs: list[tuple[int, int]]) -> None:
     ours = [answered(num_content_tokens=n, critical_path=path) for n, path in pairs]
-    found = speed(ours, ours)
+    found = to_json(speed(ours, ours))
     one = {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert found["theoretical_speedup"] == found["length_ratio"] == one
 
@@ -97,8 +115,7 @@ def test_realised_speedup_is_the_ratio_of_clocks(
     num_timed: int,
 ) -> None:
     found = realised(clocks(*ours), clocks(*theirs))
-    given_one = found["realised_speedup"]
-    assert (given_one and given_one["mean"], found["num_timed"]) == (speedup, num_timed)
+    assert (mean(found.realised_speedup), found.num_timed) == (speedup, num_timed)
 
 
 def test_answers_to_other_tasks_are_refused() -> None:
@@ -109,4 +126,4 @@ def test_answers_to_other_tasks_are_refused() -> None:
 
 def test_no_answers_have_no_figures() -> None:
     names = ("theoretical_speedup", "parallelism", "length_ratio")
-    assert speed([], []) == dict.fromkeys(names)
+    assert to_json(speed([], [])) == dict.fromkeys(names)

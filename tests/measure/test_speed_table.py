@@ -1,22 +1,20 @@
-"""Tables of speed from records and traces, and their figures."""
+"""Tables of speed from records and traces."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.language import parse
-from pasta_lm.measure.figures import Place, bars, scatter, speed_figures
-from pasta_lm.measure.intervals import Span
-from pasta_lm.measure.speed import read_systems, speed_table, speed_tables
+from pasta_lm.measure.intervals import Interval
+from pasta_lm.measure.speed import read_systems, report_tables, speed_table, speed_tables
+from pasta_lm.measure.table import to_json
 
-SVG = "{http://www.w3.org/2000/svg}"
 WRITTEN = (
     'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '
     '<promise topic="two" tokens="1"/><async>Dim it.</async> <sync/>Both.'
@@ -34,6 +32,11 @@ def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **re
         "kind": "generated",
     }
     return usual | rest
+
+
+def found(interval: Interval | None) -> float:
+    assert interval is not None
+    return interval.mean
 
 
 def stored(tmp_path: Path, *rows: Any) -> Path:
@@ -56,7 +59,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_the_table_has_both_means_and_both_speedups(records: Path) -> None:
-    table = speed_table(read_systems([records]), "sequential")
+    table = to_json(speed_table(read_systems([records]), "sequential"))
     assert [*table] == ["sequential", "pasta"]
     figures = table["pasta"]
     means = {
@@ -68,8 +71,7 @@ def test_the_table_has_both_means_and_both_speedups(records: Path) -> None:
         "parallelism": 1.2,
         "length_ratio": 0.5,
     }
-    found = {key: figures[key]["mean"] for key in means}
-    assert found == pytest.approx(means, abs=1e-5)
+    assert {key: figures[key]["mean"] for key in means} == pytest.approx(means, abs=1e-5)
     counts = ("num_prompts", "num_timed", "num_unpaired", "kinds", "mean_characters")
     assert [figures[key] for key in counts] == [2, 2, 1, ["generated"], 10]
 
@@ -83,7 +85,7 @@ def test_each_run_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
         runs.append(stored(tmp_path / name, *rows))
     table = speed_tables(runs, "sequential")
     assert [*table] == ["sequential", "pasta", "apar"]
-    assert [table[name]["realised_speedup"]["mean"] for name in table] == [1.0, 2.0, 2.0]
+    assert [found(table[name].realised_speedup) for name in table] == [1.0, 2.0, 2.0]
 
 
 def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) -> None:
@@ -92,11 +94,11 @@ def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) 
         (tmp_path / prompt).mkdir()
         rows = (record("sequential", prompt, 40), record("pasta", prompt, 10))
         runs.append(stored(tmp_path / prompt, *rows))
-    assert speed_tables(runs, "sequential")["pasta"]["num_prompts"] == 2
+    assert speed_tables(runs, "sequential")["pasta"].num_prompts == 2
     (tmp_path / "alone").mkdir()
     alone = stored(tmp_path / "alone", record("apar", "1", 20))
     table = speed_tables([*runs, alone], "sequential")
-    assert (table["apar"]["num_prompts"], table["apar"]["num_unpaired"]) == (1, 1)
+    assert (table["apar"].num_prompts, table["apar"].num_unpaired) == (1, 1)
     with pytest.raises(UsageError, match="no answers of the baseline"):
         speed_tables([alone], "sequential")
 
@@ -122,13 +124,13 @@ def test_folders_of_traces_are_read(tmp_path: Path) -> None:
         trace = ScriptedEngine(answer).answer("?").trace
         (tmp_path / system / "42.json").write_text(trace.to_json())
         counts.append((trace.num_content_tokens, trace.critical_path))
-    found = read_systems([tmp_path])
-    ours, theirs = found["pasta"]["42"], found["sequential"]["42"]
+    read = read_systems([tmp_path])
+    ours, theirs = read["pasta"]["42"], read["sequential"]["42"]
     assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
     assert ours.kind == "simulated"
-    table = speed_table(found, "sequential")
+    table = speed_table(read, "sequential")
     wanted = theirs.critical_path / ours.critical_path
-    assert table["pasta"]["theoretical_speedup"]["mean"] == pytest.approx(wanted, abs=1e-5)
+    assert found(table["pasta"].theoretical_speedup) == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -153,38 +155,22 @@ def test_empty_sources_and_an_unknown_baseline_are_refused(records: Path) -> Non
         speed_table(read_systems([records]), "sot")
 
 
-def test_figure_4_needs_a_win_rate_and_a_clock(records: Path) -> None:
-    table = speed_table(read_systems([records]), "sequential")
-    rates = {"pasta": {"length_controlled_winrate": 48.7, "lc_standard_error": 1.0}}
-    assert "figure-4" not in speed_figures(table, {})
-    assert "figure-4" not in speed_figures(table, {"other": rates["pasta"]})
-    drawn = speed_figures(table, rates)
-    assert [*drawn] == ["figure-4", "theoretical-realised", "arithmetic-means", "lengths"]
-    assert "pasta (1.00, 48.7)" in drawn["figure-4"]
-    assert "sequential (" not in drawn["figure-4"]
-
-
-def test_a_figure_is_valid_xml_with_a_title_and_a_description() -> None:
-    name = 'a <b> & "c"'
-    places = [Place(name, Span(1.9, 1.8, 2.0), Span(40, 35, 45))]
-    for drawn in (
-        scatter(name, ("x", "y"), places),
-        bars(name, "y", ["s", "t"], {name: [Span(1.5, 1.2, 9.0), None]}),
-        scatter(name, ("x", "y"), []),
+def test_a_speedup_compares_answers_of_the_same_length_that_nothing_cut(tmp_path: Path) -> None:
+    rows = [
+        record("sequential", "1", 40, 2.0),
+        record("same", "1", 10, 1.0, text="x" * 42),
+        record("short", "1", 10, 1.0, text="x" * 30),
+        record("cut", "1", 10, 1.0, text="x" * 40, finish_reason="length"),
+    ]
+    table = speed_table(read_systems([stored(tmp_path, *rows)]), "sequential")
+    shown = {one.title: one for one in report_tables(table, "sequential")}
+    titles = {name: [row[0] for row in one.rows] for name, one in shown.items()}
+    assert "realised speedup" in titles["same"]
+    for name, why in (
+        ("short", "lengths are 0.75 of the baseline's"),
+        ("cut", "1 answers were cut"),
     ):
-        root = ElementTree.fromstring(drawn)
-        title, description, *_ = root
-        assert root.get("role") == "img"
-        assert (title.tag, title.text) == (f"{SVG}title", name)
-        assert description.tag == f"{SVG}desc"
-    assert f"{name} (1.90, 40.00)" in (
-        ElementTree.fromstring(scatter("", ("", ""), places))[1].text or ""
-    )
-
-
-def test_the_names_of_many_systems_are_written_below_their_bars() -> None:
-    names = [f"A-long-name-{number}" for number in range(12)]
-    drawn = bars("", "", ["s", "t"], {name: [Span(1, 1, 1)] * 2 for name in names})
-    root = ElementTree.fromstring(drawn)
-    assert {*names} <= {one.text for one in root.iter() if one.text}
-    assert float((root.get("width") or "").removesuffix("pt")) > 60 * len(names)
+        assert "realised speedup" not in titles[name]
+        assert "theoretical speedup" not in titles[name]
+        assert list(shown[name].rows[0][:2]) == ["tokens/s", 12.0]
+        assert why in shown[name].note

@@ -22,7 +22,7 @@ from pasta_lm.measure.win_rates import (
     JUDGE,
     Calibration,
     comparability,
-    win_rate_figures,
+    win_rates,
 )
 
 ROW = {"model": "made", "row": 0, "preference": 1.5, "len_1": 10, "len_2": 20}
@@ -47,46 +47,47 @@ def test_a_win_rate_is_the_mean_preference_in_percent(
     error: float | None,
     counts: tuple[int, int, int],
 ) -> None:
-    found = win_rate_figures(made(*preferences), Calibration())
-    assert found["win_rate"] == pytest.approx(win_rate)
-    assert found["standard_error"] == (None if error is None else pytest.approx(error, abs=1e-6))
-    assert tuple(found[key] for key in ("n_wins", "n_wins_base", "n_draws")) == counts
-    assert found["n_total"] == len(preferences)
-    assert "refused" not in found
+    found = win_rates(made(*preferences), Calibration())
+    assert found.win_rate == pytest.approx(win_rate)
+    assert found.standard_error == (None if error is None else pytest.approx(error, abs=1e-6))
+    assert (found.n_wins, found.n_wins_base, found.n_draws) == counts
+    assert found.n_total == len(preferences)
+    assert found.refused is None
+    assert "refused" not in found.to_dict()
 
 
 def test_a_missing_verdict_is_named_and_there_is_no_win_rate() -> None:
-    found = win_rate_figures(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
-    assert (found["n_total"], found["n_missing"], found["missing_rows"]) == (6, 2, [1, 3])
-    assert [found[key] for key in HEADLINES] == [None] * 4
-    assert found["refused"] == "no win rate: 2 of 8 rows have no verdict (1, 3)"
+    found = win_rates(made(1, None, 1, None, 0, 1, 1, 1), Calibration())
+    assert (found.n_total, found.n_missing, found.missing_rows) == (6, 2, [1, 3])
+    assert [getattr(found, key) for key in HEADLINES] == [None] * 4
+    assert found.refused == "no win rate: 2 of 8 rows have no verdict (1, 3)"
 
 
 def test_if_missing_verdicts_are_allowed_both_rates_are_given() -> None:
-    figures = win_rate_figures(made(1, None, 1, 0), Calibration(), allow_missing=True)
-    assert figures["win_rate"] == pytest.approx(200 / 3)
-    assert figures["win_rate_missing_lost"] == 50
-    assert "refused" not in figures
+    figures = win_rates(made(1, None, 1, 0), Calibration(), allow_missing=True)
+    assert figures.win_rate == pytest.approx(200 / 3)
+    assert figures.win_rate_missing_lost == 50
+    assert figures.refused is None
 
 
 def test_all_missing_verdicts_are_counted_and_ten_are_named() -> None:
-    found = win_rate_figures(made(1, *[None] * 30), Calibration())
-    assert found["refused"].endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
-    assert len(found["missing_rows"]) == 30
+    found = win_rates(made(1, *[None] * 30), Calibration())
+    assert str(found.refused).endswith("(1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more)")
+    assert len(found.missing_rows) == 30
 
 
 def test_without_any_verdict_there_is_no_win_rate() -> None:
-    found = win_rate_figures(made(None, None), Calibration(), allow_missing=True)
-    assert (found["win_rate"], found["length_controlled_winrate"]) == (None, None)
+    found = win_rates(made(None, None), Calibration(), allow_missing=True)
+    assert (found.win_rate, found.length_controlled_winrate) == (None, None)
 
 
 def test_a_row_without_difficulty_is_refused() -> None:
     with pytest.raises(InputError, match="row 1 has no difficulty: the table ends at 0"):
-        win_rate_figures(made(1, 1), Calibration([0.5]))
+        win_rates(made(1, 1), Calibration([0.5]))
 
 
 def test_instructions_without_a_row_are_counted() -> None:
-    assert win_rate_figures(made(1, 0), Calibration([0.0] * 5))["n_absent"] == 3
+    assert win_rates(made(1, 0), Calibration([0.0] * 5)).n_absent == 3
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pasta_lab.cli.frontier import NoPublished, figures, print_frontier
 from pasta_lm.cli.evaluate import Set, read_settings, split_names
 from pasta_lm.cli.flags import (
     AllowInexact,
@@ -21,7 +22,6 @@ from pasta_lm.cli.flags import (
     option,
     server_flags,
 )
-from pasta_lm.cli.speed import NoPublished, print_frontier
 from pasta_lm.cli.tables import interval, number, print_figures, print_json, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 from pasta_lm.errors import InputError
@@ -118,8 +118,8 @@ def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any
     """Let the models answer, write the records, and return the report."""
     from pasta_lab.evaluate import tasks
     from pasta_lab.evaluate.records import write_answers
+    from pasta_lab.evaluate.workers import worker_pool
     from pasta_lm import __version__
-    from pasta_lm.measure.answering import worker_pool
 
     if recipe.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
@@ -217,22 +217,25 @@ def frontier(
     them.
     """
     from pasta_lab.evaluate.frontier import report
+    from pasta_lab.evaluate.pages import published
     from pasta_lab.evaluate.points import read_comparison, read_points
-    from pasta_lm.measure.pages import published
 
     asked = read_comparison(comparison)
     found = report(asked, read_points(asked))
     if not no_published:
         found["published"] = published()
     if plot is not None:
-        from pasta_lm.measure.figures import frontier_plot
+        from pasta_lab.evaluate.figures import frontier_plot
 
         write_text(plot, frontier_plot(found))
     if page is not None:
-        from pasta_lm.measure.pages import frontier_page
+        from pasta_lab.evaluate.pages import frontier_page
 
         write_text(page, frontier_page(found))
     print_figures(found, print_frontier, as_json=as_json)
+
+
+app.command()(figures)
 
 
 @app.command()

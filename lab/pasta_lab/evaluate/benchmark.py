@@ -17,6 +17,7 @@ from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.journal import Journal
 from pasta_lm.measure.answering import Answerer, AnswerStore, Decoded, Prompt, Replay, System
 from pasta_lm.measure.speed import num_failed, realised, speed
+from pasta_lm.measure.table import to_json
 
 Figures = dict[str, Any]
 Answers = Mapping[str, Sequence[AnswerRecord]]
@@ -143,8 +144,8 @@ def figures(evaluation: Evaluation, system: str, groups: Sequence[str]) -> Figur
         "num_prompts": len(ours),
         "num_failed": num_failed(ours),
         **quality(*grades),
-        **speed(ours, base),
-        **realised(*timed),
+        **to_json(speed(ours, base)),
+        **to_json(realised(*timed)),
     }
 
 

@@ -32,6 +32,7 @@ from pasta_lab.tasks.task import Task
 from pasta_lm.errors import InputError
 from pasta_lm.measure.intervals import as_dict, geometric_mean
 from pasta_lm.measure.speed import num_failed, realised, speed
+from pasta_lm.measure.table import to_json
 from pasta_lm.strategies.requests import EXACT_SEQUENTIAL
 
 Figures = dict[str, Any]
@@ -171,9 +172,9 @@ def over_prompts(one: PointAnswers, ids: Sequence[str]) -> Figures:
         "answers_forked": sum(forks) / len(forks) if forks else None,
         **(dict.fromkeys(graded) if one.is_bound else graded),
         "smallest_difference": None if one.is_bound else smallest_difference(answers, baseline),
-        **speed(answers, baseline),
+        **to_json(speed(answers, baseline)),
         **({"theoretical_speedup": None} if one.is_speculative else {}),
-        **realised(*clocks),
+        **to_json(realised(*clocks)),
     }
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ from pasta_lm.measure.answering import Answerer, AnswerStore, Decoded, Prompt, S
 from pasta_lm.strategies import apar, pasta, sequential
 
 if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta
+    pass
 
 
 PERFECT, ALWAYS, RANDOM = "perfect forks", "always fork", "random fork"
@@ -140,7 +138,7 @@ def reused(
             hint="write it with the same --split, --seed and --num-prompts, or more of them",
         )
     first, again = prompts[:NUM_CHECKED], AnswerStore()
-    replace(answerer, workers=None).answer_together(first, [system], again)
+    answerer.answer_together(first, [system], again)
     differ = sum(again.answer(system.name, one).text != stored[one.id].text for one in first)
     if differ > MAX_DIFFERENT:
         raise InputError(
@@ -200,51 +198,3 @@ def _row(one: GradedAnswer) -> Row:
         "response" if has_lengths else "annotated": one.program,
         "source": one.strategy,
     }
-
-
-def provenance(model: Pasta, version: str) -> dict[str, str]:
-    """Return what a stored answer says of the model's machine and of this version."""
-    loaded = model.engine.loaded
-    device = str(loaded.device)
-    named = machine_of(model) or device
-    has_own = "cuda" in device or model.engine.is_remote
-    return {
-        "hardware": named if has_own else f"{named}, {processor()}",
-        "dtype": loaded.dtype_name,
-        "commit": commit() or f"release {version}",
-        "version": version,
-    }
-
-
-def machine_of(model: Pasta) -> str | None:
-    """Return the name of the device on which a model runs; None if it is not known."""
-    from pasta_lm.engines.local.self_test import devices
-
-    device = str(model.engine.loaded.device)
-    return next((name for name in devices() if name.startswith(device)), None)
-
-
-def commit() -> str | None:
-    """Return the commit of this code, with a plus if files were changed; None: no repository."""
-    folder = Path(__file__).parent
-    head = _git(folder, "rev-parse", "--short=12", "HEAD")
-    if head is None:
-        return None
-    return head + ("+" if _git(folder, "status", "--porcelain", "--", str(folder.parent)) else "")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

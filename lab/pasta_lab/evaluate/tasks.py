@@ -23,10 +23,10 @@ from pasta_lab.evaluate.records import (
     RANDOM,
     UNMASKED,
     GradedAnswer,
-    machine_of,
     reused,
 )
 from pasta_lab.evaluate.structure import Structure, structure
+from pasta_lab.evaluate.workers import PooledAnswerer
 from pasta_lab.tasks.annotators import always_fork, gold, random_fork
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
@@ -36,15 +36,16 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
 from pasta_lm.language.document import Document, parse_program
 from pasta_lm.measure.answering import (
-    Answerer,
     AnswerStore,
     Progress,
     Prompt,
     Replay,
     System,
     check_served,
+    machine_of,
 )
 from pasta_lm.measure.speed import realised, speed
+from pasta_lm.measure.table import to_json
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
 from pasta_lm.strategies import apar, pasta, sequential
@@ -214,7 +215,7 @@ def evaluate_tasks(
     """
     tasks, num_timed = choose_tasks(settings)
     benchmark = TaskBenchmark(tasks)
-    answerer = Answerer(
+    answerer = PooledAnswerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),
         positions=settings.positions,
@@ -253,7 +254,7 @@ def evaluate_tasks(
 
 
 def _answer_unmasked(
-    benchmark: TaskBenchmark, systems: Sequence[System], answerer: Answerer, num_timed: int
+    benchmark: TaskBenchmark, systems: Sequence[System], answerer: PooledAnswerer, num_timed: int
 ) -> dict[str, Sequence[AnswerRecord]]:
     """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
     free = replace(answerer, params=replace(answerer.params, mask=False), workers=None)
@@ -333,8 +334,8 @@ def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figur
             [one for one in graded(found.timed[side]) if one.family in families]
             for side in (name, sequential.NAME)
         )
-        told = {"num_prompts": len(ours), "kind": "replayed", **speed(ours, base)}
-        told |= realised(ours, base)
+        told = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
+        told |= to_json(realised(ours, base))
         timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
         return told | decisions(timed, ours)
     told = figures(found, name, families)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.tests.evaluate.regex_benchmark import RegexBenchmark
 from pasta_lab.evaluate.benchmark import Evaluation, evaluate, report
 from pasta_lab.evaluate.records import GradedAnswer
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.journal import Journal
 from pasta_lm.measure.answering import TOO_LONG, Answerer, Prompt, System
-from tests.measure.regex_benchmark import RegexBenchmark
 from tests.measure.tiny import SIZES, tiny
 
 MODELS = {"ours": tiny("ours", seed=7), "base": tiny("theirs", seed=1)}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
 from pasta_lab.evaluate.quality import as_dict, decisions, quality, share, smallest_difference
 from pasta_lab.evaluate.records import GradedAnswer
 from pasta_lab.tasks import Task
 from pasta_lm.measure.intervals import Interval
-from tests.measure.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
 
 grades = st.floats(0, 1)
 pairs_of_grades = st.lists(st.tuples(grades, grades), min_size=1, max_size=8)

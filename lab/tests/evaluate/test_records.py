@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.tests.evaluate.records import graded_answer
+from lab.tests.evaluate.rows import answered, marks
 from pasta_lab.evaluate.records import GradedAnswer, write_answers
 from pasta_lab.evaluate.structure import true_structure
 from pasta_lab.tasks import FAMILIES, make
@@ -17,7 +18,6 @@ from pasta_lm.engines.request import Answer
 from pasta_lm.errors import InputError
 from pasta_lm.interpreter.trace import Kind, Role, TokenRecord, Trace
 from pasta_lm.language.document import Document
-from tests.measure.rows import answered, marks
 
 ROLES = (Role.CONTENT, Role.TAG, Role.TOPIC, Role.CONTENT, Role.TAG, Role.CONTENT)
 

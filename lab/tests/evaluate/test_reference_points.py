@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from lab.tests.evaluate.records import FAMILIES, answers, tasks, write_records
+from pasta_lab.evaluate.figures import frontier_plot
 from pasta_lab.evaluate.frontier import report
+from pasta_lab.evaluate.pages import frontier_page
 from pasta_lab.evaluate.points import (
     Comparison,
     Point,
@@ -23,8 +25,6 @@ from pasta_lab.evaluate.points import (
 )
 from pasta_lab.evaluate.records import PERFECT, export_answers, read_answers, write_answers
 from pasta_lm.errors import InputError, UsageError
-from pasta_lm.measure.figures import frontier_plot
-from pasta_lm.measure.pages import frontier_page
 from pasta_lm.models.annotated import read_annotated
 
 STEPS = {

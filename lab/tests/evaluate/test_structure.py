@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, marks
 from lab.tests.tasks.reading import annotate, marked
 from pasta_lab.evaluate.structure import (
     Counts,
@@ -17,7 +18,6 @@ from pasta_lab.evaluate.structure import (
 from pasta_lab.tasks import FAMILIES, Task, make
 from pasta_lab.tasks.annotators import ANNOTATORS, gold
 from pasta_lm.language.document import Document, parse
-from tests.measure.rows import CHAIN, FORKS, SYNCS, marks
 
 SEEDS = range(10)
 SPLITS = ("train", "test", "hard")

@@ -27,6 +27,7 @@ from pasta_lab.tasks.annotators import random_fork
 from pasta_lab.tasks.registry import held_out_families, prompts_hash, task_set
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.measure.speed import realised, speed
+from pasta_lm.measure.table import to_json
 from tests.measure.tiny import tiny
 
 TRAINED, HELD_OUT = training_families(), held_out_families()
@@ -197,7 +198,7 @@ def test_headlines_exclude_held_out_families(answers: TaskEvaluation) -> None:
             [row for row in answers.scored[name] if row.family in names]
             for name in ("pasta", "sequential")
         )
-        expected = quality(ours, theirs) | speed(ours, theirs) | decisions(tasks, ours)
+        expected = quality(ours, theirs) | to_json(speed(ours, theirs)) | decisions(tasks, ours)
         assert {name: figures[name] for name in expected} == expected
 
 
@@ -225,7 +226,9 @@ def test_the_report_uses_the_clocks(timed: TaskEvaluation) -> None:
     assert [*found] == ["sequential", "pasta", PERFECT]
     for name in found:
         ours, theirs = (timed.timed[one][:4] for one in (name, "sequential"))
-        assert found[name]["realised_speedup"] == realised(ours, theirs)["realised_speedup"]
+        assert (
+            found[name]["realised_speedup"] == to_json(realised(ours, theirs))["realised_speedup"]
+        )
         assert (found[name]["num_timed"], found[name]["held_out"]["num_timed"]) == (4, 4)
     assert found["sequential"]["realised_speedup"] == {"mean": 1, "low": 1, "high": 1}
 

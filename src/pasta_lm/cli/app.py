@@ -28,7 +28,6 @@ from pasta_lm.cli.verbs import Verb, verb_group
 from pasta_lm.errors import MissingExtraError, PastaError, UsageError
 
 MAX_ERROR_LINES = 4
-ROOM = "check the path, its rights and the free space"
 HELP = """\
 Run and train language models that mark the independent parts of their own answers.
 
@@ -49,6 +48,7 @@ app = verb_group(
         ),
         "Teach a model": (
             Verb("teach", "Teach a model on its own annotated answers: the whole way."),
+            Verb("answer", "Let a model answer instructions, to be taught on its own text."),
             Verb("annotate", "Mark the independent parts of the answers of a data set."),
             Verb("train", "Finetune, or optimise preferences.", "pasta_lm.cli.train:app"),
             Verb("export", "Write a model for vLLM, SGLang or llama.cpp."),
@@ -66,31 +66,36 @@ app = verb_group(
     completes=True,
 )
 
+EVALUATE = "pasta_lm.cli.evaluate"
 evaluate = verb_group(
     "evaluate",
     "Measure quality and speed.",
     {
         "Benchmarks": (
-            Verb("alpaca", "Compare answers to AlpacaEval's instructions by a judge."),
-            Verb("instructions", "Answer instructions; report decisions, speedups and text."),
+            Verb(
+                "alpaca",
+                "Compare answers to AlpacaEval's instructions by a judge.",
+                f"{EVALUATE}:alpaca",
+            ),
+            Verb(
+                "instructions",
+                "Answer instructions; report decisions, speedups and text.",
+                f"{EVALUATE}:instructions",
+            ),
             Verb(
                 "ifeval",
                 "Grade how far answers follow checkable instructions.",
-                "pasta_lm.cli.instructions:ifeval",
+                f"{EVALUATE}:ifeval",
             ),
         ),
         "Reports": (
-            Verb(
-                "cost",
-                "Measure the loss caused by hidden blocks.",
-                "pasta_lm.cli.instructions:cost",
-            ),
+            Verb("cost", "Measure the loss caused by hidden blocks.", f"{EVALUATE}:cost"),
             Verb(
                 "lc-winrate",
                 "Compute length-controlled win rates of stored judgements.",
-                "pasta_lm.cli.alpaca:lc_winrate",
+                f"{EVALUATE}:lc_winrate",
             ),
-            Verb("speed", "Compute the paper's table and figures of speed."),
+            Verb("speed", "Compute the paper's table of speed.", f"{EVALUATE}:speed"),
         ),
     },
 )
@@ -174,8 +179,6 @@ def _known(error: Exception) -> PastaError:
     if isinstance(error, OSError) and error.strerror:
         return _failed_file(error)
     first_line = str(error).strip().partition("\n")[0]
-    if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
-        return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)
     return PastaError(
         f"unexpected {type(error).__name__}: {first_line}",
         hint="this is a bug or a broken installation; --debug shows where it happened",
@@ -200,7 +203,9 @@ def _failed_file(error: OSError) -> PastaError:
         sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
         return PastaError(f"the output cannot be written: {reason}")
     place = error.filename or "a file"
-    return PastaError(f"{place} cannot be read or written: {reason}", hint=ROOM)
+    return PastaError(
+        f"{place} cannot be read or written: {reason}", hint="check its path, rights and free space"
+    )
 
 
 def _print_error(error: PastaError) -> int:

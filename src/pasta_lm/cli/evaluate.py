@@ -1,25 +1,59 @@
-"""The group of verbs that measure quality and speed, and what they share."""
+"""``pasta evaluate``: quality and speed of answers, computed by ``pasta_lm.measure``."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pasta_lm.cli.flags import ENVIRONMENT, option
+import typer
+
+from pasta_lm.cli.exit_codes import FAILED
+from pasta_lm.cli.flags import (
+    ENVIRONMENT,
+    AllowInexact,
+    CostLimit,
+    Device,
+    Dialect,
+    Dtype,
+    Engine,
+    Json,
+    Model,
+    Offline,
+    Out,
+    Recipe,
+    Strategies,
+    option,
+    server_flags,
+)
+from pasta_lm.cli.tables import print_json, print_table
+from pasta_lm.cli.terminal import bars, interruptible, say
+from pasta_lm.recipe import read_recipe
 
 if TYPE_CHECKING:
-    from pasta_lm.measure.answering import System
-    from pasta_lm.strategies.model import Pasta, Servers
+    from pasta_lm.measure.instructions import InstructionSettings
+    from pasta_lm.measure.table import Table
 
 T = TypeVar("T")
 
 Set = Annotated[
     list[str] | None,
     option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated."),
+]
+AllowMissing = Annotated[
+    bool,
+    option(
+        "--allow-missing",
+        help="Give win rates although verdicts are missing, also with the missing ones lost.",
+    ),
+]
+Baseline = Annotated[
+    str | None, option("--baseline", metavar="DIR|HF_ID", help="The sequential baseline.")
+]
+Limit = Annotated[
+    int | None, option("--limit", metavar="N", min=1, help="The first N prompts of each set.")
 ]
 
 
@@ -36,27 +70,262 @@ def read_settings(
     Raises:
         UsageError: a key is unknown or has a wrong value.
     """
-    from pasta_lm.recipe import read_recipe
-
     machine = {key: os.environ.get(ENVIRONMENT[f"--{key}"]) or None for key in ("dtype", "device")}
-    given = {key: value for key, value in {**machine, **flags}.items() if value is not None}
-    told = [f"{key}={json.dumps(value)}" for key, value in given.items()]
-    return read_recipe(recipe, kind, [*told, *(changes or [])])
+    values = {key: value for key, value in {**machine, **flags}.items() if value is not None}
+    lines = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    return read_recipe(recipe, kind, [*lines, *(changes or [])])
 
 
-def load_models(
-    systems: Sequence[System],
-    dtype: str | None,
-    device: str | None,
-    pool_tokens: int,
-    servers: Servers | None = None,
-) -> tuple[dict[str, Pasta], dict[str, dict[str, str]]]:
-    """Return the models of some systems by name, and what their answers say of the machine."""
-    from pasta_lab.evaluate.records import provenance
-    from pasta_lm import __version__
-    from pasta_lm.strategies.model import Pasta
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print tables under their titles, with their notes below."""
+    for number, table in enumerate(tables):
+        if number:
+            typer.echo()
+        if table.title:
+            typer.echo(table.title)
+        is_text = [
+            any(isinstance(row[column], str) for row in table.rows)
+            for column in range(len(table.header))
+        ]
+        columns = [column for column, left in enumerate(is_text) if left]
+        print_table(table.header, table.texts(), text_columns=columns)
+        if table.note:
+            typer.echo(f"\n{table.note}")
 
-    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
-    load = local if servers is None else servers.holding
-    models = {name: load(name) for name in dict.fromkeys(system.model for system in systems)}
-    return models, {name: provenance(one, __version__) for name, one in models.items()}
+
+def alpaca(
+    out: Out,
+    recipe: Recipe = None,
+    limit: Annotated[
+        int | None, option("--limit", metavar="N", min=1, help="The first N instructions.")
+    ] = None,
+    model: Model = None,
+    strategies: Strategies = None,
+    system: Annotated[
+        list[str] | None,
+        option(
+            "--system",
+            metavar="NAME=STRATEGY:MODEL",
+            help="One more system, under its own name; may be repeated.",
+        ),
+    ] = None,
+    cost_limit: CostLimit = None,
+    allow_missing: AllowMissing = False,
+    offline: Offline = False,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Answer instructions, have them judged, and report.
+
+    Greedy, one prompt at a time, all systems in turn. Answers and raw replies are kept in the
+    folder; a stopped run is continued. Without a judge only speed is reported.
+    """
+    from pasta_lm.measure import alpaca as measure
+    from pasta_lm.measure.alpaca_recipe import AlpacaRecipe
+    from pasta_lm.measure.alpaca_report import PAGE, alpaca_report, write_outputs
+
+    is_stopped = False
+    if offline:
+        run = measure.open_run(out)
+    else:
+        flags = {
+            "limit": limit,
+            "model": model,
+            "strategies": split_names(strategies),
+            "systems": system or None,
+            **server_flags(engine, dialect, allow_inexact=allow_inexact),
+        }
+        settings = read_settings(AlpacaRecipe, recipe, flags, changes)
+        with interruptible(), bars() as show:
+            run, is_stopped = measure.evaluate_alpaca(out, settings, cost_limit, show, say)
+    report = alpaca_report(run, allow_missing=allow_missing)
+    write_outputs(run, report)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_tables(report.tables())
+        typer.echo(f"\n{report.comparability}\n{out / PAGE} has all figures")
+    for name, reason in report.refused.items():
+        say(f"{name}: {reason}; run again, or --allow-missing gives both rates")
+    if report.refused or is_stopped:
+        raise typer.Exit(FAILED)
+
+
+def lc_winrate(
+    annotations: Annotated[
+        Path, option("--annotations", metavar="FILE.jsonl[.gz]", help="Stored judgements.")
+    ],
+    difficulty: Annotated[
+        Path, option("--difficulty", metavar="CSV", help="Difficulty by instruction.")
+    ],
+    gamed: Annotated[
+        Path, option("--gamed", metavar="CSV", help="Judgements of the gamed reference.")
+    ],
+    allow_missing: AllowMissing = False,
+    as_json: Json = False,
+) -> None:
+    """Compute AlpacaEval's win rates from stored judgements.
+
+    Nothing is asked of a judge. Where verdicts are missing, a model has no headline and the exit
+    code is 1.
+    """
+    from pasta_lm.measure.win_rates import rates_table, stored_rates
+
+    found = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
+    if as_json:
+        print_json({name: one.to_dict() for name, one in found.items()})
+    else:
+        print_tables([rates_table(found)])
+    rates = {name: one.rates for name, one in found.items() if one.rates is not None}
+    for name, one in rates.items():
+        if one.n_absent:
+            say(f"{name}: {one.n_absent} instructions have no row")
+        if one.refused:
+            say(f"{name}: {one.refused}; --allow-missing gives both rates")
+    if any(one.refused for one in rates.values()):
+        raise typer.Exit(FAILED)
+
+
+def instructions(
+    out: Out,
+    recipe: Recipe = None,
+    model: Model = None,
+    baseline: Baseline = None,
+    limit: Limit = None,
+    offline: Offline = False,
+    page: Annotated[
+        Path | None,
+        option("--page", metavar="OUT.html", help="Write the answers side by side, to be read."),
+    ] = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a taught model with its baseline on instructions.
+
+    Answers AlpacaEval's and IFEval's prompts (sets.alpaca, sets.ifeval) and held-out prompts of the
+    corpora; measures speed, structure, text, IFEval's checks and the cost of not seeing. A stopped
+    run is continued; records hold ids and answers, no prompts.
+    """
+    from pasta_lm.measure.instructions import InstructionSettings
+
+    settings = None
+    if not offline:
+        served = server_flags(engine, dialect, allow_inexact=allow_inexact)
+        flags = {"model": model, "baseline": baseline, "limit": limit, **served}
+        settings = read_settings(InstructionSettings, recipe, flags, changes)
+    _instructions(out, settings, page, as_json=as_json)
+
+
+def ifeval(
+    prompts: Annotated[Path, option("--prompts", metavar="FILE", help="IFEval's prompts.")],
+    out: Out,
+    model: Model = None,
+    baseline: Baseline = None,
+    limit: Limit = None,
+    engine: Engine = None,
+    dialect: Dialect = None,
+    allow_inexact: AllowInexact = False,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Check which of IFEval's instructions models follow.
+
+    The same as `instructions` with this set alone.
+    """
+    from pasta_lm.measure.instructions import InstructionSettings
+
+    served = server_flags(engine, dialect, allow_inexact=allow_inexact)
+    flags = {"model": model, "baseline": baseline, "limit": limit, **served}
+    own = [f"sets.ifeval={json.dumps(str(prompts))}", "num_timed=0", "num_unmasked=0"]
+    settings = read_settings(InstructionSettings, None, flags, [*own, *(changes or [])])
+    _instructions(out, settings, as_json=as_json)
+
+
+def _instructions(
+    out: Path, settings: InstructionSettings | None, page: Path | None = None, *, as_json: bool
+) -> None:
+    """Carry out a run and print its report; without settings, of what is stored."""
+    from pasta_lm.measure import instructions as measure
+    from pasta_lm.measure.instructions_report import write_report
+
+    with interruptible(), bars() as show:
+        run = measure.evaluate_instructions(out, settings, show) if settings else None
+    report = write_report(run or measure.open_run(out), page)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_tables(report.tables())
+        typer.echo("\n" + "\n".join(report.facts()) + f"\n{out / 'report.md'} has all figures")
+
+
+def cost(
+    references: Annotated[
+        Path, typer.Argument(metavar="ANSWERS.jsonl", help="Annotated answers to read.")
+    ],
+    ids: Annotated[
+        Path | None, option("--ids", metavar="FILE", help="Read only the rows that it lists.")
+    ] = None,
+    model: Model = None,
+    baseline: Baseline = None,
+    untaught: Annotated[
+        str | None, option("--untaught", metavar="DIR|HF_ID", help="The model before any training.")
+    ] = None,
+    records: Annotated[
+        Path | None, option("--records", metavar="FILE", help="Write a row for each answer here.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the cost of not seeing other threads.
+
+    Reads given answers with teacher forcing: the taught model under PASTA's visibility and
+    sequentially, its sequential baseline, and the untaught model. Nats per token of the text,
+    paired by answer.
+    """
+    from pasta_lm.measure.cost import Readers, evaluate_cost
+
+    readers = Readers.of(model, baseline, untaught)
+    report = evaluate_cost(references, ids, readers, dtype, device, records)
+    if as_json:
+        print_json({"references": str(references), **readers._asdict(), **report.to_dict()})
+    else:
+        print_tables([report.table()])
+        typer.echo(f"{readers.taught} against {readers.baseline}")
+
+
+def speed(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Records of answers, the folder of an alpaca run, or a folder of traces: "
+            "SYSTEM/PROMPT.json.",
+        ),
+    ],
+    baseline: Annotated[
+        str,
+        option("--baseline", metavar="NAME", help="The system with which the others are compared."),
+    ] = "sequential",
+    as_json: Json = False,
+) -> None:
+    """Compute the paper's table of speed.
+
+    Nothing is decoded. Geometric means are the headline; figures have 95 % bootstrap intervals
+    over prompts. Answers of other lengths than the baseline's, or cut ones, have tokens per second
+    instead of speedups.
+    """
+    from pasta_lm.measure.speed import report_tables, speed_tables
+    from pasta_lm.measure.table import to_json
+
+    found = speed_tables(sources, baseline)
+    if as_json:
+        print_json({"baseline": baseline, "systems": to_json(found)})
+    else:
+        print_tables(report_tables(found, baseline))

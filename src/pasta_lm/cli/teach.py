@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.annotate import answer_all
+from pasta_lm.cli.answer import answer_all
 from pasta_lm.cli.flags import Out, option
 from pasta_lm.cli.terminal import Progress, bars, has_bars, interruptible, say, silence_libraries
 
@@ -208,7 +208,7 @@ def _recipe(run: TeachRun, step: str, kind: type[T]) -> T:
 
 
 def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
-    from pasta_lm.learn.annotate.own_answers import ANSWERS, AnswerConfig
+    from pasta_lm.learn.annotate.answer_run import ANSWERS, AnswerConfig
 
     is_whole = not run.at("answers", ANSWERS).exists()
     found = answer_all(_recipe(run, "answers", AnswerConfig), show)
@@ -275,12 +275,12 @@ def _model(run: TeachRun, _: Progress) -> dict[str, Any]:
     return {}
 
 
-def _measures(run: TeachRun, _: Progress) -> dict[str, Any]:
-    from pasta_lm.cli.instructions import run_instructions, write_report
-    from pasta_lm.measure.instructions import InstructionSettings
+def _measures(run: TeachRun, show: Progress) -> dict[str, Any]:
+    from pasta_lm.measure.instructions import InstructionSettings, evaluate_instructions
+    from pasta_lm.measure.instructions_report import write_report
 
     settings = _recipe(run, "measures", InstructionSettings)
-    write_report(run_instructions(run.at("measures"), settings))
+    write_report(evaluate_instructions(run.at("measures"), settings, show))
     return {}
 
 
@@ -290,7 +290,7 @@ def _card(run: TeachRun, _: Progress) -> dict[str, Any]:
     from pasta_lm import __version__
     from pasta_lm.journal import write_whole
     from pasta_lm.learn.train.teach_run import mixed_in
-    from pasta_lm.measure.pages import model_card
+    from pasta_lm.measure.model_card import model_card
 
     report = json.loads(run.at("measures", "report.json").read_text("utf-8"))
     facts = {

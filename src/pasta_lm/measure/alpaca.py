@@ -14,22 +14,21 @@ So the report can be computed again without a model and without a judge.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from pasta_lab.evaluate.benchmark import Benchmark
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Journal, Row, read_rows, write_rows
-from pasta_lm.learn.chat.client import ChatClient
+from pasta_lm.learn.chat.budget import CostLimitError, Prices, Spending, require_prices
+from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge.judge import FOLDER as TEMPLATES
 from pasta_lm.learn.judge.judge import Comparison, both_orders, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome
+from pasta_lm.measure.alpaca_recipe import AlpacaRecipe, AlpacaSettings
 from pasta_lm.measure.answering import (
     TOO_LONG,
     Answerer,
@@ -37,149 +36,38 @@ from pasta_lm.measure.answering import (
     Models,
     Progress,
     Prompt,
+    Provenance,
     System,
     answer_id,
-    check_served,
+    load_models,
 )
 from pasta_lm.measure.judgements import (
     Instruction,
     Reference,
-    read_difficulty,
-    read_gamed,
     read_instructions,
     read_reference,
 )
-from pasta_lm.measure.speed import ANSWERS
 from pasta_lm.measure.win_rates import Calibration
-from pasta_lm.models.shipped import BUILTIN
-from pasta_lm.recipe import check_choice, check_same_settings
-from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import Servers, baseline_of
-from pasta_lm.strategies.requests import STRATEGIES
+from pasta_lm.run_folder import RunFolder
 
-SETTINGS, INSTRUCTIONS, REFERENCE = "settings.json", "instructions.jsonl", "reference.jsonl"
+ANSWERS, INSTRUCTIONS, REFERENCE = "answers.jsonl", "instructions.jsonl", "reference.jsonl"
 REPLIES, DIFFICULTY, GAMED = "replies.jsonl", "difficulty.csv", "gamed.csv"
 BATCH_SIZE = 64
 """Prompts that are decoded together: a journal row is written only when its batch is done."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRecipe:
-    """The judge's endpoint; without a model nothing is judged."""
-
-    model: str | None = None
-    url: str | None = None
-    """Up to and including ``/v1``; ``local``: the model judges in this process."""
-    key_env: str | None = None
-    """The environment variable with the key."""
-    input_price: float | None = None
-    """US dollars for a million tokens."""
-    output_price: float | None = None
-    template: str = "stated-confidence-v1"
-    """A built-in prompt (stated-confidence-v1, one-token-v1), or a file FILE.md."""
+Say = Callable[[str], None]
+"""Prints a notice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaInputs:
-    """The settings that a recipe and a stored run share."""
+class Show(Protocol):
+    """Shows how far a task is, for example ``show("prompts", 3, 10)``."""
 
-    instructions: str = "tatsu-lab/alpaca_eval"
-    """A file with 'instruction', or owner/name or owner/name:file of the hub."""
-    limit: int | None = None
-    """The first so many instructions; None: all."""
-    reference: str | None = None
-    """A file of answers that are the baseline of quality, in AlpacaEval's form."""
-    difficulty: str | None = None
-    """AlpacaEval's table of the instructions' difficulty; None: not known."""
-    gamed: str | None = None
-    """AlpacaEval's verdicts on the gamed reference."""
-    num_timed: int | None = None
-    """The first so many instructions are decoded one at a time; None: all."""
-    max_tokens: int = 2048
-    """Of an answer, all threads together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaRecipe(AlpacaInputs):
-    """The recipe of ``pasta evaluate alpaca``."""
-
-    model: str | None = None
-    baseline: str | None = None
-    """Whose sequential answers are the baseline; None: the built-in one, or the model itself."""
-    strategies: tuple[str, ...] = ("sequential", "pasta")
-    systems: tuple[str, ...] = ()
-    """More systems, each NAME=STRATEGY:MODEL."""
-    judge: JudgeRecipe = JudgeRecipe()
-    pool_tokens: int = 65_536
-    """Cache entries of each model's engine."""
-    dtype: str | None = None
-    device: str | None = None
-    servers: Servers | None = None
-    """Stock servers that hold the model, which is then its own baseline; None: it is loaded."""
-
-    def settings(self) -> AlpacaSettings:
-        """Return the settings of the run; the sequential baseline is always its first system.
-
-        Raises:
-            UsageError: a system or a combination of settings is wrong.
-        """
-        ours, judge = self.model or BUILTIN, self.judge
-        baseline = self.baseline or (baseline_of(ours) if self.servers is None else ours)
-        systems = [System(sequential.NAME, sequential.NAME, baseline)]
-        systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
-        for given in self.systems:
-            name, _, rest = given.partition("=")
-            strategy, _, model = rest.partition(":")
-            if not name or not strategy or not model:
-                raise UsageError(f"--system {given!r} is not of the form NAME=STRATEGY:MODEL")
-            systems.append(System(name, strategy, model))
-        for one in systems:
-            check_choice("strategies", one.strategy, STRATEGIES)
-        check_served(self.servers, self.model, (one.model for one in systems))
-        return AlpacaSettings(
-            **{field.name: getattr(self, field.name) for field in fields(AlpacaInputs)},
-            systems=tuple(systems),
-            judge_model=judge.model,
-            judge_url=judge.url,
-            template=judge.template,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaSettings(AlpacaInputs):
-    """The settings that a run's answers and judgements depend on; they are stored with it."""
-
-    systems: tuple[System, ...]
-    baseline: str = sequential.NAME
-    """A system: the baseline of speed, and of quality if there is no reference."""
-    judge_model: str | None = None
-    """The judge, as its endpoint knows it; None: nothing is judged."""
-    judge_url: str | None = None
-    template: str = "stated-confidence-v1"
-
-    def __post_init__(self) -> None:
-        """Validate combinations of keys.
-
-        Raises:
-            UsageError: two systems have one name, the baseline is no system, or one of two
-                settings that belong together is missing.
-        """
-        names = [system.name for system in self.systems]
-        if len({*names}) < len(names):
-            raise UsageError("a system is named twice", hint="--system NAME=STRATEGY:MODEL")
-        if self.baseline not in names:
-            raise UsageError(
-                f"no system answers as the baseline {self.baseline!r}",
-                hint=f"the systems are {', '.join(names)}",
-            )
-        if (self.difficulty is None) != (self.gamed is None):
-            raise UsageError("difficulty and gamed go together")
-        if (self.judge_model is None) != (self.judge_url is None):
-            raise UsageError("judge.model and judge.url go together")
+    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+        """Show the state of the task of this name."""
 
 
 @dataclass(frozen=True)
-class AlpacaRun(Benchmark):
+class AlpacaRun:
     """A run: its folder, the instructions, and the journal of the answers."""
 
     folder: Path
@@ -187,22 +75,23 @@ class AlpacaRun(Benchmark):
     instructions: list[Instruction]
     reference: Reference | None
     answers: Journal
-    id = "alpaca"
 
-    @cached_property
-    def prompts(self) -> list[Prompt]:  # type: ignore[override]
+    @property
+    def prompts(self) -> list[Prompt]:
         """Return the instructions as prompts, in groups by their data set."""
         return [Prompt(one.id, one.text, one.dataset) for one in self.instructions]
 
-    def score(self, prompt: Prompt, answer: AnswerRecord) -> None:
-        """Return None: a judge compares answers in pairs, see ``comparisons``."""
+    @property
+    def is_answered(self) -> bool:
+        """Return whether all systems have answered all instructions."""
+        systems = self.settings.systems
+        return all(len(self.rows(system.name)) == len(self.instructions) for system in systems)
 
     def calibration(self) -> Calibration:
-        """Return what the length-controlled fit knows of the instructions."""
+        """Return the difficulties and gamed rows that the length-controlled fit needs."""
         if self.settings.difficulty is None:
             return Calibration()
-        folder = self.folder
-        return Calibration(read_difficulty(folder / DIFFICULTY), read_gamed(folder / GAMED))
+        return Calibration.read(self.folder / DIFFICULTY, self.folder / GAMED)
 
     def judge(self, client: Callable[[], ChatClient] | None = None, **more: Any) -> LLMJudge | None:
         """Return the judge; None if nothing is judged.
@@ -240,7 +129,7 @@ class AlpacaRun(Benchmark):
         return self.reference.name, {one.id: outputs[one.text] for one in self.instructions}
 
     def comparisons(self, system: str) -> dict[str, list[Comparison]]:
-        """Return by id of the instruction what the judge compares, in both orders.
+        """Return by id of the instruction the comparisons for the judge, in both orders.
 
         Empty if the two answers are equal (a draw), one is missing, or ours failed (a loss).
         """
@@ -253,16 +142,45 @@ class AlpacaRun(Benchmark):
         }
 
     def all_comparisons(self) -> list[Comparison]:
-        """Return what the judge compares, of all systems."""
+        """Return the comparisons of all systems."""
         by_system = (self.comparisons(system.name) for system in self.settings.systems)
         return [one for found in by_system for pair in found.values() for one in pair]
 
 
+def evaluate_alpaca(
+    out: Path, recipe: AlpacaRecipe, cost_limit: float | None, show: Show, say: Say
+) -> tuple[AlpacaRun, bool]:
+    """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
+
+    Args:
+        out: The run's folder.
+        recipe: The recipe.
+        cost_limit: US dollars that all replies of the judge may cost.
+        show: Shows progress.
+        say: Gives notice of costs and failures.
+
+    Raises:
+        UsageError: a setting is wrong, or the folder holds a run with other settings.
+        InputError: an input cannot be read.
+    """
+    judge = recipe.judge
+    prices = Prices(judge.input_price, judge.output_price)
+    require_prices(prices, cost_limit)
+    run = begin_run(out, recipe.settings())
+    if not run.is_answered:
+        models, made = load_models(
+            run.settings.systems,
+            dtype=recipe.dtype,
+            device=recipe.device,
+            pool_tokens=recipe.pool_tokens,
+            servers=recipe.servers,
+        )
+        answer_instructions(run, models, show, made)
+    return run, _ask_judge(run, judge.key_env, prices, cost_limit, show, say)
+
+
 def answer_instructions(
-    run: AlpacaRun,
-    models: Models,
-    progress: Progress,
-    provenance: Mapping[str, Mapping[str, str]] | None = None,
+    run: AlpacaRun, models: Models, progress: Progress, made: Provenance | None = None
 ) -> None:
     """Let all systems answer what has no row in the journal yet.
 
@@ -270,7 +188,7 @@ def answer_instructions(
         run: The run.
         models: The systems' models, by name.
         progress: Called after each prompt or batch.
-        provenance: By model, what its rows say of hardware and software.
+        made: By model, the hardware and software in its rows.
 
     Source: PASTA, section 5.1 (batch 1, greedy).
     """
@@ -283,7 +201,7 @@ def answer_instructions(
             "row": one.row,
             "dataset": one.dataset,
             "instruction": one.text,
-            **(provenance or {}).get(system.model, {}),
+            **(made or {}).get(system.model, {}),
         }
 
     store = AnswerStore(run.answers, details)
@@ -296,6 +214,44 @@ def answer_instructions(
     )
     answerer.answer_in_turn(run.prompts[: settings.num_timed], settings.systems, store)
     answerer.answer_together(run.prompts, settings.systems, store)
+
+
+def _ask_judge(
+    run: AlpacaRun,
+    key_env: str | None,
+    prices: Prices,
+    cost_limit: float | None,
+    show: Show,
+    say: Say,
+) -> bool:
+    """Let the judge compare what it has not yet; return whether the cost limit stopped it."""
+    model, url = run.settings.judge_model, run.settings.judge_url
+    if model is None or url is None:
+        return False
+
+    def progress(done: int, total: int, spent: Spending) -> None:
+        show("comparisons judged", done, total, str(spent))
+
+    connect = partial(ChatClient, Endpoint(base_url=url, model=model, api_key_env=key_env))
+    judge = run.judge(connect, prices=prices, cost_limit_usd=cost_limit, progress=progress)
+    assert judge is not None
+    comparisons = run.all_comparisons()
+    estimate = judge.estimate(comparisons)
+    if not estimate.num_requests:
+        return False
+    say(f"the judge is to be asked: {estimate}")
+    stopped: CostLimitError | None = None
+    try:
+        judge.ask(comparisons)
+    except CostLimitError as exc:
+        stopped = exc
+    say(f"all replies of the judge: {judge.spending()}")
+    if judge.failures:
+        first = next(iter(judge.failures.values()))
+        say(f"{len(judge.failures)} comparisons got no reply: {first}")
+    if stopped is not None:
+        say(str(stopped))
+    return stopped is not None
 
 
 def outcomes_of(run: AlpacaRun, judge: LLMJudge, system: str) -> dict[str, list[Outcome]]:
@@ -316,10 +272,10 @@ def open_run(folder: Path) -> AlpacaRun:
         InputError: it is no folder of a run, or damaged.
     """
     try:
-        data = json.loads((folder / SETTINGS).read_text("utf-8"))
+        data = RunFolder(folder).settings()
         systems = tuple(System(*system) for system in data.pop("systems"))
         settings = AlpacaSettings(**data, systems=systems)
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (InputError, KeyError, TypeError) as exc:
         raise InputError(f"{folder} is not the folder of an alpaca run: {exc}") from exc
     rows = read_rows(folder / INSTRUCTIONS)
     instructions = [
@@ -337,13 +293,7 @@ def begin_run(folder: Path, settings: AlpacaSettings) -> AlpacaRun:
         UsageError: the folder holds a run with other settings.
         InputError: an input cannot be read.
     """
-    if (folder / SETTINGS).exists():
-        run = open_run(folder)
-        check_same_settings(folder, asdict(run.settings), asdict(settings))
-        return run
-    _write_inputs(folder, settings)
-    # Last, so that a folder with settings has all the rest.
-    (folder / SETTINGS).write_text(json.dumps(asdict(settings), indent=1) + "\n", "utf-8")
+    RunFolder(folder).begin(asdict(settings), prepare=partial(_write_inputs, folder, settings))
     return open_run(folder)
 
 
@@ -358,7 +308,6 @@ def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
             f"{lacking[0]}"
         )
     load_template(settings.template)
-    folder.mkdir(parents=True, exist_ok=True)
     copies = {DIFFICULTY: settings.difficulty, GAMED: settings.gamed}
     if settings.judge_model is not None:
         file = _template_file(settings.template)

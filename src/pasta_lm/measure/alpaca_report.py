@@ -10,44 +10,209 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Row
+from pasta_lm.journal import Row, write_whole
 from pasta_lm.learn.judge.judge import same_winner
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, missing_verdicts
 from pasta_lm.measure.alpaca import AlpacaRun, outcomes_of
-from pasta_lm.measure.intervals import as_dict, mean
+from pasta_lm.measure.intervals import Interval, mean
 from pasta_lm.measure.judgements import Judgement, alpaca_eval_rows
-from pasta_lm.measure.pages import alpaca_page
-from pasta_lm.measure.speed import Systems, answer_of, speed_table
+from pasta_lm.measure.speed import Systems, SystemSpeed, answer_of, speed_rows, speed_table
+from pasta_lm.measure.table import (
+    FIGURE_HEADER,
+    Cells,
+    Table,
+    fields_of,
+    figure_row,
+    markdown,
+    to_json,
+)
 from pasta_lm.measure.win_rates import (
+    WinRates,
     comparability,
     fitted_of,
     interval,
-    plain_figures,
+    plain_rates,
     refusal,
-    win_rate_figures,
+    win_rates,
 )
 
-Figures = dict[str, Any]
 TIE = 0.5
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
 REPORT, PAGE, JUDGEMENTS, OUTPUTS = "report.json", "report.md", "judgements.jsonl", "alpaca_eval"
+MEANING = (
+    "Speedups are over the speed baseline's own answer to the same prompt, decoded by the same "
+    "engine on the same machine: geometric means, percentile bootstrap over prompts. A win rate is "
+    "the mean preference over both orders; equal answers are a draw. The interval of the "
+    "length-controlled one fits every draw again. Every number is computed from this folder: "
+    "`pasta evaluate alpaca --out FOLDER --offline`."
+)
 
 
-class Judged(NamedTuple):
-    """The judged figures of one system, and what its data sets' figures are computed from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The judged figures of one system."""
 
-    figures: Figures
+    rates: WinRates | None = None
+    pipeline_check: str | None = None
+    """Instead of rates, if the judge is scripted."""
+    problems: dict[str, Any] = field(default_factory=dict)
+    """Comparisons without a verdict, by reason."""
+    first_place_share: float | None = None
+    """How often the answer that is read first wins; 0.5 is fair."""
+    order_agreement: float | None = None
+    win_rate_interval: Interval | None = None
+    length_controlled_interval: Interval | None = None
     judgements: Sequence[Judgement] = ()
     predictions: Sequence[float] = ()
     """Of the length-controlled fit, by row."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        if self.rates is None:
+            return {"pipeline_check": self.pipeline_check, "problems": self.problems}
+        bounds = {
+            "win_rate_interval": self.win_rate_interval,
+            "length_controlled_interval": self.length_controlled_interval,
+        }
+        return {
+            **self.rates.to_dict(),
+            "problems": self.problems,
+            "first_place_share": self.first_place_share,
+            "order_agreement": self.order_agreement,
+            **{key: to_json(one) for key, one in bounds.items() if one is not None},
+        }
 
-def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Figures:
-    """Return the object that ``pasta evaluate alpaca --json`` prints.
+    def rows(self) -> list[Cells]:
+        """Return the rows of a table."""
+        rates = self.rates
+        if rates is None or rates.win_rate is None:
+            return []
+        controlled = self.length_controlled_interval or rates.length_controlled_winrate
+        rows = [
+            figure_row("length-controlled win rate, %", controlled, rates.n_total),
+            figure_row("win rate, %", self.win_rate_interval, rates.n_total),
+        ]
+        if rates.n_missing:
+            num, lost = rates.n_total + rates.n_missing, rates.win_rate_missing_lost
+            rows.append(figure_row("win rate, missing verdicts lost, %", lost, num))
+        return rows
+
+    def notes(self) -> list[str]:
+        """Return the footnotes of a table."""
+        notes = [self.pipeline_check, self.rates and self.rates.refused]
+        for problem, found in self.problems.items():
+            names = ", ".join(found["instructions"])
+            notes.append(f"No verdict, {problem}: {found['count']} comparisons, of {names}")
+        if self.order_agreement is not None:
+            notes.append(
+                f"Both orders agree on {self.order_agreement:.1%}; the first answer gets "
+                f"{self.first_place_share:.1%}"
+            )
+        return [note for note in notes if note]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """The figures of one system, over all instructions or those of one data set."""
+
+    judged: Judged | None
+    speed: SystemSpeed
+    provenance: dict[str, str] = field(default_factory=dict)
+    datasets: dict[str, SystemReport] = field(default_factory=dict)
+    """Empty if there is one data set."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        return {
+            **(self.judged.to_dict() if self.judged else {}),
+            **fields_of(self.speed),
+            "datasets": {name: one.to_dict() for name, one in self.datasets.items()},
+            "provenance": self.provenance,
+        }
+
+    def table(self, title: str, facts: str, *, is_baseline: bool) -> Table:
+        """Return the figures as a table."""
+        rows = [*(self.judged.rows() if self.judged else ())]
+        rows += speed_rows(self.speed, is_baseline=is_baseline)
+        notes = [facts, self.speed.incomparable, *(self.judged.notes() if self.judged else ())]
+        return Table(FIGURE_HEADER, rows, title, "\n\n".join(note for note in notes if note))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlpacaReport:
+    """The report of a run."""
+
+    instructions: str
+    num_instructions: int
+    max_tokens: int
+    baseline: str
+    speed_baseline: str
+    judge: dict[str, Any] | None
+    is_comparable: bool | None
+    """With AlpacaEval's leaderboard; None: nothing was judged."""
+    comparability: str
+    systems: dict[str, SystemReport]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Return why systems have no win rate."""
+        rates = {name: one.judged and one.judged.rates for name, one in self.systems.items()}
+        return {name: one.refused for name, one in rates.items() if one and one.refused}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``pasta evaluate alpaca --json`` prints."""
+        systems = {name: one.to_dict() for name, one in self.systems.items()}
+        return fields_of(replace(self, systems={})) | {"systems": systems}
+
+    def tables(self) -> list[Table]:
+        """Return a table for each system, and for each of its data sets."""
+        found = []
+        for name, one in self.systems.items():
+            is_baseline = name == self.speed_baseline
+            found.append(one.table(name, self._facts(one), is_baseline=is_baseline))
+            found += [
+                own.table(f"{name}, {dataset}", "", is_baseline=is_baseline)
+                for dataset, own in one.datasets.items()
+            ]
+        return found
+
+    def _facts(self, one: SystemReport) -> str:
+        judge = self.judge or {"model": "none", "template": "none"}
+        facts = {
+            "Judge": judge["model"],
+            "template": judge["template"],
+            "baseline": f"{self.baseline} (speed: {self.speed_baseline})",
+            "kind": ", ".join(one.speed.kinds),
+            **one.provenance,
+        }
+        return "; ".join(f"{key}: {value}" for key, value in facts.items()) + "."
+
+    def markdown(self) -> str:
+        """Return the report as a page."""
+        facts = [
+            self.comparability,
+            f"instructions: {self.num_instructions} of {self.instructions}",
+            f"answers: greedy, {self.max_tokens} tokens at most",
+        ]
+        if judge := self.judge:
+            replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
+            facts += [
+                f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
+                f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
+                f"stored replies: {judge['num_replies']}; {judge['usage']['prompt_tokens']} tokens "
+                f"read, {judge['usage']['completion_tokens']} written",
+            ]
+        title = "Answers to instructions: quality and speed"
+        return markdown(title, facts, self.tables(), MEANING)
+
+
+def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> AlpacaReport:
+    """Compute the report of a run.
 
     Args:
         run: An opened run.
@@ -57,26 +222,29 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Figures:
         InputError: a system has no answers yet.
     """
     settings, judge = run.settings, run.judge()
-    timed = _answers(run)
-    speeds = speed_table(timed, settings.baseline)
+    answers = _answers(run)
+    speeds = speed_table(answers, settings.baseline)
     systems = {}
     for name in (system.name for system in settings.systems):
-        judged = _judged(run, judge, name, allow_missing)
-        systems[name] = {
-            **judged.figures,
-            **speeds[name],
-            "datasets": _datasets(run, timed, name, judged),
-            "provenance": _provenance(run.rows(name).values()),
-        }
-    return {
-        "instructions": settings.instructions,
-        "num_instructions": len(run.instructions),
-        "max_tokens": settings.max_tokens,
-        "baseline": run.opponent()[0],
-        "speed_baseline": settings.baseline,
-        **_judge_figures(run, judge),
-        "systems": systems,
-    }
+        judged = _judged(run, judge, name, allow_missing) if judge else None
+        systems[name] = SystemReport(
+            judged=judged,
+            speed=speeds[name],
+            datasets=_datasets(run, answers, name, judged),
+            provenance=_provenance([*run.rows(name).values()]),
+        )
+    is_comparable, label = _comparability(run, judge)
+    return AlpacaReport(
+        instructions=settings.instructions,
+        num_instructions=len(run.instructions),
+        max_tokens=settings.max_tokens,
+        baseline=run.opponent()[0],
+        speed_baseline=settings.baseline,
+        judge=_judge_facts(run, judge) if judge else None,
+        is_comparable=is_comparable,
+        comparability=label,
+        systems=systems,
+    )
 
 
 def _answers(run: AlpacaRun) -> Systems:
@@ -125,84 +293,84 @@ def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgemen
     ]
 
 
-def stored_row(judgement: Judgement) -> Row:
-    """Return a verdict in the form that ``lc-winrate`` reads."""
-    preference = judgement.preference
-    return judgement._asdict() | {"preference": None if preference is None else 1 + preference}
-
-
-def _judged(run: AlpacaRun, judge: LLMJudge | None, system: str, allow_missing: bool) -> Judged:
-    if judge is None:
-        return Judged({})
+def _judged(run: AlpacaRun, judge: LLMJudge, system: str, allow_missing: bool) -> Judged:
     judgements = judgements_of(run, judge, system)
     outcomes = outcomes_of(run, judge, system)
     each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
     problems = missing_to_json(missing_verdicts(each), "instructions")
-    given = [100 * one.preference for one in judgements if one.preference is not None]
     if judge.is_scripted:
-        check = f"pipeline check, n = {len(given)}"
-        return Judged({"pipeline_check": check, "problems": problems})
+        num = sum(one.preference is not None for one in judgements)
+        return Judged(pipeline_check=f"pipeline check, n = {num}", problems=problems)
     calibration = run.calibration()
-    figures = win_rate_figures(judgements, calibration, allow_missing=allow_missing)
-    figures |= {"problems": problems, **_order_figures(outcomes)}
-    if "refused" in figures:
+    rates = win_rates(judgements, calibration, allow_missing=allow_missing)
+    share, agreement = _order_figures(outcomes)
+    judged = Judged(
+        rates=rates,
+        problems=problems,
+        first_place_share=share,
+        order_agreement=agreement,
+        judgements=judgements,
+    )
+    if rates.refused is not None:
         pairs = zip(run.instructions, judgements, strict=True)
-        missing = [one.id for one, judged in pairs if judged.preference is None]
-        figures["refused"] = refusal(len(judgements), missing)
-        return Judged(figures, judgements)
-    figures["win_rate_interval"] = as_dict(mean(given))
+        missing = [one.id for one, verdict in pairs if verdict.preference is None]
+        return replace(judged, rates=replace(rates, refused=refusal(len(judgements), missing)))
     fitted = fitted_of(judgements, calibration)
-    if fitted is None:
-        return Judged(figures, judgements)
-    low, high = interval(judgements, calibration.difficulty, calibration.gamed, fitted)
-    bounds = {"mean": fitted.win_rate, "low": low, "high": high}
-    figures["length_controlled_interval"] = {key: round(one, 5) for key, one in bounds.items()}
-    return Judged(figures, judgements, fitted.predictions)
+    controlled = None
+    if fitted is not None:
+        bounds = interval(judgements, calibration.difficulty, calibration.gamed, fitted)
+        controlled = Interval(fitted.win_rate, *bounds)
+    return replace(
+        judged,
+        win_rate_interval=_mean_rate(judgements),
+        length_controlled_interval=controlled,
+        predictions=fitted.predictions if fitted else (),
+    )
 
 
-def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> Figures:
-    """Return how far the judge favours the answer that it reads first."""
+def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
+    return mean([100 * one.preference for one in judgements if one.preference is not None])
+
+
+def _order_figures(
+    outcomes: Mapping[str, Sequence[Outcome]],
+) -> tuple[float | None, float | None]:
+    """Return how often the first answer wins, and how often both orders agree."""
     pairs = [[outcome.reading.first_wins for outcome in pair] for pair in outcomes.values()]
     whole = [(a, b) for a, b in (pair for pair in pairs if pair) if a is not None and b is not None]
     if not whole:
-        return {"first_place_share": None, "order_agreement": None}
-    return {
-        "first_place_share": round(fmean((a + b) / 2 for a, b in whole), 5),
-        "order_agreement": round(fmean(same_winner(a, b) for a, b in whole), 5),
-    }
+        return None, None
+    share = fmean((a + b) / 2 for a, b in whole)
+    return round(share, 5), round(fmean(same_winner(a, b) for a, b in whole), 5)
 
 
-def _judge_figures(run: AlpacaRun, judge: LLMJudge | None) -> Figures:
-    """Return who judged, and whether the result is comparable with the leaderboard."""
+def _comparability(run: AlpacaRun, judge: LLMJudge | None) -> tuple[bool | None, str]:
     if judge is None:
-        return {"judge": None, "comparability": "nobody judged: no win rates"}
-    has_difficulty = run.settings.difficulty is not None
-    verdict = comparability(
-        judge.name, run.opponent()[0], len(run.instructions), has_difficulty=has_difficulty
-    )
+        return None, "nobody judged: no win rates"
     if judge.is_scripted:
-        said = "pipeline check: the judge is scripted, so there are no win rates"
-        verdict = verdict._replace(is_comparable=False, label=said)
+        return False, "pipeline check: the judge is scripted, so there are no win rates"
+    has_difficulty = run.settings.difficulty is not None
+    num = len(run.instructions)
+    return comparability(judge.name, run.opponent()[0], num, has_difficulty=has_difficulty)
+
+
+def _judge_facts(run: AlpacaRun, judge: LLMJudge) -> dict[str, Any]:
     rows = judge.journal.rows.values()
     return {
-        "judge": {
-            "name": judge.name,
-            "model": judge.model,
-            "url": run.settings.judge_url,
-            "replied_as": dict(Counter(str(r["reply"].get("model") or "unnamed") for r in rows)),
-            "template": judge.template.name,
-            "template_sha256": judge.template.sha256,
-            "method": judge.template.method.value,
-            "is_scripted": judge.is_scripted,
-            "num_replies": len(rows),
-            "usage": judge.usage(),
-        },
-        "is_comparable": verdict.is_comparable,
-        "comparability": verdict.label,
+        "name": judge.name,
+        "model": judge.model,
+        "url": run.settings.judge_url,
+        "replied_as": dict(Counter(str(r["reply"].get("model") or "unnamed") for r in rows)),
+        "template": judge.template.name,
+        "template_sha256": judge.template.sha256,
+        "method": judge.template.method.value,
+        "is_scripted": judge.is_scripted,
+        "num_replies": len(rows),
+        "usage": judge.usage(),
     }
 
 
-def _provenance(rows: Any) -> dict[str, str]:
+def _provenance(rows: Sequence[Row]) -> dict[str, str]:
     """Return where a system's answers were made; several places are all named."""
     return {
         key: " and ".join(dict.fromkeys(str(row.get(key) or "not recorded") for row in rows))
@@ -210,34 +378,39 @@ def _provenance(rows: Any) -> dict[str, str]:
     }
 
 
-def _datasets(run: AlpacaRun, timed: Systems, system: str, judged: Judged) -> Figures:
-    """Return the main figures over the instructions of each data set, if there are several."""
+def _datasets(
+    run: AlpacaRun, answers: Systems, system: str, judged: Judged | None
+) -> dict[str, SystemReport]:
+    """Return the figures over the instructions of each data set, if there are several."""
     sources = dict.fromkeys(one.dataset for one in run.instructions)
     if len(sources) < 2:
         return {}
-    return {name or "unnamed": _dataset(run, timed, system, judged, name) for name in sources}
-
-
-def _dataset(run: AlpacaRun, timed: Systems, system: str, judged: Judged, dataset: str) -> Figures:
-    places = [place for place, one in enumerate(run.instructions) if one.dataset == dataset]
-    names = {run.instructions[place].id for place in places}
-    baseline = run.settings.baseline
-    some = {
-        name: {key: one for key, one in timed[name].items() if key in names}
-        for name in (baseline, system)
-    }
-    found = speed_table(some, baseline)[system]
-    if judged.figures.get("win_rate") is not None:
-        judgements = [judged.judgements[place] for place in places]
-        given = [100 * one.preference for one in judgements if one.preference is not None]
-        found |= plain_figures(judgements) | {"win_rate_interval": as_dict(mean(given))}
-        if judged.predictions:
-            predicted = fmean(judged.predictions[place] for place in places)
-            found["length_controlled_winrate"] = predicted
+    baseline, found = run.settings.baseline, {}
+    for source in sources:
+        places = [place for place, one in enumerate(run.instructions) if one.dataset == source]
+        names = {run.instructions[place].id for place in places}
+        some = {
+            name: {key: one for key, one in answers[name].items() if key in names}
+            for name in (baseline, system)
+        }
+        speeds = speed_table(some, baseline)[system]
+        own = _judged_places(judged, places) if judged else None
+        found[source or "unnamed"] = SystemReport(judged=own, speed=speeds)
     return found
 
 
-def write_outputs(run: AlpacaRun, report: Figures) -> None:
+def _judged_places(judged: Judged, places: Sequence[int]) -> Judged | None:
+    """Return the rates over some instructions; None if there are none."""
+    if judged.rates is None or judged.rates.win_rate is None:
+        return None
+    some, predictions = [judged.judgements[place] for place in places], judged.predictions
+    controlled = fmean(predictions[place] for place in places) if predictions else None
+    plain = asdict(plain_rates(some))
+    rates = WinRates(**plain, n_absent=None, length_controlled_winrate=controlled)
+    return Judged(rates=rates, win_rate_interval=_mean_rate(some))
+
+
+def write_outputs(run: AlpacaRun, report: AlpacaReport) -> None:
     """Write the report, its page and files for AlpacaEval into the run's folder.
 
     ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,
@@ -247,10 +420,7 @@ def write_outputs(run: AlpacaRun, report: Figures) -> None:
         PastaError: a file cannot be written.
     """
     systems, judge = [system.name for system in run.settings.systems], run.judge()
-    texts = {
-        REPORT: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
-        PAGE: alpaca_page(report),
-    }
+    texts = {REPORT: pretty(report.to_dict()), PAGE: report.markdown()}
     if judge and not judge.is_scripted:
         rows = [stored_row(one) for name in systems for one in judgements_of(run, judge, name)]
         texts[JUDGEMENTS] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -258,14 +428,23 @@ def write_outputs(run: AlpacaRun, report: Figures) -> None:
         answers = run.texts(name)
         asked = [one for one in run.instructions if one.id in answers]
         outputs = alpaca_eval_rows(asked, [answers[one.id] for one in asked], name)
-        file = f"{OUTPUTS}/{file_name(name)}.json"
-        texts[file] = json.dumps(outputs, indent=1, ensure_ascii=False) + "\n"
-    for file, text in texts.items():
-        try:
-            (run.folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (run.folder / file).write_text(text, "utf-8")
-        except OSError as exc:
-            raise PastaError(f"{run.folder / file} cannot be written: {cause(exc)}") from exc
+        texts[f"{OUTPUTS}/{file_name(name)}.json"] = pretty(outputs)
+    try:
+        for file, text in texts.items():
+            write_whole(run.folder / file, text.encode())
+    except OSError as exc:
+        raise PastaError(f"{run.folder} cannot be written: {cause(exc)}") from exc
+
+
+def stored_row(judgement: Judgement) -> Row:
+    """Return a verdict in the form that ``lc-winrate`` reads."""
+    preference = judgement.preference
+    return judgement._asdict() | {"preference": None if preference is None else 1 + preference}
+
+
+def pretty(data: object) -> str:
+    """Return JSON for files that people read."""
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def file_name(system: str) -> str:

@@ -6,31 +6,25 @@ has is not decoded again. Knows nothing of grades, judges and figures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
-from multiprocessing import get_context
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import UsageError
+from pasta_lm.errors import ModelNotFoundError, UsageError
 from pasta_lm.journal import Journal, Row
+from pasta_lm.machine import processor, provenance
+from pasta_lm.models.shipped import resolve
 from pasta_lm.strategies import pasta
-
-if TYPE_CHECKING:
-    from pasta_lm.strategies.model import Pasta, Servers
+from pasta_lm.strategies.model import Pasta, Servers
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being decoded, how many prompts are done, and of how many."""
 BATCH_SIZE = 250
 """Prompts that the engine gets together."""
-WORKER_BATCH_SIZE = 50
-"""Prompts that a process gets together."""
 TOO_LONG = "prompt_too_long"
 """The finish reason of a prompt that does not fit the model's context: a failed answer."""
 
@@ -79,11 +73,66 @@ def check_served(servers: Servers | None, model: str | None, names: Iterable[str
         )
 
 
-Models = Mapping[str, "Pasta"]
-Replay = Callable[[Prompt], tuple["Pasta", Request]]
+Models = Mapping[str, Pasta]
+Replay = Callable[[Prompt], tuple[Pasta, Request]]
 """Returns what is decoded in turn with the systems' answers to a prompt, and by which model."""
 Details = Callable[[System, Prompt], Row]
 """Returns what a journal's row has besides the record."""
+
+
+Provenance = Mapping[str, Mapping[str, str]]
+"""By model: the hardware, the dtype and the commit of its answers."""
+
+
+def require_models(names: Iterable[str | None]) -> None:
+    """Refuse folders and files without a model before anything slow happens.
+
+    Raises:
+        ModelNotFoundError: there is no model at a path.
+    """
+    for name in filter(None, names):
+        path = Path(resolve(name))
+        looks_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
+        files = ("config.json", "adapter_config.json")
+        if looks_local and not path.is_file() and not any((path / one).is_file() for one in files):
+            raise ModelNotFoundError(
+                f"no model at {name}: there is no config.json",
+                hint="name a model folder, an adapter folder, a GGUF file or a hub id",
+            )
+
+
+def load_models(
+    systems: Iterable[System],
+    *,
+    dtype: str | None,
+    device: str | None,
+    pool_tokens: int,
+    servers: Servers | None = None,
+) -> tuple[Models, Provenance]:
+    """Load the models of some systems by name, and describe where their answers are made."""
+    local = partial(Pasta.from_pretrained, dtype=dtype, device=device, pool_tokens=pool_tokens)
+    load = local if servers is None else servers.holding
+    names = dict.fromkeys(system.model for system in systems)
+    if servers is None:
+        require_models(names)
+    models = {name: load(name) for name in names}
+    return models, {name: provenance_of(model) for name, model in models.items()}
+
+
+def provenance_of(model: Pasta) -> dict[str, str]:
+    """Return what a stored answer keeps of a model's machine and of this version."""
+    loaded = model.engine.loaded
+    named = machine_of(model) or str(loaded.device)
+    has_own = "cuda" in named or model.engine.is_remote
+    return provenance(named if has_own else f"{named}, {processor()}", loaded.dtype_name)
+
+
+def machine_of(model: Pasta) -> str | None:
+    """Return the name of the device on which a model runs; None if it is not known."""
+    from pasta_lm.engines.local.self_test import devices  # imports torch
+
+    device = str(model.engine.loaded.device)
+    return next((name for name in devices() if name.startswith(device)), None)
 
 
 class AnswerStore:
@@ -140,7 +189,7 @@ def answer_id(system: str, prompt_id: str) -> str:
     return f"{system}/{prompt_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Answerer:
     """Models and how they decode."""
 
@@ -152,8 +201,6 @@ class Answerer:
     batch_size: int = BATCH_SIZE
     keeps_traces: bool = True
     """Whether records of timed answers hold the packed trace."""
-    workers: Executor | None = None
-    """Processes with the same models, which decode what is not timed."""
 
     def answer_together(
         self, prompts: Sequence[Prompt], systems: Iterable[System], store: AnswerStore
@@ -162,22 +209,19 @@ class Answerer:
         for system in systems:
             lacking = [one for one in prompts if not store.has(system.name, one)]
             num_done = 0
-            for batch, decoded in self._batches(system, lacking):
+            for batch, decoded in self.batches(system, lacking):
                 store.add((system, *one) for one in zip(batch, decoded, strict=True))
                 num_done += len(batch)
                 self.progress(system.name, num_done, len(lacking))
 
-    def _batches(
+    def batches(
         self, system: System, prompts: Sequence[Prompt]
     ) -> Iterator[tuple[Sequence[Prompt], Sequence[Decoded]]]:
-        size = min(self.batch_size, WORKER_BATCH_SIZE) if self.workers else self.batch_size
-        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
-        settings = repeat(system), batches, repeat(self.params), repeat(self.positions)
-        if self.workers is not None:
-            decoded = self.workers.map(_decode_in_process, *settings)
-        else:
-            decoded = map(partial(decode_prompts, self.models[system.model]), *settings)
-        return zip(batches, decoded, strict=True)
+        """Yield batches of prompts with their answers."""
+        model = self.models[system.model]
+        for first in range(0, len(prompts), self.batch_size):
+            batch = prompts[first : first + self.batch_size]
+            yield batch, decode_prompts(model, system, batch, self.params, self.positions)
 
     def answer_in_turn(
         self,
@@ -261,34 +305,3 @@ def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Dec
         else:
             found.append(Decoded(failed, None, request.positions.value))
     return found
-
-
-_models: dict[str, Pasta] = {}
-
-
-@contextmanager
-def worker_pool(num: int, load: Callable[[], Models]) -> Iterator[Executor]:
-    """Provide processes that decode, each with all models and one CPU thread.
-
-    Args:
-        num: How many processes.
-        load: Returns the models; called once in each process.
-    """
-    pool = ProcessPoolExecutor(
-        num, mp_context=get_context("spawn"), initializer=_load, initargs=(load,)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _load(load: Callable[[], Models]) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it once, when it is imported with the models
-    _models.update(load())
-
-
-def _decode_in_process(
-    system: System, prompts: Sequence[Prompt], params: SamplingParams, positions: str | None
-) -> list[Decoded]:
-    return decode_prompts(_models[system.model], system, prompts, params, positions)

@@ -15,23 +15,30 @@ nothing: repeated text is read with few nats.
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pasta_lm.errors import InputError
+from pasta_lm.errors import InputError, ModelError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.journal import Row
+from pasta_lm.journal import Row, write_rows
 from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
-from pasta_lm.measure.intervals import as_dict, ratio
+from pasta_lm.measure.answering import require_models
+from pasta_lm.measure.intervals import Interval, ratio
+from pasta_lm.measure.table import Table, figure_row, to_json
 from pasta_lm.models.annotated import Record, read_ids, read_records
+from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.strategies.model import baseline_of
+from pasta_lm.strategies.requests import NO_TAG_PIECES
 
-Figures = dict[str, Any]
+KIND = "teacher_forced"
 Answers = dict[str, Mapping[str, Any]]
 """A system's rows by id of the answer."""
 
@@ -47,7 +54,14 @@ COSTS = {
     "cost_of_training": (TAUGHT, BASELINE, "nats"),
     "baseline_gain": (BASELINE, UNTAUGHT, "nats"),
 }
-"""Whose nats less whose, and which nats."""
+"""The two systems whose nats are subtracted, and which nats."""
+TITLES = {
+    "cost": "cost: pasta less the baseline",
+    "cost_given_text": "the same, tags left out of the softmax",
+    "cost_of_visibility": "pasta less the same model sequentially",
+    "cost_of_training": "the taught model less the baseline, both sequential",
+    "baseline_gain": "the baseline less the untaught model",
+}
 
 Nats = tuple[Sequence[float], Sequence[float]]
 """Of each label of an example: over all tokens, and over all but the tags; 0.0 without a label."""
@@ -213,44 +227,92 @@ def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
     return regions[min(begin + offset, len(regions) - 1)]
 
 
-def cost_report(rows: Sequence[Mapping[str, Any]]) -> Figures:
-    """Return the figures of some rows: over all answers, and over those with blocks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """A difference in nats per token of two systems, over all text and by region."""
+
+    total: Interval | None
+    by_region: dict[str, Interval | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostFigures:
+    """The figures over some answers."""
+
+    num_answers: int
+    num_tokens: dict[str, int]
+    """By region."""
+    nats: dict[str, Interval | None]
+    """Nats per token by system."""
+    tag_nats: Interval | None
+    """Nats per tag token."""
+    costs: dict[str, Cost]
+    """By the keys of ``COSTS`` whose systems have read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        found = to_json(replace(self, costs={}))
+        del found["costs"]
+        for name, cost in self.costs.items():
+            found |= {name: to_json(cost.total), f"{name}_by_region": to_json(cost.by_region)}
+        return dict(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostReport:
+    """The figures over all answers, and over those with blocks."""
+
+    whole: CostFigures
+    forked: CostFigures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {"kind": KIND, **self.whole.to_dict(), "forked": self.forked.to_dict()}
+
+    def table(self) -> Table:
+        """Return the costs as a table."""
+        rows = [
+            (label, TITLES[name], region, *figure_row("", figure, part.num_answers)[1:])
+            for label, part in (("all", self.whole), ("with blocks", self.forked))
+            for name, cost in part.costs.items()
+            for region, figure in (("all", cost.total), *cost.by_region.items())
+        ]
+        header = ("answers", "nats per token", "region", "value", "low", "high", "n")
+        return Table(header, rows, "The cost of not seeing", f"{KIND}; 95 % bootstrap intervals")
+
+
+def cost_report(rows: Sequence[Mapping[str, Any]]) -> CostReport:
+    """Compute the report of some rows."""
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
-    return {
-        "kind": "teacher_forced",
-        **_figures(rows),
-        "forked": _figures([row for row in rows if row["reference_id"] in forked]),
-    }
+    some = [row for row in rows if row["reference_id"] in forked]
+    return CostReport(whole=_figures(rows), forked=_figures(some))
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
+def _figures(rows: Sequence[Mapping[str, Any]]) -> CostFigures:
     systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
     base = systems.get(BASELINE, {})
     counts = [row["num_tokens"] for row in base.values()]
     tags = systems.get(PASTA, {}).values()
-    found: Figures = {
-        "num_answers": len(base),
-        "num_tokens": {region: sum(count[region] for count in counts) for region in REGIONS},
-        "nats": {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
-        "tag_nats": as_dict(
-            ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags])
-        ),
-    }
+    costs = {}
     for name, (ours, theirs, key) in COSTS.items():
         if ours in systems and theirs in systems:
             sides = systems[ours], systems[theirs]
-            found[name] = _cost(base, key, REGIONS, *sides)
-            found[f"{name}_by_region"] = {
-                region: _cost(base, key, [region], *sides) for region in REGIONS
-            }
-    return found
+            by_region = {region: _cost(base, key, [region], *sides) for region in REGIONS}
+            costs[name] = Cost(total=_cost(base, key, REGIONS, *sides), by_region=by_region)
+    return CostFigures(
+        num_answers=len(base),
+        num_tokens={region: sum(count[region] for count in counts) for region in REGIONS},
+        nats={name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
+        tag_nats=ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]),
+        costs=costs,
+    )
 
 
 def _cost(
     base: Answers, key: str, regions: Sequence[str], ours: Answers, theirs: Answers | None = None
-) -> dict[str, float] | None:
+) -> Interval | None:
     """Return nats per token of some regions, ours less theirs; an interval over answers."""
 
     def nats(row: Mapping[str, Any]) -> float:
@@ -259,7 +321,68 @@ def _cost(
     names = [name for name in base if name in ours]
     differences = [nats(ours[name]) - (nats(theirs[name]) if theirs else 0.0) for name in names]
     tokens = [sum(base[name]["num_tokens"][region] for region in regions) for name in names]
-    return as_dict(ratio(differences, tokens))
+    return ratio(differences, tokens)
+
+
+class Readers(NamedTuple):
+    """The names of the models that read."""
+
+    taught: str
+    baseline: str
+    untaught: str | None = None
+    """The model before any training; None: it is left out."""
+
+    @classmethod
+    def of(cls, model: str | None, baseline: str | None, untaught: str | None) -> Readers:
+        """Return the readers that the flags name; None: the built-in model, and its baseline."""
+        taught = model or BUILTIN
+        return cls(taught, baseline or baseline_of(taught), untaught)
+
+
+def evaluate_cost(
+    references: Path,
+    ids: Path | None,
+    readers: Readers,
+    dtype: str | None,
+    device: str | None,
+    records: Path | None = None,
+) -> CostReport:
+    """Read reference answers with all models; write a row for each answer and model to a file.
+
+    Raises:
+        UsageError: there is no such model.
+        InputError: the references cannot be read.
+    """
+    given = read_references(references, ids)
+    require_models(readers)
+    rows = list(measure(given, reading_systems(readers, dtype, device)))
+    if records is not None:
+        write_rows(records, rows)
+    return cost_report(rows)
+
+
+def reading_systems(
+    readers: Readers, dtype: str | None, device: str | None
+) -> Iterator[ReadingSystem]:
+    """Load the models that read, one after the other: first the taught one, for both its systems.
+
+    Raises:
+        ModelError: the taught model has no tag pieces.
+    """
+    from pasta_lm.engines.local.loading import load  # imports torch
+    from pasta_lm.learn.train.losses import token_nats
+
+    for name, systems in zip(readers, ((PASTA, TAUGHT), (BASELINE,), (UNTAUGHT,)), strict=True):
+        if name is None:
+            continue
+        loaded = load(name, dtype=dtype, device=device)
+        if PASTA in systems and not loaded.vocabulary.has_pieces:
+            raise ModelError(f"{name}: {NO_TAG_PIECES}", hint="name a taught model: --model")
+        facts = loaded.vocabulary, min(loaded.eos_ids), partial(token_nats, loaded)
+        for system in systems:
+            yield ReadingSystem(system, *facts, loaded.positions, loaded.join)
+        del loaded, facts
+        gc.collect()  # before the next one is loaded
 
 
 def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:

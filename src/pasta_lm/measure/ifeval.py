@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pasta_lm.errors import InputError, MissingExtraError
-from pasta_lm.measure.intervals import as_dict, mean, ratio
-from pasta_lm.measure.judgements import json_lines
+from pasta_lm.journal import read_objects
+from pasta_lm.measure.intervals import Interval, mean, ratio
 
-Figures = dict[str, Any]
 KEYS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
 
 
@@ -43,7 +42,7 @@ def read_prompts(path: Path) -> dict[str, Mapping[str, Any]]:
         InputError: the file cannot be read, or a row is no prompt of IFEval.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    for number, row in json_lines(path):
+    for number, row in read_objects(path):
         for key, kind in KEYS.items():
             if not isinstance(row.get(key), kind):
                 raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
@@ -101,20 +100,22 @@ def check(prompt: Mapping[str, Any], text: str) -> Verdict:
     return Verdict(list(found["inst_level_strict_acc"]), list(found["inst_level_loose_acc"]))
 
 
-def ifeval_figures(ours: Sequence[Verdict], base: Sequence[Verdict]) -> Figures:
+def ifeval_figures(
+    ours: Sequence[Verdict], base: Sequence[Verdict]
+) -> dict[str, Interval | int | None]:
     """Return accuracies of two systems and their difference, paired by prompt.
 
     Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
     instructions; its interval too is over prompts.
     """
-    found: Figures = {"num_prompts": len(ours)}
+    found: dict[str, Interval | int | None] = {"num_prompts": len(ours)}
     for key in Verdict._fields:
         flags = [[getattr(one, key) for one in side] for side in (ours, base)]
         sizes = [len(one) for one in flags[0]]
         for end, values in _sides(*([all(one) for one in side] for side in flags)):
-            found[f"prompt_{key}{end}"] = as_dict(mean(values))
+            found[f"prompt_{key}{end}"] = mean(values)
         for end, values in _sides(*([sum(one) for one in side] for side in flags)):
-            found[f"instruction_{key}{end}"] = as_dict(ratio(values, sizes))
+            found[f"instruction_{key}{end}"] = ratio(values, sizes)
     return found
 
 

@@ -11,22 +11,22 @@ A run has a folder; every file of rows is a journal, so a stopped run goes on::
     read.jsonl          nats of the answers under another model
     references.jsonl    nats of given answers under both models (``cost``)
 
-``pack`` writes each of them gzipped beside it. All figures are computed from these files, without a
+Each of them is written gzipped beside it. All figures are computed from these files, without a
 model and without the prompts: see ``instructions_report``.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import InputError, UsageError, cause
-from pasta_lm.journal import Journal, Row, read_rows, write_rows, write_whole
+from pasta_lm.errors import InputError, UsageError
+from pasta_lm.journal import Journal, Row, write_rows
 from pasta_lm.measure import ifeval
 from pasta_lm.measure.answering import (
     Answerer,
@@ -34,21 +34,24 @@ from pasta_lm.measure.answering import (
     Models,
     Progress,
     Prompt,
+    Provenance,
     System,
     answer_id,
     check_served,
+    load_models,
+    require_models,
 )
-from pasta_lm.measure.cost import Read, read_references
-from pasta_lm.measure.judgements import json_lines
+from pasta_lm.measure.cost import Read, Readers, measure, read_references, reading, reading_systems
 from pasta_lm.measure.prompt_sets import SetFiles, SetPrompt, read_sets
 from pasta_lm.models.annotated import Record
 from pasta_lm.models.shipped import BUILTIN
-from pasta_lm.recipe import check_choice, check_positive, check_same_settings
+from pasta_lm.recipe import check_choice, check_positive
+from pasta_lm.run_folder import RunFolder
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.model import SERVER_KEYS, Servers, baseline_of
 from pasta_lm.strategies.requests import STRATEGIES
 
-SETTINGS, PROMPTS = "settings.json", "prompts.jsonl"
+PROMPTS = "prompts"
 SCORED, TIMED, UNMASKED = ROUNDS = ("scored", "timed", "unmasked")
 VERDICTS, READ, REFERENCES = "verdicts", "read", "references"
 JOURNALS = (*ROUNDS, VERDICTS, READ, REFERENCES)
@@ -131,12 +134,11 @@ class InstructionRun:
 
     def journal(self, name: str) -> Journal:
         """Open one of the run's journals."""
-        return Journal(self.folder / f"{name}.jsonl")
+        return RunFolder(self.folder).journal(name)
 
     def rows(self, name: str) -> list[Row]:
         """Return the rows of a journal, or of its gzipped copy; none if there is neither."""
-        path = self.folder / f"{name}.jsonl"
-        return read_rows(path) if path.exists() else read_packed(path.with_suffix(".jsonl.gz"))
+        return RunFolder(self.folder).rows(name)
 
     def first(self, count: int) -> list[SetPrompt]:
         """Return the first so many prompts of each set."""
@@ -166,8 +168,43 @@ class InstructionRun:
             yield from (key for key in keys if key not in there)
 
 
+def evaluate_instructions(
+    out: Path, settings: InstructionSettings, show: Progress
+) -> InstructionRun:
+    """Answer, check and read what a run lacks; write the gzipped records.
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or there is no such model.
+        InputError: a set of prompts cannot be read, or IFEval's checkers are not installed.
+    """
+    run = begin_run(out, settings)
+    systems = settings.systems
+    require_models([settings.untaught, settings.reader])
+    if not run.is_answered:
+        models, made = load_models(
+            systems,
+            dtype=settings.dtype,
+            device=settings.device,
+            pool_tokens=settings.pool_tokens,
+            servers=settings.servers,
+        )
+        answer_prompts(run, models, show, made)
+        del models
+        gc.collect()  # before the models that read are loaded
+    check_answers(run)
+    given = references_of(settings)
+    if given and not run.rows(REFERENCES):
+        baseline, taught = systems
+        names = Readers(taught.model, baseline.model, settings.untaught)
+        readers = reading_systems(names, "float32", settings.device)
+        write_rows(out / f"{REFERENCES}.jsonl", list(measure(given, readers)))
+    _read_with_reader(run, show)
+    RunFolder(out).pack((*JOURNALS, PROMPTS))
+    return run
+
+
 def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
-    """Begin a run in a folder, or go on with the one that it holds.
+    """Begin a run in a folder, or continue the one that it holds.
 
     Raises:
         UsageError: the folder holds a run with other settings.
@@ -178,19 +215,14 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     if any(one.checked for one in prompts):
         ifeval.check_available()
     references_of(settings)
-    path = folder / SETTINGS
-    if path.exists():
-        begun = {"strategy": pasta.NAME, **_read_settings(folder)}
-        own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
-        may_change = (*own, *SERVER_KEYS)
-        check_same_settings(folder, begun, asdict(settings), may_change=may_change)
-    folder.mkdir(parents=True, exist_ok=True)
-    unpack(folder)
+    own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
+    run = RunFolder(folder)
+    run.begin(asdict(settings), defaults={"strategy": pasta.NAME}, may_change=(*own, *SERVER_KEYS))
+    run.unpack(JOURNALS)
     rows = [
         {"id": one.id, "set": one.group, "parts": one.parts, "items": one.items} for one in prompts
     ]
-    write_rows(folder / PROMPTS, rows)
-    write_whole(path, (json.dumps(asdict(settings), indent=1) + "\n").encode())
+    write_rows(folder / f"{PROMPTS}.jsonl", rows)
     return InstructionRun(folder, settings, prompts)
 
 
@@ -208,38 +240,24 @@ def open_run(folder: Path) -> InstructionRun:
     Raises:
         InputError: it is no folder of a run, or damaged.
     """
-    data = _read_settings(folder)
+    data = RunFolder(folder).settings()
     try:
         sets, servers = SetFiles(**data.pop("sets")), data.pop("servers", None)
         found = Servers(**servers) if servers else None
         return InstructionRun(folder, InstructionSettings(**data, sets=sets, servers=found))
     except (KeyError, TypeError) as exc:
-        raise InputError(f"{folder / SETTINGS} has other settings: {exc}") from exc
-
-
-def _read_settings(folder: Path) -> Row:
-    try:
-        data = json.loads((folder / SETTINGS).read_text("utf-8"))
-    except (OSError, ValueError) as exc:
-        raise InputError(
-            f"{folder} is not the folder of a run of instructions: {cause(exc)}"
-        ) from exc
-    return dict(data)
+        raise InputError(f"{folder} has other settings than a run of instructions: {exc}") from exc
 
 
 def answer_prompts(
-    run: InstructionRun,
-    models: Models,
-    progress: Progress,
-    provenance: Mapping[str, Mapping[str, str]] | None = None,
+    run: InstructionRun, models: Models, progress: Progress, made: Provenance | None = None
 ) -> None:
     """Let both models answer what has no row yet: in batches, one at a time, without the mask."""
     settings = run.settings
     baseline, taught = settings.systems
 
     def details(system: System, prompt: Prompt) -> Row:
-        made = (provenance or {}).get(system.model, {})
-        return {"prompt_id": prompt.id, "set": prompt.group, **made}
+        return {"prompt_id": prompt.id, "set": prompt.group, **(made or {}).get(system.model, {})}
 
     def store(name: str) -> AnswerStore:
         return AnswerStore(run.journal(name), details)
@@ -292,6 +310,19 @@ def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
     ]
 
 
+def _read_with_reader(run: InstructionRun, show: Progress) -> None:
+    """Let the reader read the answers, if one is named."""
+    settings = run.settings
+    if settings.reader is None or not unread(run):
+        return
+    from pasta_lm.engines.local.loading import load  # imports torch
+    from pasta_lm.learn.train.losses import token_nats
+
+    loaded = load(settings.reader, dtype="float32", device=settings.device)
+    nats = partial(token_nats, loaded)
+    read_answers(run, reading(loaded.vocabulary, min(loaded.eos_ids), nats), show)
+
+
 def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
     """Let another model read the answers that it has not read yet."""
     journal, wanted, reader = run.journal(READ), unread(run), run.settings.reader_name
@@ -299,44 +330,18 @@ def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
         batch = wanted[first : first + READING_BATCH]
         nats = read([(prompt, text) for _, prompt, text in batch])
         rows = [
-            {"nats": round(given, 4), "nats_alone": round(alone, 4), "tokens": count}
-            for given, alone, count in nats
+            {
+                "id": f"{reader}/{key}",
+                "reader": reader,
+                "answer_id": key,
+                "nats": round(given, 4),
+                "nats_alone": round(alone, 4),
+                "tokens": count,
+            }
+            for (key, _, _), (given, alone, count) in zip(batch, nats, strict=True)
         ]
-        named = [
-            {"id": f"{reader}/{key}", "reader": reader, "answer_id": key, **row}
-            for (key, _, _), row in zip(batch, rows, strict=True)
-        ]
-        journal.append(named)
+        journal.append(rows)
         progress("answers read", first + len(batch), len(wanted))
-
-
-def pack(run: InstructionRun) -> list[Path]:
-    """Write every journal gzipped beside it; the same rows give the same bytes."""
-    written = []
-    for name in (*JOURNALS, PROMPTS.removesuffix(".jsonl")):
-        source = run.folder / f"{name}.jsonl"
-        if source.exists():
-            target = source.with_name(f"{source.name}.gz")
-            target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
-            written.append(target)
-    return written
-
-
-def unpack(folder: Path) -> None:
-    """Write the journals of which a folder has only the gzipped copy, as a clone does."""
-    for name in JOURNALS:
-        packed, journal = folder / f"{name}.jsonl.gz", folder / f"{name}.jsonl"
-        if packed.exists() and not journal.exists():
-            write_rows(journal, read_packed(packed))
-
-
-def read_packed(path: Path) -> list[Row]:
-    """Return the rows of a gzipped journal; none if there is no such file.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    return [row for _, row in json_lines(path)] if path.exists() else []
 
 
 def answers_of(rows: Iterable[Row], system: str) -> dict[str, AnswerRecord]:

@@ -6,10 +6,10 @@ interval. What is paired by prompt is drawn together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -94,16 +94,3 @@ def bootstrap(samples: Sequence[Sequence[float]], statistic: Callable[..., Any])
 def as_dict(interval: Interval | None) -> dict[str, float] | None:
     """Return the JSON object of an interval; None if there is none."""
     return None if interval is None else interval.to_dict()
-
-
-class Span(NamedTuple):
-    """The three numbers of an interval, for drawing."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def as_span(figure: Mapping[str, float] | None) -> Span | None:
-    """Return a figure of a report for drawing."""
-    return Span(figure["mean"], figure["low"], figure["high"]) if figure else None

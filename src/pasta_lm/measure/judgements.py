@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, MissingExtraError, cause
-from pasta_lm.journal import read_lines
+from pasta_lm.journal import Row, read_lines, read_objects
 
 _KEYS = {"model": str, "row": int, "len_1": int, "len_2": int}
 
@@ -54,7 +54,7 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     """
     models: dict[str, list[Judgement]] = {}
     seen: set[tuple[str, int]] = set()
-    for number, row in json_lines(path):
+    for number, row in read_objects(path):
         try:
             one = judgement(row)
         except InputError as exc:
@@ -68,25 +68,7 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     return models
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines, gzipped if named ``.gz``, with line numbers.
-
-    Raises:
-        InputError: the file cannot be read, or a line is no JSON object.
-    """
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as exc:
-            raise InputError(f"{path}:{number}: not JSON: {exc}") from exc
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: not a JSON object")
-        yield number, row
-
-
-def judgement(row: dict[str, Any]) -> Judgement:
+def judgement(row: Row) -> Judgement:
     """Return a judgement from its JSON object.
 
     Raises:
@@ -261,17 +243,17 @@ def _stem(source: str) -> str:
     return name.removeprefix("outputs_")
 
 
-def _rows(source: str) -> list[tuple[str, dict[str, Any]]]:
+def _rows(source: str) -> list[tuple[str, Row]]:
     """Return the rows of a file, each with its place for error messages."""
     path = Path(source)
     if not path.exists() and _HUB_NAME.fullmatch(source):
         path = _from_hub(source)
     if path.suffix == ".json":
         return [(f"{source}[{n}]", row) for n, row in enumerate(_array(path))]
-    return [(f"{source}:{number}", row) for number, row in json_lines(path)]
+    return [(f"{source}:{number}", row) for number, row in read_objects(path)]
 
 
-def _array(path: Path) -> list[dict[str, Any]]:
+def _array(path: Path) -> list[Row]:
     try:
         rows = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as exc:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from pasta_lm.errors import InputError, cause
+from pasta_lm.journal import read_objects
 from pasta_lm.learn.judge.answer_text import items_asked
 from pasta_lm.measure import ifeval
-from pasta_lm.measure.judgements import json_lines, read_instructions
+from pasta_lm.measure.judgements import read_instructions
 from pasta_lm.models.annotated import read_ids, read_records
 
 ALPACA, IFEVAL, STARTER, INSTRUCTIONS = SETS = ("alpaca", "ifeval", "starter", "instructions")
@@ -142,7 +143,7 @@ def _starter(folder: Path) -> list[SetPrompt]:
 
 
 def _instructions(folder: Path) -> list[SetPrompt]:
-    rows = {row["id"]: row for _, row in json_lines(folder / "instructions.jsonl")}
+    rows = {row["id"]: row for _, row in read_objects(folder / "instructions.jsonl")}
     return [
         SetPrompt(f"{INSTRUCTIONS}/{name}", INSTRUCTIONS, row["instruction"], row.get("parts"))
         for name in read_ids(folder / HELD_OUT)

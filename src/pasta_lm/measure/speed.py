@@ -9,6 +9,7 @@ Source: PASTA, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,11 +18,11 @@ from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, UsageError, cause
 from pasta_lm.interpreter.speed import efficiency
 from pasta_lm.interpreter.trace import Role, Trace
+from pasta_lm.journal import read_objects
 from pasta_lm.measure.answering import TOO_LONG
-from pasta_lm.measure.intervals import as_dict, geometric_mean, mean
-from pasta_lm.measure.judgements import json_lines
+from pasta_lm.measure.intervals import Interval, geometric_mean, mean
+from pasta_lm.measure.table import FIGURE_HEADER, Cells, Table, figure_row
 
-Figures = dict[str, Any]
 Systems = dict[str, dict[str, AnswerRecord]]
 """Answers by system and by prompt."""
 Pairs = Sequence[tuple[AnswerRecord, AnswerRecord]]
@@ -31,30 +32,79 @@ ANSWERS = "answers.jsonl"
 """The answers in the folder of an ``alpaca`` run."""
 MIN_PARALLELISM = 1e-3
 """Of an answer without content, so that the geometric mean exists."""
+MAX_LENGTH_CHANGE = 0.1
+"""A speedup compares answers of about the same length: shorter ones look faster."""
 
 
-def speed(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Figures:
-    """Return the figures that need no clock, for answers to the same prompts in the same order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """The figures that need no clock."""
 
-    ``length_ratio`` is in characters. Failed answers, ours or the baseline's, have no speed.
+    theoretical_speedup: Interval | None
+    parallelism: Interval | None
+    length_ratio: Interval | None
+    """In characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realised:
+    """The realised speedup over the prompts of which both answers have a clock."""
+
+    realised_speedup: Interval | None
+    num_timed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemSpeed(Speed):
+    """All figures of a system."""
+
+    realised_speedup: Interval | None
+    num_timed: int
+    num_prompts: int
+    num_unpaired: int
+    num_failed: int
+    num_cut: int
+    """Answers, ours and the baseline's, that a limit of tokens ended."""
+    kinds: list[str]
+    theoretical_speedup_arithmetic: Interval | None
+    realised_speedup_arithmetic: Interval | None
+    parallelism_arithmetic: Interval | None
+    efficiency: Interval | None
+    mean_characters: float | None
+    mean_content_tokens: float | None
+    tokens_per_s: float | None
+    """Content tokens of the timed answers per second."""
+    baseline_tokens_per_s: float | None
+
+    @property
+    def incomparable(self) -> str | None:
+        """Return why the answers have no speedup over the baseline's; None if they have."""
+        reasons = [f"{self.num_cut} answers were cut at a limit"] if self.num_cut else []
+        if self.length_ratio and abs(self.length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
+            reasons.append(f"lengths are {self.length_ratio.mean:.2f} of the baseline's")
+        return " and ".join(reasons) or None
+
+
+def speed(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Speed:
+    """Return the figures of answers to the same prompts in the same order.
+
+    Failed answers, ours or the baseline's, have no speed.
     """
     pairs = _decoded(answers, baseline)
-    lengths = [max(len(a.text), 1) / max(len(b.text), 1) for a, b in pairs]
-    parallelism = [max(a.parallelism, MIN_PARALLELISM) for a, _ in pairs]
-    return {
-        "theoretical_speedup": as_dict(geometric_mean(_theoretical(pairs))),
-        "parallelism": as_dict(geometric_mean(parallelism)),
-        "length_ratio": as_dict(geometric_mean(lengths)),
-    }
+    return Speed(
+        theoretical_speedup=geometric_mean(_theoretical(pairs)),
+        parallelism=geometric_mean([max(a.parallelism, MIN_PARALLELISM) for a, _ in pairs]),
+        length_ratio=geometric_mean([max(len(a.text), 1) / max(len(b.text), 1) for a, b in pairs]),
+    )
 
 
-def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Figures:
-    """Return the realised speedup over the prompts of which both answers have a clock."""
+def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Realised:
+    """Return the realised speedup of answers to the same prompts in the same order."""
     ratios = _realised(_decoded(answers, baseline))
-    return {"realised_speedup": as_dict(geometric_mean(ratios)), "num_timed": len(ratios)}
+    return Realised(realised_speedup=geometric_mean(ratios), num_timed=len(ratios))
 
 
-def speed_table(systems: Systems, baseline: str) -> dict[str, Figures]:
+def speed_table(systems: Systems, baseline: str) -> dict[str, SystemSpeed]:
     """Return the figures of every system, the baseline first.
 
     Raises:
@@ -66,10 +116,10 @@ def speed_table(systems: Systems, baseline: str) -> dict[str, Figures]:
             hint=f"--baseline can be {', '.join(systems)}",
         )
     names = [baseline, *(name for name in systems if name != baseline)]
-    return {name: _figures(systems[name], systems[baseline]) for name in names}
+    return {name: _of_system(systems[name], systems[baseline]) for name in names}
 
 
-def speed_tables(sources: Sequence[Path], baseline: str) -> dict[str, Figures]:
+def speed_tables(sources: Sequence[Path], baseline: str) -> dict[str, SystemSpeed]:
     """Return the figures of the systems of several sources, the baseline first.
 
     If each source has answers of the baseline and no system is in two sources, a system is
@@ -84,33 +134,40 @@ def speed_tables(sources: Sequence[Path], baseline: str) -> dict[str, Figures]:
     others = [name for systems in each for name in systems if name != baseline]
     if any(baseline not in systems for systems in each) or len({*others}) < len(others):
         return speed_table(read_systems(sources), baseline)
-    found: dict[str, Figures] = {}
+    found: dict[str, SystemSpeed] = {}
     for systems in each:
         found = speed_table(systems, baseline) | found
     return {name: found[name] for name in (baseline, *others)}
 
 
-def _figures(ours: Mapping[str, AnswerRecord], theirs: Mapping[str, AnswerRecord]) -> Figures:
+def _of_system(ours: Mapping[str, AnswerRecord], theirs: Mapping[str, AnswerRecord]) -> SystemSpeed:
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[one] for one in shared], [theirs[one] for one in shared]
     pairs = _decoded(answers, base)
     timed = [(a, b) for a, b in pairs if a.wall_s and b.wall_s]
-    shares = map(efficiency, _realised(timed), _theoretical(timed))
-    lengths, tokens = [len(a.text) for a in answers], [a.num_content_tokens for a in answers]
-    return {
-        "num_prompts": len(shared),
-        "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
-        "num_failed": num_failed(answers),
-        "kinds": sorted({one.kind or "unknown" for one in answers}),
-        **speed(answers, base),
-        **realised(answers, base),
-        "theoretical_speedup_arithmetic": as_dict(mean(_theoretical(pairs))),
-        "realised_speedup_arithmetic": as_dict(mean(_realised(pairs))),
-        "parallelism_arithmetic": as_dict(mean([a.parallelism for a, _ in pairs])),
-        "efficiency": as_dict(geometric_mean(list(shares))),
-        "mean_characters": round(fmean(lengths), 1) if lengths else None,
-        "mean_content_tokens": round(fmean(tokens), 1) if tokens else None,
-    }
+    plain, clocked = speed(answers, base), realised(answers, base)
+    return SystemSpeed(
+        num_prompts=len(shared),
+        num_unpaired=len(ours) + len(theirs) - 2 * len(shared),
+        num_failed=num_failed(answers),
+        num_cut=sum(one.finish_reason == "length" for pair in pairs for one in pair),
+        kinds=sorted({one.kind or "unknown" for one in answers}),
+        theoretical_speedup=plain.theoretical_speedup,
+        parallelism=plain.parallelism,
+        length_ratio=plain.length_ratio,
+        realised_speedup=clocked.realised_speedup,
+        num_timed=clocked.num_timed,
+        theoretical_speedup_arithmetic=mean(_theoretical(pairs)),
+        realised_speedup_arithmetic=mean(_realised(pairs)),
+        parallelism_arithmetic=mean([a.parallelism for a, _ in pairs]),
+        efficiency=geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
+        mean_characters=round(fmean(len(a.text) for a in answers), 1) if answers else None,
+        mean_content_tokens=round(fmean(a.num_content_tokens for a in answers), 1)
+        if answers
+        else None,
+        tokens_per_s=_tokens_per_s([a for a, _ in timed]),
+        baseline_tokens_per_s=_tokens_per_s([b for _, b in timed]),
+    )
 
 
 def num_failed(answers: Sequence[AnswerRecord]) -> int:
@@ -131,12 +188,57 @@ def _realised(pairs: Pairs) -> list[float]:
     return [ratio for a, b in pairs if (ratio := a.realised_speedup(b)) is not None]
 
 
+def _tokens_per_s(answers: Sequence[AnswerRecord]) -> float | None:
+    wall_s = sum(one.wall_s or 0.0 for one in answers)
+    return round(sum(one.num_content_tokens for one in answers) / wall_s, 2) if wall_s else None
+
+
+def speed_rows(found: SystemSpeed, *, is_baseline: bool = False) -> list[Cells]:
+    """Return the rows of a system's figures.
+
+    Answers of other lengths, or cut ones, have tokens per second instead of speedups.
+    """
+    prompts, timed = found.num_prompts, found.num_timed
+    rows = [
+        figure_row("parallelism", found.parallelism, prompts),
+        figure_row("length ratio, characters", found.length_ratio, prompts),
+        figure_row("failed prompts", found.num_failed, prompts),
+    ]
+    if found.incomparable and not is_baseline:
+        return [
+            figure_row("tokens/s", found.tokens_per_s, timed),
+            figure_row("the baseline's tokens/s", found.baseline_tokens_per_s, timed),
+            *rows,
+        ]
+    return [
+        figure_row("theoretical speedup", found.theoretical_speedup, prompts),
+        figure_row("realised speedup", found.realised_speedup, timed),
+        figure_row("realised / theoretical", found.efficiency, timed),
+        figure_row("theoretical, arithmetic mean", found.theoretical_speedup_arithmetic, prompts),
+        figure_row("realised, arithmetic mean", found.realised_speedup_arithmetic, timed),
+        *rows,
+    ]
+
+
+def report_tables(systems: Mapping[str, SystemSpeed], baseline: str) -> list[Table]:
+    """Return the tables of ``pasta evaluate speed``, one for each system."""
+    return [
+        Table(
+            FIGURE_HEADER,
+            speed_rows(found, is_baseline=name == baseline),
+            title=name,
+            note=f"{', '.join(found.kinds)}" + (f"; {why}" if (why := found.incomparable) else ""),
+        )
+        for name, found in systems.items()
+    ]
+
+
 def read_systems(sources: Sequence[Path]) -> Systems:
     """Read all answers of some sources.
 
-    A source is a record file of ``pasta evaluate tasks``, the folder of an ``alpaca`` run or its
-    file of answers, or a folder of traces with a folder for each system and a file for each
-    prompt: ``pasta/42.json``. Of two records of one answer, the one with a clock is taken.
+    A source is a file of records, the folder of an ``alpaca`` run, or a folder of traces with a
+    folder for each system and a file for each prompt: ``pasta/42.json``. Of two records of one
+    answer, the one with a clock is taken.
 
     Raises:
         InputError: a source cannot be read, or a row is no record.
@@ -155,7 +257,7 @@ def read_systems(sources: Sequence[Path]) -> Systems:
 
 def _records(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
     path = source / ANSWERS if source.is_dir() else source
-    for number, row in json_lines(path):
+    for number, row in read_objects(path):
         prompt = row.get("instruction_id", row.get("task_id"))
         system = row.get("system", row.get("strategy"))
         try:
@@ -187,18 +289,19 @@ def _traces(source: Path) -> Iterator[tuple[str, str, AnswerRecord]]:
             raise InputError(f"{path} cannot be read: {cause(exc)}") from exc
         except InputError as exc:
             raise InputError(f"{path}: {exc.message}", hint=exc.hint) from exc
-        tokens = [token.text for token in trace.tokens if token.role is Role.CONTENT]
-        yield (
-            path.parent.name,
-            path.stem,
-            AnswerRecord(
-                text="".join(tokens),  # in the order of decoding: only its length is used
-                program="",
-                finish_reason=trace.finish_reason or "",
-                num_illegal=trace.num_illegal,
-                num_content_tokens=trace.num_content_tokens,
-                critical_path=trace.critical_path,
-                kind=trace.kind.value,
-                wall_s=trace.wall_s or None,
-            ),
-        )
+        # In the order of decoding: only the length of the text is used.
+        text = "".join(token.text for token in trace.tokens if token.role is Role.CONTENT)
+        yield path.parent.name, path.stem, _record_of(trace, text)
+
+
+def _record_of(trace: Trace, text: str) -> AnswerRecord:
+    return AnswerRecord(
+        text=text,
+        program="",
+        finish_reason=trace.finish_reason or "",
+        num_illegal=trace.num_illegal,
+        num_content_tokens=trace.num_content_tokens,
+        critical_path=trace.critical_path,
+        kind=trace.kind.value,
+        wall_s=trace.wall_s or None,
+    )

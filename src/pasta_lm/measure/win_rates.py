@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,17 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
 from pasta_lm.errors import InputError
-from pasta_lm.measure.judgements import GamedRow, Judgement
+from pasta_lm.learn.judge.llm_judge import SCRIPTED
+from pasta_lm.measure.judgements import (
+    GamedRow,
+    Judgement,
+    named,
+    read_difficulty,
+    read_gamed,
+    read_judgements,
+)
+from pasta_lm.measure.table import Cells, Table
 
-Figures = dict[str, Any]
 HEADLINES = ("win_rate", "standard_error", "length_controlled_winrate", "lc_standard_error")
 LEADERBOARD = "AlpacaEval 2's leaderboard"
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
@@ -23,64 +32,190 @@ BASELINE = "gpt4_1106_preview"
 NUM_INSTRUCTIONS = 805
 NUM_NAMED = 10
 """Missing rows that a message names."""
+COLUMNS = {
+    "LC win rate": "length_controlled_winrate",
+    "LC SE": "lc_standard_error",
+    "win rate": "win_rate",
+    "SE": "standard_error",
+    "missing lost": "win_rate_missing_lost",
+    "n": "n_total",
+    "missing": "n_missing",
+    "avg length": "avg_length",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the length-controlled fit knows of the instructions."""
+    """The difficulties and gamed rows that the length-controlled fit needs."""
 
     difficulty: Sequence[float] | None = None
     """By row; None: not known."""
     gamed: Sequence[GamedRow] = ()
     """Empty without difficulty."""
 
+    @classmethod
+    def read(cls, difficulty: Path, gamed: Path) -> Calibration:
+        """Read AlpacaEval's tables; raises an InputError."""
+        return cls(read_difficulty(difficulty), read_gamed(gamed))
 
-def win_rate_figures(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRates:
+    """The figures that need no fit, over the rows that have a verdict; rates in percent."""
+
+    win_rate: float | None
+    standard_error: float | None
+    n_total: int
+    """Verdicts."""
+    n_wins: int
+    n_wins_base: int
+    n_draws: int
+    n_missing: int
+    missing_rows: list[int]
+    avg_length: int | None
+    win_rate_missing_lost: float | None
+    """None if no verdict is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinRates(PlainRates):
+    """All figures of one model."""
+
+    n_absent: int | None
+    """Instructions that have a difficulty and no row; None: no difficulties."""
+    length_controlled_winrate: float | None = None
+    lc_standard_error: float | None = None
+    lc_weights: dict[str, float] | None = None
+    lc_inverse_penalty: float | None = None
+    refused: str | None = None
+    """Why there are no rates: verdicts are missing."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as JSON has them."""
+        found = asdict(self)
+        if self.refused is None:
+            del found["refused"]
+        return found
+
+
+def win_rates(
     judgements: Sequence[Judgement], calibration: Calibration, *, allow_missing: bool = False
-) -> Figures:
-    """Return all figures of one model; rates and errors are in percent.
+) -> WinRates:
+    """Return all figures of one model.
 
-    ``n_total`` counts verdicts, ``missing_rows`` names the rows without one, ``n_absent`` is how
-    many instructions have a difficulty and no row. Where verdicts are missing and that is not
-    allowed, the headlines are None and ``refused`` says why.
+    Where verdicts are missing and that is not allowed, there are no rates.
 
     Raises:
         InputError: a row has no difficulty.
     """
     _check_rows(judgements, calibration)
-    figures = plain_figures(judgements)
+    plain = plain_rates(judgements)
     fitted = fitted_of(judgements, calibration)
     known = None if calibration.difficulty is None else len(calibration.difficulty)
-    figures |= {
-        "n_absent": None if known is None else known - len(judgements),
-        "length_controlled_winrate": fitted and fitted.win_rate,
-        "lc_standard_error": fitted and fitted.standard_error,
-        "lc_weights": fitted and fitted.weights,
-        "lc_inverse_penalty": fitted and fitted.inverse_penalty,
-    }
-    missing = figures["missing_rows"]
-    if missing and not allow_missing:
-        figures |= dict.fromkeys((*HEADLINES, "lc_weights", "win_rate_missing_lost"))
-        figures["refused"] = refusal(len(judgements), missing)
-    return figures
+    rates = asdict(plain) | {"n_absent": None if known is None else known - len(judgements)}
+    if fitted is not None:
+        rates |= {
+            "length_controlled_winrate": fitted.win_rate,
+            "lc_standard_error": fitted.standard_error,
+            "lc_weights": fitted.weights,
+            "lc_inverse_penalty": fitted.inverse_penalty,
+        }
+    if plain.missing_rows and not allow_missing:
+        rates |= dict.fromkeys((*HEADLINES, "lc_weights", "win_rate_missing_lost"))
+        rates["refused"] = refusal(len(judgements), plain.missing_rows)
+    return WinRates(**rates)
 
 
-def plain_figures(judgements: Sequence[Judgement]) -> Figures:
-    """Return the figures that need no fit, over the rows that have a verdict."""
+def plain_rates(judgements: Sequence[Judgement]) -> PlainRates:
+    """Return the figures that need no fit."""
     given = np.array([one.preference for one in judgements if one.preference is not None])
     missing = [one.row for one in judgements if one.preference is None]
-    return {
-        "win_rate": 100 * float(given.mean()) if len(given) else None,
-        "standard_error": standard_error(100 * given),
-        "n_total": len(given),
-        "n_wins": int((given > 0.5).sum()),
-        "n_wins_base": int((given < 0.5).sum()),
-        "n_draws": int((given == 0.5).sum()),
-        "n_missing": len(missing),
-        "missing_rows": missing,
-        "avg_length": int(np.mean([one.len_2 for one in judgements])) if judgements else None,
-        "win_rate_missing_lost": 100 * float(given.sum()) / len(judgements) if missing else None,
-    }
+    return PlainRates(
+        win_rate=100 * float(given.mean()) if len(given) else None,
+        standard_error=standard_error(100 * given),
+        n_total=len(given),
+        n_wins=int((given > 0.5).sum()),
+        n_wins_base=int((given < 0.5).sum()),
+        n_draws=int((given == 0.5).sum()),
+        n_missing=len(missing),
+        missing_rows=missing,
+        avg_length=int(np.mean([one.len_2 for one in judgements])) if judgements else None,
+        win_rate_missing_lost=100 * float(given.sum()) / len(judgements) if missing else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRates:
+    """The win rates of one model from stored judgements; a scripted judge has none."""
+
+    judge: str | None
+    baseline: str | None
+    num_rows: int
+    rates: WinRates | None
+    comparability: Comparability
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as ``pasta evaluate lc-winrate --json`` prints them."""
+        if self.rates is None:
+            return {"pipeline_check": self.comparability.label, "judge": self.judge}
+        return {
+            **self.rates.to_dict(),
+            "judge": self.judge,
+            "baseline": self.baseline,
+            "is_comparable": self.comparability.is_comparable,
+            "comparability": self.comparability.label,
+        }
+
+
+def stored_rates(
+    annotations: Path, difficulty: Path, gamed: Path, *, allow_missing: bool = False
+) -> dict[str, StoredRates]:
+    """Return the win rates of each model of a file of judgements.
+
+    Raises:
+        InputError: a file cannot be read, or a row has no difficulty.
+    """
+    models, calibration = read_judgements(annotations), Calibration.read(difficulty, gamed)
+    found = {}
+    for name, rows in models.items():
+        judge, baseline = named(rows)
+        if judge and judge.startswith(SCRIPTED):
+            label = Comparability(False, f"pipeline check, n = {len(rows)}")
+            found[name] = StoredRates(
+                judge=judge, baseline=baseline, num_rows=len(rows), rates=None, comparability=label
+            )
+            continue
+        rates = win_rates(rows, calibration, allow_missing=allow_missing)
+        found[name] = StoredRates(
+            judge=judge,
+            baseline=baseline,
+            num_rows=len(rows),
+            rates=rates,
+            comparability=comparability(judge, baseline, rates.n_total),
+        )
+    return found
+
+
+def rates_table(found: Mapping[str, StoredRates]) -> Table:
+    """Return a row for each model, the best first."""
+    rates = {name: one.rates for name, one in found.items()}
+    order = sorted(rates, key=lambda name: -_headline(rates[name]))
+    labels = dict.fromkeys(one.comparability.label for one in found.values())
+    return Table(
+        ["model", *COLUMNS],
+        [[name, *_cells(rates[name])] for name in order],
+        note="\n\n".join(labels),
+        digits=2,
+    )
+
+
+def _headline(rates: WinRates | None) -> float:
+    return (rates and rates.length_controlled_winrate) or 0.0
+
+
+def _cells(rates: WinRates | None) -> Cells:
+    row = asdict(rates) if rates else {}
+    return [row.get(key) for key in COLUMNS.values()]
 
 
 def fitted_of(judgements: Sequence[Judgement], calibration: Calibration) -> LengthControlled | None:

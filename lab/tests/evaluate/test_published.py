@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pasta_lm.measure.figures import speed_figures
-from pasta_lm.measure.pages import LABEL, PUBLISHED, Published, published
+from pasta_lab.evaluate.figures import speed_figures
+from pasta_lab.evaluate.pages import LABEL, PUBLISHED, Published, published
 
 NO_CLOCK = {"realised_speedup": None, "theoretical_speedup": None}
 TABLE = {"ours": NO_CLOCK | {"realised_speedup": {"mean": 2.0, "low": 1.9, "high": 2.1}}}

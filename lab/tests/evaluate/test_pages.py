@@ -11,13 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from lab.tests.evaluate.records import write_records
+from pasta_lab.evaluate.figures import Span, frontier_plot, point_place
 from pasta_lab.evaluate.frontier import report
+from pasta_lab.evaluate.pages import LABEL, frontier_page, published
 from pasta_lab.evaluate.points import Comparison, Point, read_points
 from pasta_lab.evaluate.records import read_answers, write_answers
 from pasta_lm.errors import InputError
-from pasta_lm.measure.figures import frontier_plot, point_place
-from pasta_lm.measure.intervals import Span
-from pasta_lm.measure.pages import LABEL, frontier_page, published
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = "<script>alert(1)|</script>"

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pasta_lab.evaluate.pages import LABEL, PUBLISHED
 from pasta_lab.evaluate.points import Speed
 from pasta_lm.errors import InputError, MissingExtraError
-from pasta_lm.measure.intervals import Span, as_span
-from pasta_lm.measure.pages import LABEL, PUBLISHED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +42,19 @@ SERIES = {
         {"length_ratio": "length ratio"},
     ),
 }
+
+
+class Span(NamedTuple):
+    """The three numbers of an interval, for drawing."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def as_span(figure: Mapping[str, float] | None) -> Span | None:
+    """Return a figure of a report for drawing."""
+    return Span(figure["mean"], figure["low"], figure["high"]) if figure else None
 
 
 class Place(NamedTuple):

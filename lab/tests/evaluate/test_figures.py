@@ -1,0 +1,73 @@
+"""The figures of a table of speed: valid files with titles, drawn from what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from pasta_lab.cli.app import app
+from pasta_lab.evaluate.figures import Place, Span, bars, scatter, speed_figures
+from pasta_lm.measure.speed import read_systems, speed_table
+from pasta_lm.measure.table import to_json
+from tests.measure.test_speed_table import record
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    rows = [record("sequential", "1", 40, 2.0), record("pasta", "1", 10, 2.0)]
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_figure_4_needs_a_win_rate_and_a_clock(records: Path) -> None:
+    table = to_json(speed_table(read_systems([records]), "sequential"))
+    rates = {"pasta": {"length_controlled_winrate": 48.7, "lc_standard_error": 1.0}}
+    assert "figure-4" not in speed_figures(table, {})
+    assert "figure-4" not in speed_figures(table, {"other": rates["pasta"]})
+    drawn = speed_figures(table, rates)
+    assert [*drawn] == ["figure-4", "theoretical-realised", "arithmetic-means", "lengths"]
+    assert "pasta (1.00, 48.7)" in drawn["figure-4"]
+    assert "sequential (" not in drawn["figure-4"]
+
+
+def test_a_figure_is_valid_xml_with_a_title_and_a_description() -> None:
+    name = 'a <b> & "c"'
+    places = [Place(name, Span(1.9, 1.8, 2.0), Span(40, 35, 45))]
+    for drawn in (
+        scatter(name, ("x", "y"), places),
+        bars(name, "y", ["s", "t"], {name: [Span(1.5, 1.2, 9.0), None]}),
+        scatter(name, ("x", "y"), []),
+    ):
+        root = ElementTree.fromstring(drawn)
+        title, description, *_ = root
+        assert root.get("role") == "img"
+        assert (title.tag, title.text) == (f"{SVG}title", name)
+        assert description.tag == f"{SVG}desc"
+    assert f"{name} (1.90, 40.00)" in (
+        ElementTree.fromstring(scatter("", ("", ""), places))[1].text or ""
+    )
+
+
+def test_the_names_of_many_systems_are_written_below_their_bars() -> None:
+    names = [f"A-long-name-{number}" for number in range(12)]
+    drawn = bars("", "", ["s", "t"], {name: [Span(1, 1, 1)] * 2 for name in names})
+    root = ElementTree.fromstring(drawn)
+    assert {*names} <= {one.text for one in root.iter() if one.text}
+    assert float((root.get("width") or "").removesuffix("pt")) > 60 * len(names)
+
+
+def test_the_verb_writes_figures_and_explains_a_missing_one(records: Path, tmp_path: Path) -> None:
+    rates, out = tmp_path / "rates.json", tmp_path / "figures"
+    rates.write_text(json.dumps({"pasta": {"win_rate": 45.0, "standard_error": 2.0}}))
+    command = ["evaluate", "figures", str(records), "--out", str(out)]
+    assert "no Figure 4" in CliRunner().invoke(app, command).stderr
+    result = CliRunner().invoke(app, [*command, "--win-rates", str(rates)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "(1.00, 45.0)" in (out / "figure-4.svg").read_text()
