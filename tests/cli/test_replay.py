@@ -64,42 +64,29 @@ def test_broken_lines_are_named_and_the_rest_is_decoded(
     assert result.err.startswith(f"{answers}:2: not JSON")
 
 
-@pytest.mark.parametrize("positions", ["predict", "continue", "oracle", "rotate"])
-def test_every_position_strategy_can_be_replayed(
-    pasta: Pasta, answers: Path, taught_folder: Path, positions: str
-) -> None:
-    flags = ("--strategy", f"pasta:{positions}", "--max-threads", 2, "--json")
-    result = pasta("replay", answers, "--model", taught_folder, *flags)
-    assert (result.code, result.json["positions"], result.err) == (0, positions, "")
+def test_positions_and_threads_are_flags(pasta: Pasta, answers: Path, taught_folder: Path) -> None:
+    flags = ("--strategy", "pasta:oracle", "--max-threads", 2, "--json")
+    result = pasta("replay", answers, "-m", taught_folder, *flags)
+    assert (result.code, result.json["positions"], result.err) == (0, "oracle", "")
 
 
-@pytest.mark.parametrize("strategy", ["pasta", "apar", "sot"])
 def test_a_model_without_tag_pieces_is_given_rows_for_them(
-    pasta: Pasta, answers: Path, untaught_folder: Path, strategy: str
+    pasta: Pasta, answers: Path, untaught_folder: Path
 ) -> None:
-    answers.write_text(json.dumps({"id": "x", "response": "No block at all."}))
-    flags = ("--model", untaught_folder, "--strategy", strategy)
-    result = pasta("replay", answers, *flags, "--json")
-    assert (result.code, result.json["num_documents"]) == (0, 1)
+    result = pasta("replay", answers, "--model", untaught_folder, "--json")
+    assert (result.code, result.json["num_documents"]) == (0, 2)
+    assert result.json["multi_block"]["num_threads_mean"] == 3
     assert result.json["weights"] == "given, tag rows added"
     (said,) = result.err.splitlines()
     assert "has no tag pieces" in said
 
 
-@pytest.mark.parametrize("name", ["builtin", "builtin-sequential"])
 def test_a_model_of_the_package_is_replayed_by_its_name(
-    pasta: Pasta, answers: Path, taught_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    pasta: Pasta, answers: Path, taught_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta_lm.models.shipped.builtin_folder", lambda _: taught_folder)
-    result = pasta("replay", answers, "--model", name, "--json")
+    result = pasta("replay", answers, "--model", "builtin", "--json")
     assert (result.code, result.json["model"]) == (0, taught_folder.name)
-
-
-def test_forced_blocks_are_decoded_in_parallel_by_a_model_without_tag_pieces(
-    pasta: Pasta, answers: Path, untaught_folder: Path
-) -> None:
-    result = pasta("replay", answers, "--model", untaught_folder, "--json")
-    assert result.json["multi_block"]["num_threads_mean"] == 3
 
 
 @pytest.mark.parametrize(

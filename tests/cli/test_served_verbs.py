@@ -2,82 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pasta_lm.models.folder import FILE_NAME
 from tests.cli.conftest import Pasta
 from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
-from tests.fakes.stock_server import StockTestServer
 from tests.stock_model import serving
 
 NOWHERE = "http://127.0.0.1:1"
-FEW = ("--num-prompts", 1, "--num-timed", 1, "--set", "max_tokens=6")
-
-
-@pytest.fixture(scope="module")
-def continued(
-    taught_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, StockTestServer]]:
-    """Return the folder of a model that servers decode exactly, and a server that holds it."""
-    folder = tmp_path_factory.mktemp("served") / "continued"
-    shutil.copytree(taught_folder, folder)
-    config = json.loads((folder / FILE_NAME).read_text())
-    exact = {**config, "positions": "continue", "join": "recompute"}
-    (folder / FILE_NAME).write_text(json.dumps(exact))
-    with serving(folder) as server:
-        yield folder, server
-
-
-def test_tasks_are_answered_as_the_local_engine_answers_them(
-    pasta: Pasta, continued: tuple[Path, StockTestServer], tmp_path: Path
-) -> None:
-    folder, server = continued
-    rows, told = [], []
-    # Random weights end no topic, which a taught model does.
-    served = ("--engine", server.url, "--dialect", "vllm", "--allow-inexact")
-    for name, flags in (("here", ()), ("there", served)):
-        file = tmp_path / f"{name}.jsonl"
-        result = pasta(
-            "evaluate", "tasks", "--model", folder, *FEW, *flags, "--records", file, "--json"
-        )
-        assert result.code == 0, result.err
-        told.append(result.json)
-        rows.append([json.loads(line) for line in file.read_text("utf-8").splitlines()])
-    here, there = rows
-    programs = [{one["task_id"]: one["program"] for one in some} for some in rows]
-    # Perfect forks are given answers, which a server does not decode.
-    assert len(here) > len(there) > 8
-    assert programs[1] == programs[0]
-    assert told[1]["device"] == "servers"
-    assert told[1]["model"] == told[1]["baseline"] == str(folder)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (("evaluate", "tasks"), 2, "--engine needs --model"),
-        (("evaluate", "tasks", "--model", "m", "--baseline", "b"), 2, "b is to answer too"),
-        (
-            ("evaluate", "tasks", "--model", "m", "--set", "workers=2"),
-            2,
-            "are for the local engine",
-        ),
         (("evaluate", "alpaca", "--out", "o", "--model", "m", "--system", "s=sot:b"), 2, "b is to"),
         (
             ("evaluate", "instructions", "--out", "o", "--model", "m", "--baseline", "b"),
             2,
             "b is to",
         ),
-        (("serve",), 2, "--engine needs --model"),
-        (("serve", "--model", "m", "--device", "cpu"), 2, "--device cannot be used with --engine"),
-        (("replay", "answers.jsonl", "--model", "m"), 2, "a stock server chooses its tokens"),
+        (("serve", "--port", 0), 2, "--engine needs --model"),
+        (
+            ("serve", "--port", 0, "--model", "m", "--device", "cpu"),
+            2,
+            "--device cannot be used with --engine",
+        ),
+        (("run", "hello"), 2, "--engine needs --model"),
+        (("replay", "answers.jsonl", "--model", "m"), 2, "no such option: --engine"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_its_reason(
@@ -88,7 +42,7 @@ def test_what_cannot_be_served_is_refused_with_its_reason(
     assert reason in result.err
 
 
-@pytest.mark.parametrize("verb", [("evaluate", "tasks"), ("serve",), ("train", "preference", "r")])
+@pytest.mark.parametrize("verb", [("run", "hello"), ("serve",), ("train", "preference", "r")])
 def test_the_companions_of_engine_are_refused_without_it(
     pasta: Pasta, verb: tuple[str, ...]
 ) -> None:
@@ -98,10 +52,10 @@ def test_the_companions_of_engine_are_refused_without_it(
 
 
 def test_a_model_that_is_not_exact_is_not_served_unless_it_is_allowed(
-    pasta: Pasta, taught_folder: Path, continued: tuple[Path, StockTestServer]
+    pasta: Pasta, taught_folder: Path
 ) -> None:
-    _, server = continued
-    refused = pasta("serve", "--model", taught_folder, "--engine", server.url)
+    with serving(taught_folder) as server:
+        refused = pasta("serve", "--port", 0, "--model", taught_folder, "--engine", server.url)
     assert refused.code == 3
     assert "positions 'predict' with join 'shared' are not exact" in refused.err
     assert "trained with 'predict' and 'shared'; --allow-inexact" in refused.err

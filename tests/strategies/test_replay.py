@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
@@ -12,11 +9,10 @@ import pytest
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
-from pasta_lm.errors import InputError
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language import Form, parse
 from pasta_lm.language.tags import PROMISE_OPEN
-from pasta_lm.models.annotated import Record, read_annotated
+from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import pasta, sequential
 from pasta_lm.strategies.replay import Pair, ReplayReport, figures_of, replay
 from tests.architectures import build, load, loaded
@@ -184,50 +180,3 @@ def test_no_answers_give_no_figures() -> None:
     )
     assert report.to_dict()["efficiency"] is None
     assert report.to_dict()["weights"] == "given"
-
-
-ROWS = [
-    {"id": "w", "messages": [{"role": "user", "content": "Q"}], "response": "plain"},
-    {"id": 7, "instruction": "I", "annotated": TWO},
-    {"prompt": "P", "annotated": ONE},
-]
-
-
-@pytest.mark.parametrize("is_zipped", [False, True])
-def test_rows_are_read_in_either_form(tmp_path: Path, is_zipped: bool) -> None:
-    data = "\n".join(json.dumps(row) for row in ROWS).encode()
-    path = tmp_path / ("a.jsonl.gz" if is_zipped else "a.jsonl")
-    path.write_bytes(gzip.compress(data) if is_zipped else data)
-    found = read_annotated(path)
-    assert [(a.id, a.prompt) for a in found.records] == [("w", "Q"), ("7", "I"), ("3", "P")]
-    assert found.problems == []
-    assert len(read_annotated(path, limit=2).records) == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("{broken", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ('{"id": 1}', "no 'response'"),
-        ('{"response": ""}', "empty"),
-        ('{"response": "<async>no promise</async>"}', "PASTA"),
-    ],
-)
-def test_a_broken_line_is_reported_by_number_and_the_others_are_read(
-    tmp_path: Path, line: str, reason: str
-) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f"{json.dumps(ROWS[0])}\n\n{line}\n{json.dumps(ROWS[1])}\n")
-    found = read_annotated(path)
-    assert len(found.records) == 2
-    assert [problem.line for problem in found.problems] == [3]
-    assert reason in found.problems[0].reason
-
-
-def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_annotated(tmp_path / "absent.jsonl")
-    (tmp_path / "fake.jsonl.gz").write_bytes(b"not gzip")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_annotated(tmp_path / "fake.jsonl.gz")

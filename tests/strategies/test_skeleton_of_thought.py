@@ -157,18 +157,6 @@ def test_each_point_equals_the_sequential_answer_after_its_whole_prefix() -> Non
         assert tokens_of(alone.trace, 0) == found
 
 
-@pytest.mark.parametrize("max_threads", [1, 2, None])
-def test_max_threads_does_not_change_the_text_of_points(max_threads: int | None) -> None:
-    everything = free("one\n", "point two\n", "and three\n")
-    (expected,) = engine().generate([everything])[0]
-    narrow = free("one\n", "point two\n", "and three\n", max_threads=max_threads)
-    (answer,) = engine().generate([narrow])[0]
-    assert answer.document == expected.document
-    assert answer.trace.critical_path == expected.trace.critical_path
-    if max_threads == 1:
-        assert answer.trace.forward_passes > 2 * answer.trace.critical_path
-
-
 def test_points_do_not_depend_on_other_samples_and_requests() -> None:
     params = {"temperature": 1.0, "seed": 5, "n": 2}
     asked = free("one\n", "point two\n", **params)
@@ -290,16 +278,3 @@ def test_an_aborted_response_frees_its_memory_at_any_step() -> None:
         ended = [event for event in one.cancel(number) if isinstance(event, Finished)]
         assert all(event.answer.finish_reason == "abort" for event in ended)
         assert_empty(one)
-
-
-def test_a_repetition_penalty_counts_skeleton_and_suffix() -> None:
-    asked = free("one\n", "point two\n", repetition_penalty=1.3)
-    one = engine()
-    one.submit(asked)
-    for _ in range(6):
-        one.step()
-    (running,) = one.active.values()
-    lanes = running.responses[0].live.values()
-    main = {token.token for token in running.responses[0].trace.tokens_of(0)}
-    for lane, given in zip(lanes, ("one\n", "point two\n"), strict=True):
-        assert running.responses[0].penalised_ids(lane) >= {*PROMPT, *main, *ids(given)}

@@ -130,25 +130,6 @@ def test_limits_and_stop_strings_cut_as_without_guesses() -> None:
         assert said(found) == said(expected)
 
 
-def test_guesses_work_with_preemption_and_other_requests() -> None:
-    alone = decoded(sequential.request(PROMPT, GREEDY))
-    guess = knowing(alone, lambda place: place % 4 != 2)
-    one = engine()
-    number = one.submit(request(PROMPT, GREEDY, guess, LOOKUP))
-    other = one.submit(sequential.request(PROMPT[:5], GREEDY))
-    answers: dict[int, Answer] = {}
-    while one.has_work:
-        for event_of, event in one.step():
-            if hasattr(event, "answer"):
-                answers[event_of] = event.answer
-        if one.num_passes % 5 == 0:
-            for ticket in one.scheduler.running[::-1]:
-                one.scheduler.preempt(ticket)
-    assert said(answers[number]) == said(alone)
-    assert answers[other].text == decoded(sequential.request(PROMPT[:5], GREEDY)).text
-    assert one.pool.num_free_pages == one.pool.num_pages
-
-
 def test_guesses_outside_the_vocabulary_are_not_fed() -> None:
     alone = decoded(sequential.request(PROMPT, GREEDY))
     for wrong in (-1, MODEL.vocabulary.num_tokens, 10**9):
