@@ -30,8 +30,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order of a sum depends on i
 
 CLOCKS = ("wall", "realised", "efficiency", "per_s", "seconds", "of_perfect_forks")
 PLACES = {"provenance", "commit", "machine", "path", "created", "date"}
-ADDED = {"num_failed"}
-"""Keys of reports that older recordings do not have."""
 LOGIT_TOLERANCE = 1e-5
 NUM_STARTER_ROWS, NUM_REPLAYED, NUM_TASKS = 100, 20, 84
 TEXTS = {
@@ -60,14 +58,12 @@ def _pasta(
 
 
 def logits() -> dict[str, Any]:
-    """Return the logits met while decoding random programs, summed up for every architecture."""
+    """Return sums of the logits met while random programs are decoded, for every architecture."""
     import torch
 
-    from pasta_lm.engines.request import Request, SamplingParams
     from pasta_lm.interpreter import PositionStrategy
     from tests.architectures import ARCHITECTURES, loaded
     from tests.programs import random_program
-    from tests.witness import Witness
 
     torch.set_num_threads(1)
     found = {}
@@ -78,31 +74,38 @@ def logits() -> dict[str, Any]:
         rng = random.Random(name)
         for positions in PositionStrategy:
             programs = [random_program(rng, model.vocabulary) for _ in range(3)]
-            if name in {"phi3", "gpt_oss"} and positions is PositionStrategy.ROTATE:
-                continue  # refused where rotation is not exact
-            requests = [
-                Request(
-                    prompt=program.prompt,
-                    forced=program.answer,
-                    positions=positions,
-                    params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
-                )
-                for program in programs
-            ]
-            try:
-                seen = [one for [one] in Witness(model).run(requests)]
-            except Exception as error:
-                found[f"{name}/{positions.value}"] = str(error)
-                continue
-            all_logits = torch.cat([torch.stack(one.logits) for one in seen]).double()
-            found[f"{name}/{positions.value}"] = {
-                "shape": list(all_logits.shape),
-                "slots": [one.slots for one in seen],
-                "means": all_logits.mean(1).tolist(),
-                "largest": all_logits.max(1).values.tolist(),
-                "chosen": all_logits.argmax(1).tolist(),
-            }
+            if name not in {"phi3", "gpt_oss"} or positions is not PositionStrategy.ROTATE:
+                found[f"{name}/{positions.value}"] = _logits_of(model, programs, positions)
     return found
+
+
+def _logits_of(model: Any, programs: list[Any], positions: Any) -> dict[str, Any] | str:
+    import torch
+
+    from pasta_lm.engines.request import Request, SamplingParams
+    from tests.witness import Witness
+
+    requests = [
+        Request(
+            prompt=program.prompt,
+            forced=program.answer,
+            positions=positions,
+            params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
+        )
+        for program in programs
+    ]
+    try:
+        seen = [response for [response] in Witness(model).run(requests)]
+    except Exception as error:
+        return str(error)
+    every = torch.cat([torch.stack(response.logits) for response in seen]).double()
+    return {
+        "shape": list(every.shape),
+        "slots": [response.slots for response in seen],
+        "means": every.mean(1).tolist(),
+        "largest": every.max(1).values.tolist(),
+        "chosen": every.argmax(1).tolist(),
+    }
 
 
 def tasks() -> dict[str, Any]:
@@ -132,12 +135,9 @@ def replay() -> dict[str, Any]:
 def win_rates() -> dict[str, Any]:
     """Return AlpacaEval's win rates of the ten models with stored judgements."""
     folder = SHARED / "alpaca_eval"
-    files = {
-        "--annotations": folder / "annotations_weighted_gpt4_turbo.jsonl.gz",
-        "--difficulty": folder / "instruction_difficulty.csv",
-        "--gamed": folder / "df_gamed_surrogate.csv",
-    }
-    flags = [part for pair in files.items() for part in pair]
+    flags = ("--annotations", folder / "annotations_weighted_gpt4_turbo.jsonl.gz")
+    flags += ("--difficulty", folder / "instruction_difficulty.csv")
+    flags += ("--gamed", folder / "df_gamed_surrogate.csv")
     return dict(json.loads(_pasta("evaluate", "lc-winrate", *flags, "--json")))
 
 
@@ -242,7 +242,7 @@ def _different_keys(before: dict[str, Any], after: dict[str, Any], place: str) -
             continue
         if key in before and key in after:
             yield from differences(before[key], after[key], f"{place}/{key}")
-        elif key in before or key not in ADDED:
+        else:
             yield f"{place}/{key}: only {'before' if key in before else 'after'}"
 
 
@@ -265,16 +265,14 @@ def compare(before: Path, after: Path, names: list[str]) -> int:
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb, folders in (("record", ["folder"]), ("compare", ["before", "after"])):
-        one = verbs.add_parser(verb)
-        for folder in folders:
-            one.add_argument(folder, type=Path)
-        one.add_argument("--only", nargs="+", choices=PARTS, default=[], metavar="PART")
+    parser.add_argument("verb", choices=("record", "compare"))
+    parser.add_argument("folders", type=Path, nargs="+", help="FOLDER, or BEFORE AFTER")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[], metavar="PART")
     arguments = parser.parse_args()
     if arguments.verb == "compare":
-        return compare(arguments.before, arguments.after, arguments.only)
-    record(arguments.folder, arguments.only)
+        before, after = arguments.folders
+        return compare(before, after, arguments.only)
+    record(arguments.folders[0], arguments.only)
     return 0
 
 

@@ -25,7 +25,6 @@ from tests.architectures import build, load, loaded
 from tests.cli.conftest import Pasta, pasta, taught_folder, untaught_folder  # noqa: F401
 from tests.witness import Witness
 
-ROOT = Path(__file__).parents[3]
 PROMPT = "Cats or dogs?"
 ANSWER = (
     "Two pets:\n\n- Cats: they sleep most of the long day, and at night they like to sit at a "
@@ -90,13 +89,6 @@ def test_the_margin_decides_how_much_is_forked() -> None:
 def test_the_bounds_of_a_recipe_hold() -> None:
     annotator = ForcedAnnotator(loaded("llama"), Weights(block_nats=1000.0), Bounds(least_words=30))
     assert annotator(PROMPT, ANSWER).blocks == ()
-
-
-def test_topics_do_not_depend_on_those_that_were_there_before() -> None:
-    annotator = ForcedAnnotator(loaded("llama"))
-    found = annotator.with_topics(PROMPT, document_of(ANSWER, FORKED[0]))
-    assert annotator.with_topics(PROMPT, found) == found
-    assert all(0 < len(block.topic.split()) <= 3 for block in found.blocks)
 
 
 def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:

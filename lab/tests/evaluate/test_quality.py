@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
-from pasta_lab.evaluate.quality import as_dict, decisions, quality, share, smallest_difference
+from pasta_lab.evaluate.quality import decisions, quality, smallest_difference
 from pasta_lab.evaluate.records import GradedAnswer
 from pasta_lab.tasks import Task
-from pasta_lm.measure.intervals import Interval
 
 grades = st.floats(0, 1)
 pairs_of_grades = st.lists(st.tuples(grades, grades), min_size=1, max_size=8)
@@ -84,29 +82,6 @@ def test_a_model_ties_with_itself(ours: list[float]) -> None:
     found = quality(graded(*ours), graded(*ours))
     assert found["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
     assert found["quality_difference"] == {"mean": 0, "low": 0, "high": 0}
-
-
-def test_cut_and_malformed_answers_count_with_their_grade() -> None:
-    ours = [
-        answered(1.0),
-        answered(0.5, finish_reason="length"),
-        answered(0.0, finish_reason="length", num_illegal=2),
-        answered(0.5, num_illegal=1),
-    ]
-    found = quality(ours, graded(0.5, 0.5, 0.5, 0.5))
-    assert means(found, "quality", "win_rate") == [0.5, 0.5]
-    assert (found["well_formed"], found["limit_hits"]) == (0.25, 2)
-
-
-def test_answers_to_other_tasks_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        quality(graded(1.0, 1.0), graded(1.0))
-
-
-def test_no_answers_have_no_figures() -> None:
-    found = quality([], [])
-    assert [found[name] for name in ("quality", "quality_difference", "win_rate")] == [None] * 3
-    assert (found["well_formed"], found["wins"], found["limit_hits"]) == (None, 0, 0)
 
 
 # --- decisions
@@ -214,31 +189,4 @@ def test_a_pair_is_told_apart_if_each_side_is_nearer_to_its_own_structure(
     assert means(decided((FREE, free), (BOUND, bound)), "pairs_told_apart") == [is_apart]
 
 
-def test_a_sync_alone_can_tell_a_pair_apart() -> None:
-    free = task(unit("Ada"), unit("Bob"), unit("Cid", fork=False), pair="p")
-    bound = replace(SYNCS, pair="p")
-    right = decided((free, marked(forked=[0, 1])), (bound, marked(forked=[0, 1], syncs=[2])))
-    wrong = decided((free, marked(forked=[0, 1])), (bound, marked(forked=[0, 1])))
-    assert means(right, "pairs_told_apart") + means(wrong, "pairs_told_apart") == [1.0, 0.0]
-
-
-def test_as_many_answers_as_tasks_are_required() -> None:
-    with pytest.raises(ValueError, match="longer"):
-        decisions([FORKS, CHAIN], [marked()])
-
-
 # --- what JSON holds
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"), [([], None), ([True], 1), ([True, False, False], 0.33333), ([False], 0)]
-)
-def test_a_share_counts_true_flags(flags: list[bool], expected: float | None) -> None:
-    assert share(flags) == expected
-
-
-def test_every_figure_can_be_written_as_json() -> None:
-    found = {**quality(graded(1.0, 0.5), graded(0.5, 0.5)), **decided((FORKS, marked()))}
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert as_dict(None) is None
-    assert as_dict(Interval(1.0, 0.5, 2.0)) == {"mean": 1.0, "low": 0.5, "high": 2.0}

@@ -29,8 +29,6 @@ from tests.learn.judge.scripted_judges import (
     SECOND,
     RuleJudge,
     always_first,
-    always_tied,
-    by_chance,
     longer,
     perfect,
 )
@@ -82,22 +80,9 @@ def test_a_judge_that_always_names_the_first_is_right_on_half(pairs: list[Pair])
     assert refusals(found, max_missing=0.0) == ["right on 0.500 of planted damage, below 0.9"]
 
 
-def test_a_judge_by_chance_is_right_on_about_half_and_the_interval_says_so(
-    pairs: list[Pair],
-) -> None:
-    overall = damage_figures(judged_pairs(by_chance(1), pairs))["overall"]
-    for key in ("accuracy", "order_agreement"):
-        assert 0 < overall[key]["low"] < 0.5 < overall[key]["high"] < 0.65
-    assert refusals({"overall": overall, "num_missing": 0}, max_missing=0.0)
-
-
 def test_a_judge_of_length_is_found_out_by_the_kinds(pairs: list[Pair]) -> None:
     found = means(damage_figures(judged_pairs(longer(), pairs)))
     assert (found["dropped"], found["doubled"], found["cut"]) == (1, 0, 1)
-
-
-def test_ties_count_half(pairs: list[Pair]) -> None:
-    assert means(damage_figures(judged_pairs(always_tied(), pairs))) == dict.fromkeys(KINDS, 0.5)
 
 
 def test_a_pair_without_a_verdict_in_one_order_is_left_out(pairs: list[Pair]) -> None:

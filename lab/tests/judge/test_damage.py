@@ -111,11 +111,6 @@ def test_a_block_behind_a_list_marker_is_damaged_with_it(before: str, marker: st
     assert with_marker(text, (len(before + marker), end)) == (len(before), end)
 
 
-def test_a_block_behind_a_label_is_damaged_without_it() -> None:
-    text = "* Fruit: eat more of it."
-    assert with_marker(text, (9, len(text))) == (9, len(text))
-
-
 def test_without_an_answer_to_another_prompt_nothing_is_swapped() -> None:
     alone = answer("one", APPLES, ITEMS[0])
     assert [one.kind for one in plant([alone], 0)] == ["dropped", "doubled", "cut"]
@@ -146,9 +141,3 @@ def test_each_damage_does_what_it_is_called(texts: list[list[str]], seed: int) -
             ((old, new),) = [pair for pair in zip(before, after, strict=True) if len({*pair}) > 1]
             foreign = {part for some in texts for part in some}
             assert new in foreign if one.kind is Damage.SWAPPED else old.startswith(new)
-
-
-def test_another_seed_damages_other_parts() -> None:
-    text = "\n\n".join(f"Paragraph number {n} says one more thing." for n in range(20))
-    answers = [Answer(str(n), f"prompt {n}", text, parts_of(text)) for n in range(5)]
-    assert plant(answers, 0) != plant(answers, 1)
