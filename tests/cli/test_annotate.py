@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from pasta_lm.cli.app import app
 from pasta_lm.errors import PastaError
+from pasta_lm.journal import write_rows
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.recipe import read_recipe
-from tests.fakes.scripted_server import ScriptedServer
+from tests.fakes.scripted_server import ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.learn.annotate.runs import write_source
 
@@ -67,6 +68,13 @@ def test_limit_and_cost_limit_bound_a_run(tmp_path: Path) -> None:
     assert [json.loads(row)["id"] for row in rows] == ["r0", "r1"]
 
 
+def test_a_run_whose_every_row_was_refused_has_failed(tmp_path: Path) -> None:
+    with ScriptedServer(lambda _: ScriptedReply("", refusal="no")) as server:
+        result = CliRunner().invoke(app, ["annotate", write_recipe(tmp_path, server.base_url)])
+    assert result.exit_code == 1
+    assert "no row was annotated" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -97,5 +105,20 @@ def test_the_rule_needs_no_server(tmp_path: Path) -> None:
     ids=lambda one: one.stem,
 )
 def test_each_recipe_of_the_project_can_be_read(recipe: Path) -> None:
-    found = read_recipe(recipe, AnnotateConfig)
-    assert found.annotator == "markdown_rule" or found.teacher or found.forced
+    config = read_recipe(recipe, AnnotateConfig)
+    assert config.annotator == "markdown_rule" or config.teacher
+
+
+def test_a_model_answers_the_instructions_first(tmp_path: Path) -> None:
+    write_rows(tmp_path / "i.jsonl", [{"id": "a", "instruction": "Name a river."}])
+    answered = {"id": "a", "answer": "It is the Rhine.", "num_tokens": 5, "ended": True}
+    write_rows(tmp_path / "own" / "answers.jsonl", [{**answered, "temperature": 0.3}])
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'annotator = "markdown_rule"\n[output]\nfolder = "{tmp_path / "out"}"\n[answers]\n'
+        f'model = "m"\ninstructions = "{tmp_path / "i.jsonl"}"\nout = "{tmp_path / "own"}"\n'
+    )
+    result = CliRunner().invoke(app, ["annotate", str(recipe)])
+    assert result.exit_code == 0, result.output
+    assert "1 answers, 5 tokens: 1 usable" in result.stderr
+    assert "It is the Rhine." in (tmp_path / "out" / "annotated.jsonl").read_text("utf-8")

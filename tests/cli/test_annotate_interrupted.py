@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.request_pace import FIRST_LIMIT
-from pasta_lm.learn.annotate.log import JOURNAL
+from pasta_lm.learn.annotate.run import JOURNAL
 from pasta_lm.models.annotated import read_records
 from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
@@ -110,5 +110,5 @@ def test_a_second_signal_stops_at_once(nursery: Nursery, tmp_path: Path) -> None
         f"pasta: stopped at once; what was paid is kept. To go on: pasta annotate {recipe}" in said
     )
     assert said.endswith("exit code 130\n")
-    assert '"reply/' not in (tmp_path / "out" / JOURNAL).read_text("utf-8")
+    assert '"reply/' not in (tmp_path / "out" / f"{JOURNAL}.jsonl").read_text("utf-8")
     assert not (tmp_path / "out" / "annotated.jsonl").exists()

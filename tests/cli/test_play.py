@@ -102,7 +102,9 @@ def test_a_picture_fits_its_width(width: int) -> None:
 def test_the_summary_names_the_kind_of_its_figures() -> None:
     trace = Trace.from_json(ENGINE.answer().trace.to_json().replace("simulated", "random-weights"))
     trace.wall_s = 0.214
-    expected = "0.21 s, 11 tokens of text on a critical path of 14, parallelism 0.79"
+    expected = (
+        "0.21 s (random-weights), 11 tokens of text on a critical path of 14, parallelism 0.79"
+    )
     assert summary(trace).startswith(expected)
     trace.finish_reason = "length"
     assert summary(trace).endswith(", cut at 22 tokens")

@@ -186,7 +186,7 @@ def test_a_model_without_tag_pieces_says_so_once_and_answers_sequentially(
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        (("--model", "./nowhere"), 2, "no config.json"),
+        (("--model", "./nowhere"), 2, "no folder nowhere"),
         (("--strategy", "paste"), 2, "one of pasta, sequential"),
         (("--strategy", "draft-model"), 2, "--draft and the strategy draft-model go together"),
         (("--draft", "./nowhere"), 2, "--draft and the strategy draft-model go together"),

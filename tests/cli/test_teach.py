@@ -336,7 +336,7 @@ def test_another_recipe_is_refused_in_the_same_folder(
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("annotation.annotator=forced", "needs [annotation.forced]"),
+        ("annotation.annotator=teacher", "needs [annotation.teacher]"),
         ("preference.judge.kind=grader", "the grader knows tasks alone"),
         ("answers.num_held_out=40", "too few beside"),
         ("train.weight=all", "did you mean 'weights'"),

@@ -69,6 +69,7 @@ class Faults:
     """More concurrent requests get 429."""
     retry_after_s: float | None = None
     """Sent with every 429."""
+    without_usage: bool = False
     seed: int = 0
 
     def draw(self, number: int) -> str:
@@ -191,7 +192,10 @@ class ScriptedServer(ThreadedServer):
         reply = self._play(asked)
         if Random(f"{self._faults.seed}/{messages}").random() < self._faults.refusal:
             reply = ScriptedReply("", refusal="I would rather not.")
-        data = json.dumps(completion(reply, asked, self._model)).encode()
+        body = completion(reply, asked, self._model)
+        if self._faults.without_usage:
+            del body["usage"]
+        data = json.dumps(body).encode()
         half = data[: len(data) // 2]
         if outcome == "truncated":
             _send(handler, 200, half)

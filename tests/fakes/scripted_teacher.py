@@ -16,8 +16,9 @@ from typing import Any
 from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
+from pasta_lm.language.tags import unescape
 from pasta_lm.learn.annotate.filters import Bounds
-from pasta_lm.learn.annotate.teacher import Conversation, asked_answer
+from pasta_lm.learn.annotate.teacher import Conversation, unwrap
 from pasta_lm.learn.chat.chat import read_reply
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
 
@@ -44,6 +45,14 @@ def spoiled(annotated: str) -> str:
     """Return a copy with a mistake that the filters find."""
     at = len(annotated) // 2
     return f"{annotated[:at]}#{annotated[at:]}"
+
+
+def asked_answer(messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the answer that messages ask to annotate; a ValueError if they have none."""
+    for message in reversed(messages):
+        if message["role"] == "user" and message["content"].startswith("Question:"):
+            return unescape(unwrap(message["content"].rpartition("Answer to copy and mark:")[2]))
+    raise ValueError("nothing to annotate in these messages")
 
 
 def teacher_by_rule(wrong: float = 0.0, hopeless: float = 0.0) -> Play:

@@ -10,7 +10,7 @@ Topics are then the model's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import PastaError, RequestError, UsageError
@@ -24,7 +24,6 @@ from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS, MAX_UN
 from pasta_lm.learn.annotate.filters import Bounds
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
 from pasta_lm.learn.annotate.marks import Marks
-from pasta_lm.learn.annotate.recipe import Weights
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.annotated import Record
 
@@ -33,6 +32,21 @@ if TYPE_CHECKING:
 
 MAX_TOPIC_TOKENS = 12
 _IN_TOPIC = frozenset({LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How the log-probabilities of a proposal are summed.
+
+    With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
+    """
+
+    text: float = 0.1
+    """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
+    block_nats: float = 2.0
+    """Added for each block: the margin by which a promise may be less likely than text."""
+    rule_nats: float = 0.0
+    """Added to the proposal that the Markdown rule makes."""
 
 
 class Score(NamedTuple):
@@ -96,7 +110,7 @@ class ForcedAnnotator:
         try:
             found = self.candidates(prompt, answer)
         except PastaError:  # it is too long, its prompt empty, or the tokenizer changes text
-            return document_of(answer, Marks(""))
+            return document_of(answer, Marks())
         best = max(found, key=lambda one: one.total(self._weights))
         return self.with_topics(prompt, best.document)
 

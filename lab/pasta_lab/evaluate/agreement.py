@@ -1,7 +1,6 @@
 """Agreement of two annotations of the same answers: blocks, forks and syncs, with intervals.
 
-Neither is taken for the truth: every figure is the same with the two exchanged. White space at the
-ends of a block or before a sync is not seen.
+All measures are symmetric. White space at the ends of a block or before a sync does not count.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
-from pasta_lm.measure.intervals import as_dict, ratio
-from pasta_lm.measure.intervals import mean as interval_of_mean
+from pasta_lm.measure.intervals import as_dict, mean, ratio
 from pasta_lm.models.annotated import Record
 
 Figures = dict[str, Any]
@@ -61,21 +59,13 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Reco
 
 
 def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:
-    """Return how far two annotations agree, with 95 % intervals over the answers.
+    """Return the agreement of annotations of the same texts, with 95 % intervals over the answers.
 
     ``exact_f1`` counts blocks with the same ends. ``overlap_f1`` counts pairs of blocks that share
-    more than half of the characters that either has: no block can be in two such pairs.
-    ``character_f1`` asks of each character whether it is in a block. ``kappa`` is Cohen's, of
-    whether an answer has a block (``forks``) or a sync (``syncs``) at all; None where chance alone
-    would agree on every answer.
-
-    Raises:
-        ValueError: the two are not of the same plain texts, in the same order.
+    more than half of the characters that either has. ``character_f1`` asks of each character
+    whether it is in a block. ``kappa`` is Cohen's, of whether an answer has a block (``forks``) or
+    a sync (``syncs``); None where chance alone would agree on every answer.
     """
-    texts = [(one.plain_text, other.plain_text) for one, other in zip(first, second, strict=True)]
-    for index, (one, other) in enumerate(texts):
-        if one != other:
-            raise ValueError(f"answer {index} has another plain text in the second annotation")
     pairs = [(marks(one), marks(other)) for one, other in zip(first, second, strict=True)]
     blocks = [(one.blocks, other.blocks) for one, other in pairs]
     syncs = [(one.syncs, other.syncs) for one, other in pairs]
@@ -92,7 +82,7 @@ def agreement(first: Sequence[Document], second: Sequence[Document]) -> Figures:
         "syncs": {
             "num_first": sum(len(one) for one, _ in syncs),
             "num_second": sum(len(other) for _, other in syncs),
-            "same": as_dict(interval_of_mean([float(a == b) for a, b in syncs])),
+            "same": as_dict(mean([float(a == b) for a, b in syncs])),
             "f1": _f1([(len(a & b), len(a), len(b)) for a, b in syncs]),
             "kappa": _yes_or_no([(bool(a), bool(b)) for a, b in syncs])["kappa"],
         },
@@ -112,7 +102,7 @@ def _yes_or_no(pairs: Sequence[tuple[bool, bool]]) -> Figures:
         "num_first_only": sum(one and not other for one, other in pairs),
         "num_second_only": sum(other and not one for one, other in pairs),
         "num_neither": sum(not one and not other for one, other in pairs),
-        "same": as_dict(interval_of_mean([float(one == other) for one, other in pairs])),
+        "same": as_dict(mean([float(one == other) for one, other in pairs])),
         "kappa": cohens_kappa(pairs),
     }
 
@@ -146,23 +136,22 @@ def _trimmed(text: str, begin: int, end: int) -> Span:
 
 
 def rows(found: Figures) -> Iterator[tuple[str, str, str]]:
-    """Yield the figures of ``agreement`` for a table: what, the measure, the value."""
+    """Yield the rows of a table: what is compared, the measure, the value."""
     blocks, forks, syncs = found["blocks"], found["forks"], found["syncs"]
-    yield "blocks", "F1, pairs that share most characters", _value(blocks["overlap_f1"])
-    yield "blocks", "F1, exactly the same ends", _value(blocks["exact_f1"])
-    yield "blocks", "F1 of characters that are in a block", _value(blocks["character_f1"])
-    yield "fork or not", "share of answers", _value(forks["same"])
-    yield "fork or not", "Cohen's kappa", _kappa(forks["kappa"])
-    yield "syncs", "share of answers with the same", _value(syncs["same"])
-    yield "syncs", "F1", _value(syncs["f1"])
-    yield "a sync or none", "Cohen's kappa", _kappa(syncs["kappa"])
+    for what, measure, value in (
+        ("blocks", "F1, pairs that share most characters", blocks["overlap_f1"]),
+        ("blocks", "F1, exactly the same ends", blocks["exact_f1"]),
+        ("blocks", "F1 of characters that are in a block", blocks["character_f1"]),
+        ("fork or not", "share of answers", forks["same"]),
+        ("fork or not", "Cohen's kappa", forks["kappa"]),
+        ("syncs", "share of answers with the same", syncs["same"]),
+        ("syncs", "F1", syncs["f1"]),
+        ("a sync or none", "Cohen's kappa", syncs["kappa"]),
+    ):
+        yield what, measure, _value(value)
 
 
-def _value(interval: dict[str, float] | None) -> str:
-    if interval is None:
-        return "-"
-    return f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})"
-
-
-def _kappa(value: float | None) -> str:
+def _value(value: dict[str, float] | float | None) -> str:
+    if isinstance(value, dict):
+        return f"{value['mean']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
     return "-" if value is None else f"{value:.2f}"

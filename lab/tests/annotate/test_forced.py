@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from pasta_lab.annotate.forced import ForcedAnnotator
+from pasta_lab.annotate.forced import ForcedAnnotator, Weights
+from pasta_lab.cli.app import app
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import RequestError, UsageError
@@ -17,12 +19,11 @@ from pasta_lm.language.tags import ASYNC_CLOSE
 from pasta_lm.learn.annotate.filters import Bounds, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.learn.annotate.marks import Marks
-from pasta_lm.learn.annotate.recipe import Weights
 from pasta_lm.models.annotated import read_records
 from pasta_lm.strategies import pasta as strategy
 from pasta_lm.strategies.replay import bounded
 from tests.architectures import build, load, loaded
-from tests.cli.conftest import Pasta, pasta, taught_folder, untaught_folder  # noqa: F401
+from tests.cli.conftest import taught_folder, untaught_folder  # noqa: F401
 from tests.witness import Witness
 
 PROMPT = "Cats or dogs?"
@@ -51,7 +52,7 @@ def log_prob_of_decoding(model: LoadedModel, document: Document) -> float:
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2"])
 @pytest.mark.parametrize("positions", [PositionStrategy.PREDICT, PositionStrategy.CONTINUE])
-@pytest.mark.parametrize("marks", [Marks(""), *FORKED], ids=["plain", "blocks", "sync"])
+@pytest.mark.parametrize("marks", [Marks(), *FORKED], ids=["plain", "blocks", "sync"])
 def test_a_score_is_the_log_probability_of_decoding_the_answer(
     name: str, positions: PositionStrategy, marks: Marks
 ) -> None:
@@ -78,12 +79,12 @@ def test_the_text_is_kept_and_topics_are_the_models_own(name: str) -> None:
 def test_the_margin_decides_how_much_is_forked() -> None:
     model = loaded("llama")
     never = ForcedAnnotator(model, Weights(block_nats=-1000.0))
-    assert never(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
+    assert never(PROMPT, ANSWER) == document_of(ANSWER, Marks())
     rule = ForcedAnnotator(model, Weights(rule_nats=10_000.0))(PROMPT, ANSWER)
     expected = markdown_rule(PROMPT, ANSWER)
     assert [type(item) for item in rule.items] == [type(item) for item in expected.items]
-    assert never(PROMPT, "Just one line.") == document_of("Just one line.", Marks(""))
-    assert never(PROMPT, "") == document_of("", Marks(""))
+    assert never(PROMPT, "Just one line.") == document_of("Just one line.", Marks())
+    assert never(PROMPT, "") == document_of("", Marks())
 
 
 def test_the_bounds_of_a_recipe_hold() -> None:
@@ -94,7 +95,7 @@ def test_the_bounds_of_a_recipe_hold() -> None:
 def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:
     short = load("llama", build("llama", max_position_embeddings=64))
     annotator = ForcedAnnotator(short, Weights(block_nats=1000.0))
-    assert annotator(PROMPT, ANSWER) == document_of(ANSWER, Marks(""))
+    assert annotator(PROMPT, ANSWER) == document_of(ANSWER, Marks())
     with pytest.raises(RequestError, match="positions beyond 63"):
         annotator.candidates(PROMPT, ANSWER)
 
@@ -103,44 +104,32 @@ def write_recipe(folder: Path, model: Path) -> Path:
     row = {"id": "a", "prompt": PROMPT, "answer": ANSWER}
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
     (folder / "recipe.toml").write_text(
-        f'annotator = "forced"\n[source]\nfile = "{folder / "rows.jsonl"}"\n[output]\n'
-        f'folder = "{folder / "out"}"\n[forced]\nmodel = "{model}"\n'
-        "[forced.weights]\nblock_nats = 1000.0\n"
+        f'model = "{model}"\n[source]\nfile = "{folder / "rows.jsonl"}"\n[output]\n'
+        f'folder = "{folder / "out"}"\n[weights]\nblock_nats = 1000.0\n'
     )
     return folder / "recipe.toml"
 
 
 def test_a_recipe_annotates_by_a_model_without_a_server(
-    pasta: Pasta,  # noqa: F811
     taught_folder: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     recipe = write_recipe(tmp_path, taught_folder)
-    found = pasta("annotate", recipe)
-    assert found.code == 0, found.err
+    assert CliRunner().invoke(app, ["annotate", str(recipe)]).exit_code == 0
     (record,) = read_records(tmp_path / "out" / "annotated.jsonl")
     assert record.document.plain_text == ANSWER
     assert len(record.document.blocks) == 2
     assert "forced annotation" in (tmp_path / "out" / "README.md").read_text()
     recipe.write_text(recipe.read_text().replace("1000.0", "0.0"))
-    assert "restore the settings" in pasta("annotate", recipe).err
+    refused = CliRunner().invoke(app, ["annotate", str(recipe)])
+    assert "restore the settings" in str(refused.exception)
 
 
 def test_an_untaught_model_is_refused(
-    pasta: Pasta,  # noqa: F811
     untaught_folder: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    found = pasta("annotate", write_recipe(tmp_path, untaught_folder))
-    assert found.code == 2
-    assert "was not taught PASTA-LANG" in found.err
-
-
-def test_a_recipe_names_the_missing_or_ignored_table(pasta: Pasta, tmp_path: Path) -> None:  # noqa: F811
-    recipe = write_recipe(tmp_path, tmp_path)
-    text = recipe.read_text()
-    recipe.write_text(text.partition("[forced]")[0])
-    assert "needs a table [forced]" in pasta("annotate", recipe).err
-    recipe.write_text(text.replace('"forced"', '"markdown_rule"'))
-    assert "[forced]" in pasta("annotate", recipe).err
-    assert UsageError.exit_code == 2
+    recipe = write_recipe(tmp_path, untaught_folder)
+    refused = CliRunner().invoke(app, ["annotate", str(recipe)])
+    assert isinstance(refused.exception, UsageError)
+    assert "was not taught PASTA-LANG" in str(refused.exception)

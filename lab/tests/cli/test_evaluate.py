@@ -167,7 +167,7 @@ def test_an_interrupted_evaluation_reports_nothing(
         (("--num-timed", "-1"), "--num-timed"),
         (("--set", "max_tokens=0"), "max_tokens"),
         (("--seed", "-1"), "--seed"),
-        (("--model", "./nowhere"), "no config.json"),
+        (("--model", "./nowhere"), "no folder nowhere"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_a_hint(

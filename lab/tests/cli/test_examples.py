@@ -6,9 +6,14 @@ import shlex
 
 import pytest
 
-from pasta_lab.tasks import FAMILIES, make, training_families
+from pasta_lab.tasks import make, training_families
 from pasta_lab.tasks.draw import owns_value, owns_word
-from pasta_lab.tasks.registry import CHOSEN, FIRST_SEED, NUM_PER_FAMILY, example, held_out_families
+from pasta_lab.tasks.registry import (
+    EXAMPLE_SEED,
+    NUM_PER_FAMILY,
+    example,
+    held_out_families,
+)
 from pasta_lab.tasks.task import Split
 from tests.cli.conftest import Pasta
 
@@ -69,11 +74,14 @@ def test_a_negative_seed_is_a_usage_error(pasta: Pasta) -> None:
 
 
 def test_examples_are_in_neither_training_nor_evaluation() -> None:
-    assert CHOSEN.keys() <= FAMILIES.keys()
-    assert min([FIRST_SEED, *CHOSEN.values()]) >= NUM_PER_FAMILY[Split.DEV]
+    assert max(NUM_PER_FAMILY.values()) <= EXAMPLE_SEED
     for task in map(example, TRAINED):
         for word in task.drawn:
-            owns = (
-                owns_value(Split.DEV, int(word)) if word.isdigit() else owns_word(Split.DEV, word)
-            )
-            assert owns, (task.id, word)
+            owns = owns_value if word.isdigit() else owns_word
+            assert owns(Split.DEV, int(word) if word.isdigit() else word), (task.id, word)
+
+
+def test_the_answer_with_its_true_structure_is_printed_on_request(pasta: Pasta) -> None:
+    (row,) = pasta("examples", "--family", "legs", "--answers", "--json").json["examples"]
+    assert row["answer"].count("<async") >= 2
+    assert row["answer"] in pasta("examples", "--family", "legs", "--answers").out

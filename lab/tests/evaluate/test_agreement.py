@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta_lab.evaluate.agreement import agreement, cohens_kappa, marks, paired, rows
+from pasta_lab.evaluate.agreement import agreement, marks, paired
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Text, parse
 from pasta_lm.language.events import Sync
@@ -139,33 +139,6 @@ def test_agreement_is_the_same_both_ways_and_no_block_is_counted_twice(
         assert not second.blocks
 
 
-@pytest.mark.parametrize(
-    ("both", "first_only", "second_only", "neither", "kappa"),
-    [
-        (20, 5, 10, 15, 0.4),  # the example of every textbook: 0.7 observed, 0.5 by chance
-        (10, 0, 0, 10, 1.0),
-        (0, 10, 10, 0, -1.0),
-        (5, 5, 5, 5, 0.0),
-        (10, 0, 0, 0, None),
-        (0, 0, 0, 0, None),
-    ],
-)
-def test_kappa_is_agreement_beyond_chance(
-    both: int, first_only: int, second_only: int, neither: int, kappa: float | None
-) -> None:
-    pairs = [(True, True)] * both + [(True, False)] * first_only
-    pairs += [(False, True)] * second_only + [(False, False)] * neither
-    found = cohens_kappa(pairs)
-    assert found == (None if kappa is None else pytest.approx(kappa))
-
-
-def test_other_texts_and_other_numbers_of_answers_are_refused() -> None:
-    with pytest.raises(ValueError, match="answer 1 has another plain text"):
-        agreement(annotated(PLAIN, PLAIN), annotated(SPLIT, PLAIN + "!"))
-    with pytest.raises(ValueError, match="shorter"):
-        agreement(annotated(PLAIN, PLAIN), annotated(PLAIN))
-
-
 def records(**texts: str) -> list[Record]:
     return [Record(name, "?", *annotated(text)) for name, text in texts.items()]
 
@@ -178,11 +151,3 @@ def test_annotations_are_paired_by_id_in_the_order_of_the_second() -> None:
         paired(first, records(d=PLAIN))
     with pytest.raises(InputError, match="answer b has another plain text"):
         paired(first, records(b=PLAIN + "!"))
-
-
-def test_the_rows_of_the_table_have_a_dash_where_there_is_no_figure() -> None:
-    assert [row[-1] for row in rows(agreement(annotated(PLAIN), annotated(PLAIN)))] == [
-        *["-"] * 3, "1.00 (1.00 to 1.00)", "-", "1.00 (1.00 to 1.00)", "-", "-",
-    ]  # fmt: skip
-    values = [row[-1] for row in rows(agreement(annotated(SPLIT, PLAIN), annotated(SPLIT, PLAIN)))]
-    assert {value[:4] for value in values} == {"1.00"}

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.exit_codes import INTERRUPTED
+from pasta_lm.cli.exit_codes import FAILED, INTERRUPTED
 from pasta_lm.cli.flags import CostLimit, option
-from pasta_lm.cli.terminal import Progress, bars, minute_lines, say, silence_libraries
-
-if TYPE_CHECKING:
-    from pasta_lm.learn.annotate.log import Tally
-    from pasta_lm.learn.annotate.recipe import AnnotateConfig
-    from pasta_lm.learn.annotate.run import Rule
+from pasta_lm.cli.terminal import (
+    Progress,
+    bars,
+    interruptible,
+    minute_lines,
+    say,
+    silence_libraries,
+)
+from pasta_lm.learn.annotate.layout_rule import markdown_rule
+from pasta_lm.learn.annotate.log import Tally
+from pasta_lm.learn.annotate.own_answers import AnswerConfig, Answered, answer
+from pasta_lm.learn.annotate.recipe import AnnotateConfig
+from pasta_lm.learn.annotate.run import Rule, Run, estimate, source_rows
+from pasta_lm.learn.annotate.run import annotate as run_annotation
+from pasta_lm.learn.annotate.teacher import Conversation
+from pasta_lm.learn.chat.pool import INTERRUPT
+from pasta_lm.recipe import read_recipe
 
 WAITING = "waiting for {} requests in flight; Ctrl-C again stops at once"
 MAX_ESTIMATED_ROWS = 1000
@@ -48,19 +60,29 @@ def annotate(
 ) -> None:
     """Mark the independent parts of the answers of a data set.
 
-    A teacher model on a server, a taught model or a rule marks them. Every reply is saved when it
-    arrives, so the same command continues a run that was stopped. Writes a journal and, from it,
-    the records, the failures and a data card. Ctrl-C waits for the requests in flight and sends no
-    others; a second Ctrl-C stops at once.
+    A teacher model on a server or a rule marks them; with a table [answers] a model answers the
+    instructions first. Every reply is saved when it arrives, so the same command continues a run
+    that was stopped. Writes a journal and, from it, the records, the failures and a data card.
+    Ctrl-C waits for the requests in flight and sends no others; a second Ctrl-C stops at once.
     """
-    from pasta_lm.learn.annotate.recipe import AnnotateConfig
-    from pasta_lm.learn.annotate.run import annotate as run_annotation
-    from pasta_lm.learn.chat.pool import INTERRUPT
-    from pasta_lm.recipe import read_recipe
-
     recipe = read_recipe(config, AnnotateConfig)
     if engine is not None:
         recipe = recipe.taught_by(engine)
+    if recipe.answers is not None and not dry_run:
+        _answer_first(recipe.answers)
+    annotate_all(recipe, limit=limit, cost_limit=cost_limit, dry_run=dry_run)
+
+
+def annotate_all(
+    recipe: AnnotateConfig,
+    *,
+    rule: Rule | None = None,
+    method: Mapping[str, object] | None = None,
+    limit: int | None = None,
+    cost_limit: float | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Annotate the source of a recipe and print the files; arguments as those of the library."""
     num_rows = _print_estimate(recipe, limit)
     if dry_run:
         _print_request(recipe, limit)
@@ -70,7 +92,8 @@ def annotate(
         with bars() as show_bar:
             run = run_annotation(
                 recipe,
-                rule=rule_of(recipe),
+                rule=rule or rule_of(recipe),
+                method=method,
                 limit=limit,
                 cost_limit_usd=cost_limit,
                 progress=_reporter(show_bar, num_rows),
@@ -79,6 +102,10 @@ def annotate(
     except KeyboardInterrupt:
         say(f"stopped at once; what was paid is kept. {to_continue}")
         raise typer.Exit(INTERRUPTED) from None
+    _print_run(run, to_continue)
+
+
+def _print_run(run: Run, to_continue: str) -> None:
     say(_summary(run.tally))
     if run.stopped_by:
         say(f"stopped by {run.stopped_by}. {to_continue}")
@@ -86,45 +113,60 @@ def annotate(
         typer.echo(str(file))
     if run.stopped_by == INTERRUPT:
         raise typer.Exit(INTERRUPTED)
+    if run.tally.num_rows["failed"] and not run.tally.num_rows["ok"]:
+        say("no row was annotated: failed.jsonl has the reasons")
+        raise typer.Exit(FAILED)
 
 
 def rule_of(recipe: AnnotateConfig) -> Rule | None:
-    """Return what annotates without a server; None: the teacher does."""
-    if recipe.teacher is not None:
-        return None
-    if recipe.forced is None:
-        from pasta_lm.learn.annotate.layout_rule import markdown_rule
+    """Return the rule of a recipe; None: its teacher annotates."""
+    return None if recipe.teacher is not None else markdown_rule
 
-        return markdown_rule
+
+def _answer_first(recipe: AnswerConfig) -> None:
     silence_libraries()
-    from pasta_lab.annotate.forced import ForcedAnnotator
-    from pasta_lm.engines.local.loading import load
+    with interruptible(), bars() as show:
+        answered = answer_all(recipe, show)
+    counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
+    say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
 
-    loaded = load(recipe.forced.model, dtype=recipe.forced.dtype)
-    return ForcedAnnotator(loaded, recipe.forced.weights, recipe.filters.bounds)
+
+def answer_all(recipe: AnswerConfig, show: Progress) -> Answered:
+    """Let a model answer instructions; progress is a bar, or a line each minute."""
+    from pasta_lm.strategies.model import Pasta
+
+    load = partial(
+        Pasta.from_pretrained,
+        recipe.model,
+        dtype=recipe.dtype,
+        device=recipe.device,
+        pool_tokens=recipe.pool_tokens,
+    )
+    tell = minute_lines()
+
+    def report(done: int, total: int) -> None:
+        show("answers", done, total)
+        tell(f"{done} of {total} answers")
+
+    return answer(recipe, load, report)
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
     """Print the estimate of a run, and return the number of rows if it is known."""
-    from pasta_lm.learn.annotate.run import estimate, source_rows
-
     if recipe.teacher is None:
         say(f"{recipe.annotator} sends no requests and costs nothing")
         return None
-    is_sample = recipe.source.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
+    is_sample = recipe.rows.hub is not None and (limit is None or limit > MAX_ESTIMATED_ROWS)
     rows = source_rows(recipe, limit)
-    found = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
+    costs = estimate(islice(rows, MAX_ESTIMATED_ROWS) if is_sample else rows, recipe.teacher)
     say(
-        f"estimate for {'the first ' if is_sample else ''}{found.num_rows} rows "
-        f"({found.num_skipped} skipped): {found.asking}, {found.wall_s / 60:.0f} min or more"
+        f"estimate for {'the first ' if is_sample else ''}{costs.num_rows} rows "
+        f"({costs.num_skipped} skipped): {costs.asking}, {costs.wall_s / 60:.0f} min or more"
     )
-    return limit if is_sample else found.num_rows
+    return limit if is_sample else costs.num_rows
 
 
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
-    from pasta_lm.learn.annotate.run import source_rows
-    from pasta_lm.learn.annotate.teacher import Conversation
-
     rows = (row for row in source_rows(recipe, limit) if row.skipped is None)
     for row in islice(rows, 1) if recipe.teacher else ():
         talk = Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds)

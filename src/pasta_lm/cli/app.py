@@ -28,6 +28,7 @@ from pasta_lm.cli.verbs import Verb, verb_group
 from pasta_lm.errors import MissingExtraError, PastaError, UsageError
 
 MAX_ERROR_LINES = 4
+ROOM = "check the path, its rights and the free space"
 HELP = """\
 Run and train language models that mark the independent parts of their own answers.
 
@@ -48,7 +49,6 @@ app = verb_group(
         ),
         "Teach a model": (
             Verb("teach", "Teach a model on its own annotated answers: the whole way."),
-            Verb("answer", "Let a model answer instructions, to be taught on its own text."),
             Verb("annotate", "Mark the independent parts of the answers of a data set."),
             Verb("train", "Finetune, or optimise preferences.", "pasta_lm.cli.train:app"),
             Verb("export", "Write a model for vLLM, SGLang or llama.cpp."),
@@ -179,6 +179,8 @@ def _known(error: Exception) -> PastaError:
     if isinstance(error, OSError) and error.strerror:
         return _failed_file(error)
     first_line = str(error).strip().partition("\n")[0]
+    if "(os error " in first_line:  # libraries in Rust: safetensors, tokenizers
+        return PastaError(f"a file cannot be read or written: {first_line}", hint=ROOM)
     return PastaError(
         f"unexpected {type(error).__name__}: {first_line}",
         hint="this is a bug or a broken installation; --debug shows where it happened",
@@ -203,9 +205,7 @@ def _failed_file(error: OSError) -> PastaError:
         sys.stdout = _null_stream(os.O_WRONLY)  # else the exit flushes it once more
         return PastaError(f"the output cannot be written: {reason}")
     place = error.filename or "a file"
-    return PastaError(
-        f"{place} cannot be read or written: {reason}", hint="check its path, rights and free space"
-    )
+    return PastaError(f"{place} cannot be read or written: {reason}", hint=ROOM)
 
 
 def _print_error(error: PastaError) -> int:

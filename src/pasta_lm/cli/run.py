@@ -126,6 +126,8 @@ def run(
     )
     if trace is not None and n > 1:
         raise UsageError("--trace writes the trace of one answer", hint="leave out --n")
+    if trace is not None and not trace.absolute().parent.is_dir():
+        raise UsageError(f"no folder {trace.parent} for the trace", hint="make it first")
     text = _prompt(prompt, file)
     name = model or BUILTIN
     if engine is None and strategy in EXACT_SEQUENTIAL:

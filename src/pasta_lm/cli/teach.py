@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pasta_lm.cli.answer import answer_all
+from pasta_lm.cli.annotate import answer_all
 from pasta_lm.cli.flags import Out, option
 from pasta_lm.cli.terminal import Progress, bars, has_bars, interruptible, say, silence_libraries
 
@@ -208,7 +208,7 @@ def _recipe(run: TeachRun, step: str, kind: type[T]) -> T:
 
 
 def _answers(run: TeachRun, show: Progress) -> dict[str, Any]:
-    from pasta_lm.learn.annotate.answer_run import ANSWERS, AnswerConfig
+    from pasta_lm.learn.annotate.own_answers import ANSWERS, AnswerConfig
 
     is_whole = not run.at("answers", ANSWERS).exists()
     found = answer_all(_recipe(run, "answers", AnswerConfig), show)

@@ -263,8 +263,11 @@ def summary(trace: Trace) -> str:
     The tokens are those of the text, so that they divided by the steps give the parallelism.
     """
     num_tokens = round(trace.parallelism * trace.critical_path)
-    clock = "simulated, no wall clock" if trace.kind is Kind.SIMULATED else f"{trace.wall_s:.2f} s"
-    parts = [clock if trace.kind is not Kind.REPLAYED else f"{clock} (replayed)"]
+    parts = [f"{trace.wall_s:.2f} s"]
+    if trace.kind is Kind.SIMULATED:
+        parts = ["simulated, no wall clock"]
+    elif trace.kind is not Kind.GENERATED:
+        parts = [f"{trace.wall_s:.2f} s ({trace.kind.value})"]
     if len(trace.threads) > 1:
         parts.append(f"{num_tokens} tokens of text on a critical path of {trace.critical_path}")
         parts.append(f"parallelism {trace.parallelism:.2f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,6 @@ from pasta_lm.models.gguf_weights import gguf_of_package
 
 _SAMPLE = 4096  # values of each weight that the hash of a model reads
 _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
-
-
-class Base(NamedTuple):
-    """The base of an adapter, found."""
-
-    source: str | Path  # a model folder, a GGUF file or a hub id
-    place: str  # where it was found, in words
-    revision: str | None = None
 
 
 def reference_to(
@@ -104,14 +96,13 @@ def check_base(
             )
 
 
-def find_base(folder: Path) -> Base:
-    """Return the base that an adapter names, from where it is at hand, else from the hub."""
-    reference = read_base(folder)
+def find_base(folder: Path) -> tuple[str | Path, str | None]:
+    """Return the base that an adapter names, and its revision: from this machine or the hub."""
+    reference, reason = read_base(folder), ""
     if reference.path is not None and Path(reference.path).exists():
-        return Base(reference.path, reference.path)
+        return reference.path, None
     if reference.package is not None and (file := gguf_of_package(reference.package)):
-        return Base(file, f"the package {reference.package}")
-    reason = ""
+        return file, None
     if reference.hub_id is not None:
         try:
             return _find_on_hub(reference.hub_id, reference)
@@ -126,13 +117,11 @@ def find_base(folder: Path) -> Base:
     )
 
 
-def _find_on_hub(hub_id: str, reference: BaseReference) -> Base:
+def _find_on_hub(hub_id: str, reference: BaseReference) -> tuple[str | Path, str | None]:
     """Find a base in the hub's cache, else on the hub itself."""
     name, revision = reference.file or "config.json", reference.revision
-    place = f"the hub's cache of {hub_id}"
     try:
         file = cached_file(hub_id, name, revision=revision, local_files_only=True)
     except OSError:
         file = cached_file(hub_id, name, revision=revision)
-        place = f"the hub, {hub_id}"
-    return Base(hub_id if reference.file is None else Path(str(file)), place, revision)
+    return hub_id if reference.file is None else Path(str(file)), revision

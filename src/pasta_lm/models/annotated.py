@@ -138,7 +138,7 @@ def _prompt(row: Row) -> str:
 def _prompt_of_messages(messages: Any) -> str:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InputError("'messages' must be a list of objects")
-    if {message.get("role", "user") for message in messages} - {"user", "system"}:
+    if any(message.get("role", "user") not in ("user", "system") for message in messages):
         raise InputError(
             "'messages' must be the user's: conversations of several turns are not read"
         )

@@ -41,7 +41,8 @@ def read_checkpoint(
         revision: Of the hub's repository.
     """
     path = Path(source)
-    is_local = path.is_absolute() or str(source).startswith((".", "~")) or path.exists()
+    is_hub_id = str(source).count("/") < 2 and not str(source).startswith((".", "/", "~"))
+    is_local = not is_hub_id or path.exists()
     if is_local:
         _check_files(path)
     try:
@@ -113,6 +114,8 @@ def check_whole(source: str | Path, model: PreTrainedModel, info: Mapping[str, A
 
 
 def _check_files(folder: Path) -> None:
+    if not folder.exists():
+        raise ModelNotFoundError(f"no folder {folder}", hint=f"name {SOURCES}")
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
             f"no model at {folder}: there is no config.json", hint=f"name {SOURCES}"

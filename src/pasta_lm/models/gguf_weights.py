@@ -47,8 +47,7 @@ def gguf_of_package(name: str) -> Path | None:
 def read_gguf(file: Path, dtype: torch.dtype | None, *, notes_loss: bool) -> Checkpoint:
     """Return the model and the tokenizer of a GGUF file; without a dtype weights are float32.
 
-    A loss of precision is noted on standard error, once, if ``notes_loss``. The base of an adapter
-    needs no note: the adapter was trained on just these weights.
+    A loss of precision is noted on standard error, once, if ``notes_loss``.
     """
     if not file.is_file():
         raise ModelNotFoundError(f"no such file: {file}", hint=f"name {SOURCES}")

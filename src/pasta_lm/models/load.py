@@ -79,12 +79,17 @@ def load_pretrained(
     return Pretrained(model.to(device), tokenizer, name, config)  # type: ignore[arg-type]
 
 
-def _read_whole(source: str | Path, dtype: torch.dtype | None) -> Checkpoint:
-    if Path(source).suffix == SUFFIX:
-        return read_gguf(Path(source), dtype, notes_loss=True)
-    if packaged := gguf_of_package(str(source)):
-        return read_gguf(packaged, dtype, notes_loss=True)
-    return read_checkpoint(source, dtype)
+def _read_whole(
+    source: str | Path,
+    dtype: torch.dtype | None,
+    revision: str | None = None,
+    *,
+    notes: bool = True,
+) -> Checkpoint:
+    file = Path(source) if Path(source).suffix == SUFFIX else gguf_of_package(str(source))
+    if file is not None:
+        return read_gguf(file, dtype, notes_loss=notes)
+    return read_checkpoint(source, dtype, revision)
 
 
 def _read_adapted(
@@ -92,7 +97,9 @@ def _read_adapted(
 ) -> Checkpoint:
     adapter = read_adapter(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
-    model, tokenizer = _read_base(folder) if base is None else _read_whole(base, None)
+    source, revision = find_base(folder) if base is None else (base, None)
+    # An adapter was trained on just these weights of a GGUF file: nothing was lost.
+    model, tokenizer = _read_whole(source, None, revision, notes=base is not None)
     check_base(read_base(folder), model, tokenizer)
     if dtype is torch.float32:
         _cast(model, dtype)
@@ -103,16 +110,6 @@ def _read_adapted(
     if dtype is not None:
         _cast(model, dtype)
     return model, tokenizer
-
-
-def _read_base(folder: Path) -> Checkpoint:
-    base = find_base(folder)
-    path = Path(base.source)
-    if path.suffix == SUFFIX:
-        return read_gguf(path, None, notes_loss=False)
-    if path.exists():
-        return _read_whole(path, None)
-    return read_checkpoint(base.source, None, base.revision)
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:

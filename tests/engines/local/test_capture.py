@@ -101,7 +101,7 @@ def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
     assert len(kernels_) == 3 * 7 + 1
     shared = {parameter.data_ptr() for parameter in model.parameters()}
-    assert all(kernel._weight.data_ptr() in shared for kernel in kernels_)
+    assert all(kernel.weight.data_ptr() in shared for kernel in kernels_)
 
 
 @pytest.mark.parametrize("has_compiler", [True, False])
@@ -120,12 +120,7 @@ def test_parameters_become_views_of_the_kernels_layout_and_keep_their_values(
     captured = capture(model)
     assert captured is not None
     kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
-    layouts = {
-        layout.untyped_storage().data_ptr()
-        for kernel in kernels_
-        for layout in (kernel._transposed, kernel._weight)
-        if layout is not None
-    }
+    layouts = {kernel.weight.untyped_storage().data_ptr() for kernel in kernels_}
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
         if name.endswith("proj.weight"):
@@ -244,7 +239,7 @@ def test_packed_bfloat16_weights_multiply_any_number_of_rows(
         expected = expected if added is None else expected + added.double()
     linear = Linear([weight], [bias])
     found = linear(x, residual)
-    assert linear._packed is not None
+    assert linear.packed is not None
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), expected, atol=0.13, rtol=2**-7)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,28 +51,34 @@ def test_the_choice_is_one_of_the_candidates_and_is_kept(
     assert [layer.compiled_rows for layer in again] == [layer.compiled_rows for layer in first]
 
 
+def measured(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, seconds: Callable[[int, bool], float]
+) -> int:
+    """Choose with these times of a round, by rows and whether products are compiled."""
+    monkeypatch.setattr(
+        choice, "_seconds", lambda layers, rows, is_compiled: seconds(rows, is_compiled)
+    )
+    made = layers()
+    choice.choose(made)
+    return made[0].compiled_rows
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("compiled_s", "others_s", "rows"),
-    [
-        ([1.0], [2.0], choice.CANDIDATES[0]),
-        ([3.0, 1.0], [2.0, 2.0], choice.CANDIDATES[1]),
-        ([2.0] * len(choice.CANDIDATES), [1.0] * len(choice.CANDIDATES), 0),
-    ],
-)
+@pytest.mark.parametrize("fastest", [*choice.CANDIDATES, 0])
 def test_the_largest_number_of_rows_that_is_faster_is_chosen(
-    compiled_s: list[float], others_s: list[float], rows: int, monkeypatch: pytest.MonkeyPatch
+    fastest: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = iter([each for pair in zip(compiled_s, others_s, strict=True) for each in pair])
-    monkeypatch.setattr(choice, "_seconds", lambda products, inputs: next(times))
-    assert choice._rows(layers()) == rows
+    def seconds(rows: int, is_compiled: bool) -> float:
+        return 1.0 if rows <= fastest and is_compiled else 2.0
+
+    assert measured(monkeypatch, folder, seconds) == fastest
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("available", "seconds", "chosen"),
+    ("available", "spent", "chosen"),
     [
-        (1, {}, 1),
+        (1, {1: 1.0}, 1),
         (2, {2: 1.0, 1: 2.0}, 2),
         (2, {2: 1.0, 1: 1.02}, 1),  # the second thread saves too little
         (8, {8: 3.0, 4: 2.0, 2: 2.5, 1: 4.0}, 4),
@@ -79,11 +86,15 @@ def test_the_largest_number_of_rows_that_is_faster_is_chosen(
     ],
 )
 def test_as_few_threads_as_are_fast_enough_are_chosen(
-    available: int, seconds: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch
+    available: int,
+    spent: dict[int, float],
+    chosen: int,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: available)
-    monkeypatch.setattr(choice, "_seconds", lambda products, inputs: seconds[library.num_threads()])
-    assert choice._threads(layers()) == chosen
+    measured(monkeypatch, folder, lambda rows, is_compiled: spent[library.num_threads()])
+    assert library.num_threads() == chosen
 
 
 @pytest.mark.parametrize(("of_torch", "chosen", "used"), [(4, None, 4), (4, 2, 2), (2, 4, 2)])
@@ -101,12 +112,6 @@ def test_a_small_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     made = layers()
     choice.choose(made)
     assert all(layer.compiled_rows == MAX_ROWS for layer in made if layer.compiled is not None)
-
-
-@needs_compiler
-def test_of_a_large_model_some_layers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "MAX_WEIGHTS", 2 * 96 * 64)
-    assert len(choice._some(layers())) == 2
 
 
 def test_layers_without_compiled_products_are_left_alone(

@@ -78,7 +78,7 @@ def test_parquet_is_never_older_than_the_records(
     monkeypatch.setattr(dataset, "find_spec", lambda name: None)
     annotated(tmp_path, LISTED, "short")
     assert sorted(one.name for one in folder.iterdir()) == [
-        "README.md", "annotated.jsonl", "failed.jsonl", "journal.jsonl", "lock",
+        "README.md", "annotated.jsonl", "failed.jsonl", "journal.jsonl", "lock", "settings.json",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""An answer is cut into numbered units, and a reader's marks become blocks without a copy."""
+"""An answer is cut into numbered units, and marks become blocks without a copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.marks import Marks, marked, parse_marks, shown, units
+from pasta_lm.learn.annotate.marks import Marks, marked, units
 
 LIST = """Two good pets for a small flat:
 
@@ -18,7 +18,7 @@ LIST = """Two good pets for a small flat:
 
 So a cat suits you better."""
 
-# An answer, and its units as a reader sees them.
+# An answer, and its units with markers and labels in brackets.
 CUT = [
     ("One. Two! Three?", ["One.", "Two!", "Three?"]),
     ("Dr. J. Smith paid 3.50, e.g. He left.", ["Dr. J. Smith paid 3.50, e.g. He left."]),
@@ -43,37 +43,17 @@ CUT = [
     ("", []),
 ]
 
-# A line of marks, and what it says.
-LINES = [
-    (
-        "a-1: 3-4 cell wall; 5 nucleus; s7",
-        Marks("a-1", ((3, 4, "cell wall"), (5, 5, "nucleus")), (7,)),
-    ),
-    (" a-1 :5 x ;", Marks("a-1", ((5, 5, "x"),))),
-    ("a-1: -", Marks("a-1")),
-    ("a-1: skip it loops", Marks("a-1", skip="it loops")),
-]
-
-NO_LINES = [
-    ("a-1", "no 'ID: marks'"),
-    ("a-1: ", "no block"),
-    ("a-1: s3", "no block"),
-    ("a-1: 3", "'3' is no mark"),
-    ("a-1: 3 x; 4-", "'4-' is no mark"),
-    ("a-1: skip", "'skip' is no mark"),
-]
-
 BAD = [
-    ("a: 4 x; 3 y", "out of order"),
-    ("a: 2-3 x; 3-4 y", "out of order"),
-    ("a: 0 x", "not within the 5 units"),
-    ("a: 4-6 x", "not within the 5 units"),
-    ("a: 3-2 x", "out of order"),
-    ("a: 2-3 x; s3", "inside a block"),
-    ("a: 2-3 x; s6", "not one of the 5 units"),
-    ("a: 2-3 x; 4 y; s2", "idle_sync"),
-    ("a: 2-3 a cat at home; 4 y", "topic_bounds"),
-    ("a: 1-5 x", "no_gain"),
+    (Marks(((4, 4, "x"), (3, 3, "y"))), "out of order"),
+    (Marks(((2, 3, "x"), (3, 4, "y"))), "out of order"),
+    (Marks(((0, 0, "x"),)), "not within the 5 units"),
+    (Marks(((4, 6, "x"),)), "not within the 5 units"),
+    (Marks(((3, 2, "x"),)), "out of order"),
+    (Marks(((2, 3, "x"),), (3,)), "inside a block"),
+    (Marks(((2, 3, "x"),), (6,)), "not one of the 5 units"),
+    (Marks(((2, 3, "x"), (4, 4, "y")), (2,)), "idle_sync"),
+    (Marks(((2, 3, "a cat at home"), (4, 4, "y"))), "topic_bounds"),
+    (Marks(((1, 5, "x"),)), "no_gain"),
 ]
 
 
@@ -81,11 +61,11 @@ BAD = [
 def test_an_answer_is_cut_into_sentences_lines_and_paragraphs_of_code(
     answer: str, lines: list[str]
 ) -> None:
-    found = shown(answer)
-    expected = "\n".join(f"{number}| {line}" for number, line in enumerate(lines, start=1))
-    assert "\n".join(filter(None, found.split("\n"))) == "\n".join(
-        filter(None, expected.split("\n"))
-    )
+    cut = [
+        (f"[{answer[begin:inside]}]" if inside > begin else "") + answer[inside:end]
+        for begin, inside, end in units(answer)
+    ]
+    assert cut == lines
 
 
 @pytest.mark.parametrize("answer", [LIST, *(answer for answer, _ in CUT)])
@@ -96,19 +76,8 @@ def test_units_hold_all_but_white_space_in_order(answer: str) -> None:
     assert " ".join(answer[one.begin : one.end] for one in found).split() == answer.split()
 
 
-@pytest.mark.parametrize(("line", "marks"), LINES)
-def test_a_line_of_marks_is_read(line: str, marks: Marks) -> None:
-    assert parse_marks(line) == marks
-
-
-@pytest.mark.parametrize(("line", "message"), NO_LINES)
-def test_a_line_that_is_no_mark_is_named(line: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_marks(line)
-
-
 def test_marked_units_become_blocks_behind_their_labels_with_the_space_inside() -> None:
-    document = marked(LIST, parse_marks("a: 2-3 a cat; 4 a fish; s5"))
+    document = marked(LIST, Marks(((2, 3, "a cat"), (4, 4, "a fish")), (5,)))
     assert document == parse(
         "Two good pets for a small flat:\n\n"
         '1. **A cat**:<async topic="a cat"> It sleeps most of the day. It needs no walks at all.'
@@ -120,23 +89,23 @@ def test_marked_units_become_blocks_behind_their_labels_with_the_space_inside() 
 
 
 def test_no_marks_are_no_tags() -> None:
-    assert marked(LIST, parse_marks("a: -")) == parse(LIST)
+    assert marked(LIST, Marks()) == parse(LIST)
 
 
 def test_text_that_looks_like_a_tag_stays_text() -> None:
     answer = (
         "Use <sync/> here and there, then go on.\nUse <async> in each of the other cases.\nEnd."
     )
-    document = marked(answer, parse_marks("a: 1 sync; 2 async"))
+    document = marked(answer, Marks(((1, 1, "sync"), (2, 2, "async"))))
     assert (document.plain_text, document.num_syncs, len(document.blocks)) == (answer, 0, 2)
 
 
-@pytest.mark.parametrize(("line", "message"), BAD)
-def test_marks_that_break_a_rule_are_named(line: str, message: str) -> None:
+@pytest.mark.parametrize(("marks", "message"), BAD)
+def test_marks_that_break_a_rule_are_named(marks: Marks, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        marked(LIST, parse_marks(line))
+        marked(LIST, marks)
 
 
 def test_a_block_under_five_words_is_refused() -> None:
     with pytest.raises(InputError, match="block_bounds"):
-        marked("- Red is warm.\n- Blue is cold.", parse_marks("a: 1 red; 2 blue"))
+        marked("- Red is warm.\n- Blue is cold.", Marks(((1, 1, "red"), (2, 2, "blue"))))

@@ -180,6 +180,17 @@ def test_a_cost_limit_is_never_exceeded_and_a_higher_one_continues(
     assert files_of(tmp_path) == files_of(clean)
 
 
+def test_a_cost_limit_holds_where_replies_carry_no_usage(source: Path, tmp_path: Path) -> None:
+    prices = {"input_price": 10.0, "output_price": 30.0}
+    with ScriptedServer(teacher_by_rule(), Faults(without_usage=True)) as server:
+        config = recipe(source, tmp_path, server.base_url, **prices)
+        done = annotate(config, cost_limit_usd=0.3, policy=AT_ONCE)
+        assert done.stopped_by == COST_LIMIT
+        assert 0.2 < done.tally.spent.cost_usd <= 0.3
+        again = annotate(config, cost_limit_usd=0.3, policy=AT_ONCE)
+    assert again.tally.spent.cost_usd == done.tally.spent.cost_usd
+
+
 def test_a_wrong_key_stops_with_advice_before_anything_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

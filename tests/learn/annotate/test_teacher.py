@@ -5,9 +5,9 @@ import pytest
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import Bounds, Reason, examine, speedup
-from pasta_lm.learn.annotate.teacher import Conversation, asked_answer, read_prompt, unwrap
+from pasta_lm.learn.annotate.teacher import Conversation, read_prompt, unwrap
 from pasta_lm.learn.chat.chat import ChatReply
-from tests.fakes.scripted_teacher import marked
+from tests.fakes.scripted_teacher import asked_answer, marked
 
 ANSWER = f"One <sync/> two{' three' * 9}.\n\nSix &lt;sync/&gt; seven{' eight' * 9}.\n"
 

@@ -16,9 +16,9 @@ import pytest
 
 from pasta_lm.learn.annotate.filters import Reason
 from pasta_lm.learn.annotate.run import Run, annotate
-from pasta_lm.learn.annotate.teacher import asked_answer
 from pasta_lm.models.annotated import read_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from tests.fakes.scripted_teacher import asked_answer
 from tests.learn.annotate.runs import AT_ONCE, recipe
 
 ROWS = [

@@ -1,32 +1,27 @@
-"""Low-rank adapters: which weights are trained, how they are merged, and what is refused."""
+"""Low-rank adapters: which weights are trained, how they are merged and saved, what is refused."""
 
 from __future__ import annotations
 
 import copy
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from pasta_lm.engines.local.loading import load
-from pasta_lm.errors import MissingExtraError, ModelError, UsageError
+from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.learn.train import sft as training
-from pasta_lm.learn.train.adapters import adapted, base_of, merged
+from pasta_lm.learn.train.adapters import adapted, base_of, cut_difference, merged
 from pasta_lm.learn.train.collate import collate
-from pasta_lm.learn.train.config import (
-    DataConfig,
-    LoraConfig,
-    ModelConfig,
-    RandomConfig,
-    SftConfig,
-    TrainConfig,
-)
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
 from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.sft import train_sft
@@ -40,6 +35,7 @@ from tests.learn.train.recipes import begin, losses, packs, records, sft
 RANK = 4
 TARGETS = ("q_proj", "down_proj")
 LORA = LoraConfig(rank=RANK, alpha=8.0, targets=TARGETS)
+Recipe = Callable[..., SftConfig]
 
 
 @pytest.fixture(scope="module")
@@ -57,116 +53,122 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     return DataConfig(file=str(path), max_tokens=1200)
 
 
-def recipe(base: Path, out: Path, data: DataConfig, **train: object) -> SftConfig:
+def recipe_of(base: Path, out: Path, data: DataConfig, **train: Any) -> SftConfig:
     """Return a recipe that trains adapters, at a rate at which everything that learns moves."""
     settings = {"steps": 4, "learning_rate": 3e-2, **train}
     return replace(sft(ModelConfig(base=str(base)), out, data, **settings), lora=LORA)
 
 
+@pytest.fixture
+def recipe(base: Path, tmp_path: Path, data: DataConfig) -> Recipe:
+    """Return a function that makes a recipe from settings of its training and its adapters."""
+
+    def make(lora: dict[str, Any] | None = None, **train: Any) -> SftConfig:
+        config = recipe_of(base, tmp_path / "out", data)
+        config = replace(config, lora=replace(LORA, **(lora or {})))
+        return replace(config, train=replace(config.train, **train))
+
+    return make
+
+
 @pytest.fixture(scope="module")
 def trained(base: Path, data: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
     """Return a recipe that has been carried out."""
-    config = recipe(base, tmp_path_factory.mktemp("trained"), data, save_steps=2)
+    config = recipe_of(base, tmp_path_factory.mktemp("trained"), data, save_steps=2)
     train_sft(config)
     return config
+
+
+@pytest.fixture(scope="module")
+def saved(trained: SftConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
+    """Return the recipe of ``trained`` that ends in an adapter folder, carried out."""
+    train = replace(trained.train, out=str(tmp_path_factory.mktemp("saved")), save="adapter")
+    config = replace(trained, train=train)
+    train_sft(config)
+    return config
+
+
+def model_of(config: SftConfig) -> Path:
+    return Path(config.train.out) / "model"
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def tag_rows(folder: Path) -> list[int]:
-    ids: dict[str, int] = json.loads((folder / "pasta_config.json").read_text())["piece_ids"]
-    return sorted(ids.values())
-
-
-def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) -> None:
-    before, after = weights(base), weights(Path(trained.train.out) / "model")
-    assert before.keys() == after.keys()
-    rows = torch.tensor(tag_rows(base))
-    for name, weight in before.items():
-        moved = after[name] - weight
-        if "embed_tokens" in name:
-            # Of the other rows none moved by a bit; every tag was met, if only as a wrong answer.
-            assert moved.abs().sum(dim=1).nonzero()[:, 0].tolist() == rows.tolist()
-        elif any(target in name for target in TARGETS):
-            assert 0 < torch.linalg.matrix_rank(moved, rtol=1e-4) <= RANK
-        else:
-            assert not moved.any(), name
-
-
-def test_adapters_make_the_training_data_likelier(base: Path, trained: SftConfig) -> None:
-    before, after = (
-        loss_of(load_learner(ModelConfig(base=str(folder))), trained)
-        for folder in (base, Path(trained.train.out) / "model")
-    )
-    assert after < before - 0.05
-
-
-def loss_of(learner: Learner, config: SftConfig) -> float:
-    """Return the mean loss of the packs that a recipe learns from."""
-    found = [
-        next_token_loss(logits_of(learner.model, pack), collate([pack])["shift_labels"])
-        for pack in packs(config, learner)
-    ]
-    return float(torch.stack(found).mean())
-
-
-def test_a_checkpoint_holds_only_trained_weights(trained: SftConfig) -> None:
-    folder = Path(trained.train.out) / "checkpoint-4"
-    assert not (folder / "model.safetensors").exists()
-    kept = load_file(folder / "adapter_model.safetensors")
-    assert {name.split(".")[-2] for name in kept} == {"lora_A", "lora_B", "token_adapter"}
+def learner_of(folder: Path) -> Learner:
+    return load_learner(ModelConfig(base=str(folder)))
 
 
 def logits_of(model: nn.Module, pack: Pack) -> Tensor:
     batch = collate([pack])
+    keys = ("input_ids", "position_ids", "pasta_pass")
     with torch.inference_mode():
-        out = model(
-            input_ids=batch["input_ids"],
-            position_ids=batch["position_ids"],
-            pasta_pass=batch["pasta_pass"],
-            use_cache=False,
-        )
-    logits: Tensor = out.logits
+        logits: Tensor = model(**{key: batch[key] for key in keys}, use_cache=False).logits
     return logits
 
 
-def stirred(learner: Learner) -> nn.Module:
-    """Return an adapted model in which everything that can learn is far from its beginning."""
-    model = adapted(learner, LoraConfig(rank=RANK))
-    torch.manual_seed(1)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.data += 0.1 * torch.randn_like(weight)
-    return model.eval()
+# --- training
+
+
+def test_only_adapters_and_tag_rows_are_trained(base: Path, trained: SftConfig) -> None:
+    before, after = weights(base), weights(model_of(trained))
+    assert before.keys() == after.keys()
+    ids = json.loads((base / "pasta_config.json").read_text())["piece_ids"]
+    for name, weight in before.items():
+        moved = after[name] - weight
+        if "embed_tokens" in name:
+            # Of the other rows none moved by a bit; every tag was met, if only as a wrong answer.
+            assert moved.abs().sum(dim=1).nonzero()[:, 0].tolist() == sorted(ids.values())
+        elif any(target in name for target in TARGETS):
+            assert 0 < torch.linalg.matrix_rank(moved, rtol=1e-4) <= RANK
+        else:
+            assert not moved.any(), name
+    kept = load_file(Path(trained.train.out) / "checkpoint-4" / "adapter_model.safetensors")
+    assert {name.split(".")[-2] for name in kept} == {"lora_A", "lora_B", "token_adapter"}
+
+
+def test_adapters_make_the_training_data_likelier(base: Path, trained: SftConfig) -> None:
+    def loss_of(learner: Learner) -> float:
+        losses_of_packs = [
+            next_token_loss(logits_of(learner.model, pack), collate([pack])["shift_labels"])
+            for pack in packs(trained, learner)
+        ]
+        return float(torch.stack(losses_of_packs).mean())
+
+    assert loss_of(learner_of(model_of(trained))) < loss_of(learner_of(base)) - 0.05
+
+
+def an_untaught(folder: Path, *, is_tied: bool) -> ModelConfig:
+    config = begin(folder)
+    assert config.random is not None
+    path = Path(config.random.architecture)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": is_tied}))
+    return config
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_merged_folder_gives_the_logits_of_the_adapted_model(
     tmp_path: Path, data: DataConfig, is_tied: bool
 ) -> None:
-    config = begin(tmp_path)
-    assert config.random is not None
-    path = Path(config.random.architecture)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": is_tied}))
+    config = an_untaught(tmp_path, is_tied=is_tied)
     learner = load_learner(config)
-    (pack, *_) = packs(sft(config, tmp_path, data), learner)
+    pack, *_ = packs(sft(config, tmp_path, data), learner)
     plain = logits_of(learner.model, pack)
-    model = stirred(learner)
-    num_matrices = 1 if is_tied else 2
-    num_rows = len(learner.vocabulary.piece_ids)
-    hidden = learner.model.config.hidden_size
-    num_trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    assert num_trained > num_matrices * num_rows * hidden
+    model = adapted(learner, LoraConfig(rank=RANK)).eval()
+    torch.manual_seed(1)
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in learning:
+        weight.data += 0.1 * torch.randn_like(weight)
+    num_rows = len(learner.vocabulary.piece_ids) * (1 if is_tied else 2)
+    assert sum(map(Tensor.numel, learning)) > num_rows * learner.model.config.hidden_size
     # In float64: what is compared is the merging, not how a processor rounds the products.
     adapters = logits_of(copy.deepcopy(model).double(), pack)
     assert (adapters - plain).abs().max() > 0.1
-    whole = merged(learner, model)  # type: ignore[arg-type]
-    folder = save(whole, TrainConfig(out=str(tmp_path / "out"), steps=1))
-    loaded = load(folder)
-    assert not [name for name, _ in loaded.model.named_modules() if "lora" in name]
-    assert (logits_of(loaded.model.double(), pack) - adapters).abs().max() < 1e-4
+    folder = save(merged(learner, model), TrainConfig(out=str(tmp_path / "out"), steps=1))
+    whole = learner_of(folder).model
+    assert not [name for name, _ in whole.named_modules() if "lora" in name]
+    assert (logits_of(whole.double(), pack) - adapters).abs().max() < 1e-4
 
 
 def test_an_interrupted_run_resumes_with_the_same_result(
@@ -184,12 +186,11 @@ def test_an_interrupted_run_resumes_with_the_same_result(
         patch.setattr(training, "next_token_loss", failing)
         with pytest.raises(KeyboardInterrupt):
             train_sft(again)
-    found = weights(train_sft(again, resume=True))
-    expected = weights(Path(trained.train.out) / "model")
+    resumed, expected = weights(train_sft(again, resume=True)), weights(model_of(trained))
     for step, (loss,) in losses(trained).items():
         assert losses(again)[step][-1] == pytest.approx(loss, abs=1e-6)
     for name, weight in expected.items():
-        assert torch.allclose(found[name], weight, atol=1e-6), name
+        assert torch.allclose(resumed[name], weight, atol=1e-6), name
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -214,15 +215,12 @@ def test_gradient_checkpointing_trains_the_same_weights(
         assert losses(config)[step] == [pytest.approx(loss, abs=1e-6)]
 
 
-def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(
-    base: Path, data: DataConfig, tmp_path: Path
-) -> None:
-    config = recipe(base, tmp_path, data, steps=1, dtype="bfloat16")
-    found = weights(train_sft(config))
-    assert {weight.dtype for weight in found.values()} == {torch.bfloat16}
-    learner = load_learner(config.model, torch.bfloat16)
-    trained_dtypes = {w.dtype for w in adapted(learner, LORA).parameters() if w.requires_grad}
-    assert trained_dtypes == {torch.float32}
+def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(recipe: Recipe) -> None:
+    config = recipe(steps=1, dtype="bfloat16")
+    folder = train_sft(config)
+    assert {weight.dtype for weight in weights(folder).values()} == {torch.bfloat16}
+    model = adapted(load_learner(config.model, torch.bfloat16), LORA)
+    assert {w.dtype for w in model.parameters() if w.requires_grad} == {torch.float32}
 
 
 # --- saved as an adapter, and gone on with
@@ -230,29 +228,23 @@ def test_frozen_weights_have_the_saved_dtype_and_adapters_are_float32(
 
 def merged_logits(base: Path, adapter: Path, pack: Pack) -> Tensor:
     """Return the logits of a base into which an adapter folder was merged."""
-    learner = load_learner(ModelConfig(base=str(base)))
+    learner = learner_of(base)
     check_base(read_base(adapter), learner.model, learner.tokenizer)
     merge_adapter(learner.model, read_adapter(adapter))
     return logits_of(learner.model, pack)
 
 
-@pytest.fixture(scope="module")
-def saved(trained: SftConfig, tmp_path_factory: pytest.TempPathFactory) -> SftConfig:
-    """Return the recipe of ``trained`` that ends in an adapter folder, carried out."""
-    train = replace(trained.train, out=str(tmp_path_factory.mktemp("saved")), save="adapter")
-    config = replace(trained, train=train)
-    train_sft(config)
-    return config
-
-
-def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved(
+def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved_and_peft_loads_it(
     base: Path, trained: SftConfig, saved: SftConfig
 ) -> None:
-    folder = Path(saved.train.out) / "model"
+    folder = model_of(saved)
     assert is_adapter(folder)
     pack, *_ = packs(trained)
-    whole = load_learner(ModelConfig(base=str(Path(trained.train.out) / "model")))
-    assert (merged_logits(base, folder, pack) - logits_of(whole.model, pack)).abs().max() < 1e-4
+    whole = learner_of(model_of(trained))
+    expected = logits_of(whole.model, pack)
+    assert (merged_logits(base, folder, pack) - expected).abs().max() < 1e-4
+    by_peft = PeftModel.from_pretrained(learner_of(base).model, str(folder))
+    assert (logits_of(by_peft, pack) - expected).abs().max() < 1e-4
     config = read_pasta_config(folder)
     assert config is not None
     assert config.piece_ids == whole.vocabulary.piece_ids
@@ -261,26 +253,28 @@ def test_a_saved_adapter_merges_to_the_model_that_would_have_been_saved(
 
 @pytest.mark.parametrize("tokens", ["tags", "none"])
 def test_training_goes_on_from_an_adapter(
-    base: Path, data: DataConfig, saved: SftConfig, tmp_path: Path, tokens: str
+    base: Path, saved: SftConfig, recipe: Recipe, tokens: str
 ) -> None:
-    start = Path(saved.train.out) / "model"
-    lora = replace(LORA, alpha=3.0, start=str(start), trained_tokens=tokens)
-    learner = load_learner(ModelConfig(base=str(base)))
-    (pack, *_) = packs(saved, learner)
+    start = model_of(saved)
+    lora = {"alpha": 3.0, "start": str(start), "trained_tokens": tokens}
+    config, learner = recipe(lora, steps=3, save="adapter"), learner_of(base)
+    pack, *_ = packs(saved, learner)
+    before = merged_logits(base, start, pack)
     # Another alpha scales the matrices, and the model is the same.
-    begun = logits_of(adapted(learner, lora).eval(), pack)
-    assert (begun - merged_logits(base, start, pack)).abs().max() < 1e-4
-    config = recipe(base, tmp_path, data, steps=3)
-    config = replace(config, lora=lora, train=replace(config.train, save="adapter"))
+    begun = logits_of(adapted(learner, replace(LORA, **lora)).eval(), pack)
+    assert (begun - before).abs().max() < 1e-4
     folder = train_sft(config)
     assert read_base(folder) == read_base(start)
-    found, old = read_adapter(folder), read_adapter(start)
-    assert found.low_rank.keys() == old.low_rank.keys()
-    before, after = merged_logits(base, start, pack), merged_logits(base, folder, pack)
+    new, old = read_adapter(folder), read_adapter(start)
+    assert new.low_rank.keys() == old.low_rank.keys()
     labels = collate([pack])["shift_labels"]
-    assert next_token_loss(after, labels) < next_token_loss(before, labels)
-    rows = [(found.rows[name] - one).abs().max() for name, one in old.rows.items()]
-    assert all(moved > 0 if tokens == "tags" else moved == 0 for moved in rows)
+    after = next_token_loss(merged_logits(base, folder, pack), labels)
+    assert after < next_token_loss(before, labels)
+    moved = [(new.rows[name] - rows).abs().max() for name, rows in old.rows.items()]
+    assert all(most > 0 if tokens == "tags" else most == 0 for most in moved)
+
+
+# --- refused
 
 
 @pytest.mark.parametrize(
@@ -288,79 +282,91 @@ def test_training_goes_on_from_an_adapter(
     [
         ({"rank": 8}, "lora.rank is 8, and the adapter .* has rank 4"),
         ({"targets": ("q_proj",)}, "lora.start and lora.targets have other layers: .*down_proj"),
+        ({"targets": ("query",), "start": None}, r"\[lora\] does not fit the model"),
     ],
 )
-def test_an_adapter_of_another_shape_cannot_be_gone_on_with(
-    base: Path,
-    data: DataConfig,
-    saved: SftConfig,
-    tmp_path: Path,
-    lora: dict[str, object],
-    reason: str,
+def test_adapters_that_do_not_fit_are_refused(
+    saved: SftConfig, recipe: Recipe, lora: dict[str, object], reason: str
 ) -> None:
-    start = str(Path(saved.train.out) / "model")
-    config = replace(recipe(base, tmp_path, data), lora=replace(LORA, start=start, **lora))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=reason):
-        train_sft(config)
+        train_sft(recipe({"start": str(model_of(saved)), **lora}))
 
 
 def test_an_adapter_of_another_base_cannot_be_gone_on_with(
-    data: DataConfig, trained: SftConfig, saved: SftConfig, tmp_path: Path
+    trained: SftConfig, saved: SftConfig, recipe: Recipe
 ) -> None:
-    other = Path(trained.train.out) / "model"
-    lora = replace(LORA, start=str(Path(saved.train.out) / "model"))
+    config = recipe({"start": str(model_of(saved))})
     with pytest.raises(ModelError, match="the adapter belongs to another base"):
-        train_sft(replace(recipe(other, tmp_path, data), lora=lora))
+        train_sft(replace(config, model=ModelConfig(base=str(model_of(trained)))))
 
 
 def test_an_adapter_as_base_cannot_be_saved_as_an_adapter(saved: SftConfig) -> None:
-    learner = replace(load_learner(saved.model), source=str(Path(saved.train.out) / "model"))
+    learner = replace(load_learner(saved.model), source=str(model_of(saved)))
     with pytest.raises(UsageError, match="model.base is an adapter") as caught:
         base_of(learner, LORA)
     assert "lora.start" in str(caught.value.hint)
 
 
-def test_an_adapter_without_a_table_lora_is_refused(
-    base: Path, data: DataConfig, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=r"needs a table \[lora\]"):
-        sft(ModelConfig(base=str(base)), tmp_path, data, save="adapter")
-
-
-# --- refused
-
-
 def test_a_missing_peft_names_the_extra_to_install(
-    base: Path, data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingExtraError, match=r"\[lora\] \(peft\) needs the extra 'train'"):
-        train_sft(recipe(base, tmp_path, data))
-
-
-def test_unknown_targets_are_refused(base: Path, data: DataConfig, tmp_path: Path) -> None:
-    config = replace(recipe(base, tmp_path, data), lora=LoraConfig(targets=("query",)))
-    with pytest.raises(UsageError, match=r"\[lora\] does not fit the model"):
-        train_sft(config)
+        train_sft(recipe())
 
 
 @pytest.mark.parametrize(
-    ("table", "reason"),
+    ("make", "reason"),
     [
-        ({"rank": 0}, "lora.rank must be above 0"),
-        ({"alpha": -1.0}, "lora.alpha must be above 0"),
-        ({"dropout": 1.0}, "lora.dropout must be at least 0 and below 1"),
+        (lambda recipe: LoraConfig(rank=0), "lora.rank must be above 0"),
+        (lambda recipe: LoraConfig(alpha=-1.0), "lora.alpha must be above 0"),
+        (lambda recipe: LoraConfig(dropout=1.0), "lora.dropout must be at least 0 and below 1"),
+        (lambda recipe: replace(recipe(save="adapter"), lora=None), r"needs a table \[lora\]"),
+        (lambda recipe: replace(recipe(), model=begin(Path())), r"\[lora\] needs model.base"),
     ],
 )
-def test_invalid_adapter_settings_are_refused(table: dict[str, object], reason: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        LoraConfig(**table)  # type: ignore[arg-type]
-    assert reason in caught.value.message
-
-
-def test_adapters_on_random_weights_are_refused(
-    base: Path, data: DataConfig, tmp_path: Path
+def test_invalid_settings_are_refused(
+    recipe: Recipe,
+    make: Callable[[Recipe], object],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    random = ModelConfig(random=RandomConfig(architecture="a.json", tokenizer="tokenizer"))
-    with pytest.raises(UsageError, match=r"\[lora\] needs model.base"):
-        replace(recipe(base, tmp_path, data), model=random)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PastaError, match=reason):
+        make(recipe)
+
+
+# --- cut from a model with all weights trained
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_merged_cut_is_the_best_approximation_of_its_rank(
+    tmp_path: Path, is_tied: bool
+) -> None:
+    first = train_sft(sft(an_untaught(tmp_path, is_tied=is_tied), tmp_path / "base", steps=1))
+    last = train_sft(sft(ModelConfig(base=str(first)), tmp_path / "taught", steps=4))
+    base, taught = learner_of(first), learner_of(last)
+    piece_ids = base.vocabulary.piece_ids
+    ids, after = sorted(piece_ids.values()), dict(taught.model.named_parameters())
+    for rank in (RANK, 32):
+        whole = copy.deepcopy(base.model)
+        merge_adapter(whole, cut_difference(base.model, taught.model, piece_ids, rank))
+        for name, weight in base.model.named_parameters():
+            change = (whole.get_parameter(name) - weight).detach()
+            wanted = (after[name] - weight).detach()
+            if "_proj" in name:
+                values = [*torch.linalg.svdvals(wanted), 0.0]
+                left = torch.linalg.svdvals(wanted - change)[0]
+                assert left == pytest.approx(float(values[rank]), rel=1e-3, abs=1e-5)
+            elif "embed" in name or "lm_head" in name:
+                assert torch.allclose(change[ids], wanted[ids], atol=1e-6)
+                change[ids] = 0
+                assert not change.any(), "rows of old tokens stay the base's"
+            else:
+                assert not change.any()
+    with pytest.raises(ModelError, match="rank 33 is too high"):
+        cut_difference(base.model, taught.model, piece_ids, 33)
+    taught.model.resize_token_embeddings(900)
+    with pytest.raises(ModelError, match="have other weights"):
+        cut_difference(base.model, taught.model, piece_ids, RANK)

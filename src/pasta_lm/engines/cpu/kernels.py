@@ -1,20 +1,18 @@
 """Kernels for passes of one row and of a few: products and norms, the fastest exact one for each.
 
 Decoding multiplies each weight with one row (a single thread) or a few (several): on a CPU the
-default product is good for neither.
+default product is good for neither. There are two layouts:
 
-- Few rows: a product compiled from C, where there is a compiler. ``choice.py`` measures up to how
-  many rows it is the fastest. It reads weights of eight bits where a model has them.
-- More rows, and large weights: packed for oneDNN. With AVX-512 its product of four rows is faster
-  than that of one, two or three, so fewer rows are filled up to four.
-- Without a compiler and without AVX-512, one row of float32 goes to weights stored transposed; so
-  do all products of small float32 weights (``benchmarks/products.py``).
+- Few rows: the weight as it lies in memory, for a product compiled from C, where there is a
+  compiler. ``choice.py`` measures up to how many rows it is the fastest. It reads weights of eight
+  bits where a model has them.
+- More rows: packed for oneDNN where a weight is large, else torch's own product. With AVX-512 the
+  packed product of four rows is faster than that of fewer, so fewer rows are filled up to four.
 
 A CPU without bfloat16 instructions packs a float32 copy of bfloat16 weights: inputs, products and
 the rounding of the result stay those of bfloat16, only the slow emulation of its arithmetic goes.
 
-Memory: at most two layouts of each large weight, of which one is the model's own parameters: these
-become views of weights side by side, or of a transposed layout. Such a model computes as before.
+Memory: a large weight has both layouts; the model's own parameters become views of the first.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
 PACKED_ROWS = 4  # the rows that packed weights are laid out for; fewer are filled up
 MIN_PACKED_ELEMENTS = 300_000  # below it, packing costs more than it saves
-MAX_TRANSPOSED_ROWS = 16  # above it the default product is faster
 MAX_COPIED_ELEMENTS = 700_000_000  # larger models are not copied, to save memory
 
 # Legend: R rows, I inputs, O outputs, F width of a feed-forward layer.
@@ -49,8 +46,7 @@ class Linear:
     Args:
         weights: [O, I] each.
         biases: [O] each, or None.
-        may_copy: Whether the weights may be copied into better layouts. Their parameters then
-            become views of one of them, so that two layouts are kept and not three.
+        may_copy: Whether the weights may be copied into better layouts.
         pages: Where weights are copied to that are read as they are.
         eight_bits: How codes stand for the weights, exactly, if they do.
     """
@@ -74,80 +70,61 @@ class Linear:
         self.reads_codes = False
         """Whether passes of few rows read weights of eight bits."""
         self._float8: Float8Linear | None = None
-        self._weight: Tensor | None = None  # [O, I]
+        self.weight: Tensor = (
+            weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        ).detach()
         self._bias = _joined(weights, biases)
-        self._transposed: Tensor | None = None
-        self._packed: Tensor | None = None
+        self.packed: Tensor | None = None
         self._emulates_bfloat16 = False
         if weights[0].device.type == "cpu":
-            pages = pages or HugePages()
-            self._prepare_for_cpu(weights, pages, eight_bits, may_copy=may_copy)
-        if self._packed is None and self._transposed is None and self._weight is None:
-            self._weight = _side_by_side(weights)
-            if eight_bits is FLOAT8:
-                self._read_float8(self._weight)
+            if self.dtype in (torch.float32, torch.bfloat16):
+                self._prepare_for_cpu(pages or HugePages(), eight_bits, may_copy=may_copy)
+                # The parameters are views, so that no layout is kept twice.
+                sizes = [len(weight) for weight in weights]
+                for weight, part in zip(weights, self.weight.split(sizes), strict=True):
+                    weight.data = part
+        elif eight_bits is FLOAT8:
+            self._read_float8()
         self.__name__ = "linear"  # its name in a printed graph
 
     def _prepare_for_cpu(
-        self,
-        weights: Sequence[Tensor],
-        pages: HugePages,
-        eight_bits: EightBits | None,
-        *,
-        may_copy: bool,
+        self, pages: HugePages, eight_bits: EightBits | None, *, may_copy: bool
     ) -> None:
-        dtype = weights[0].dtype
-        self._emulates_bfloat16 = may_copy and dtype == torch.bfloat16 and not has_bfloat16()
-        if dtype not in (torch.float32, torch.bfloat16):
+        if eight_bits is INT8 and self._read_codes(pages):
             return
-        weight = _side_by_side(weights)
-        if eight_bits is INT8 and self._read_codes(weight, pages):
-            self._weight = weight
-            _view(weights, weight.split([len(each) for each in weights]))
-            return
-        if compiled.fits(weight) and weight.is_contiguous():
-            weight = pages.copy(weight) if may_copy else weight
-            self._weight = weight
-            self.compiled = CompiledLinear(weight, self._bias, None, dtype)
+        if compiled.fits(self.weight) and self.weight.is_contiguous():
+            self.weight = pages.copy(self.weight) if may_copy else self.weight
+            self.compiled = CompiledLinear(self.weight, self._bias, None, self.dtype)
             self.compiled_rows = MAX_ROWS
-            _view(weights, weight.split([len(each) for each in weights]))
-        if may_copy:
-            self._copy(weights, weight)
-
-    def _read_codes(self, weight: Tensor, pages: HugePages) -> bool:
-        """Let few rows read the codes of a weight, if there are codes that stand for it."""
-        if not compiled.fits(weight):
-            return False
-        codes, scales = INT8.quantise(weight)
-        if not torch.equal(dequantise(codes, scales), weight):
-            return False
-        self.compiled = CompiledLinear(pages.copy(codes), self._bias, scales, weight.dtype)
-        self.compiled_rows, self.reads_codes = MAX_ROWS, True
-        return True
-
-    def _read_float8(self, weight: Tensor) -> None:
-        """Let few rows on a GPU read the codes of a weight, if there are codes for it."""
-        from pasta_lm.engines.gpu.float8 import Float8Linear
-
-        codes, scales = FLOAT8.quantise(weight)
-        if torch.equal(dequantise(codes, scales), weight.float()):
-            self._float8 = Float8Linear(codes, scales, self._bias)
-            self.reads_codes = True
-
-    def _copy(self, weights: Sequence[Tensor], weight: Tensor) -> None:
-        dtype = weight.dtype
+        if not may_copy:
+            return
+        weight = self.weight
+        self._emulates_bfloat16 = self.dtype == torch.bfloat16 and not has_bfloat16()
         if self._emulates_bfloat16:
             weight = weight.float()
             self._bias = None if self._bias is None else self._bias.float()
         if weight.numel() >= MIN_PACKED_ELEMENTS and torch.backends.mkldnn.is_available():
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-        if self.compiled is not None or weight.dtype != torch.float32:
-            return
-        if self._packed is None or not fills_up():
-            self._transposed = weight.t().contiguous()
-            if dtype == torch.float32:
-                parts = self._transposed.split([len(each) for each in weights], dim=1)
-                _view(weights, [part.t() for part in parts])
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+
+    def _read_codes(self, pages: HugePages) -> bool:
+        """Let few rows read the codes of the weight, if there are codes that stand for it."""
+        if not compiled.fits(self.weight):
+            return False
+        codes, scales = INT8.quantise(self.weight)
+        if not torch.equal(dequantise(codes, scales), self.weight):
+            return False
+        self.compiled = CompiledLinear(pages.copy(codes), self._bias, scales, self.dtype)
+        self.compiled_rows, self.reads_codes = MAX_ROWS, True
+        return True
+
+    def _read_float8(self) -> None:
+        """Let few rows on a GPU read the codes of the weight, if there are codes for it."""
+        from pasta_lm.engines.gpu.float8 import Float8Linear
+
+        codes, scales = FLOAT8.quantise(self.weight)
+        if torch.equal(dequantise(codes, scales), self.weight.float()):
+            self._float8 = Float8Linear(codes, scales, self._bias)
+            self.reads_codes = True
 
     def put_before(self, before: RmsNorm | Gate) -> None:
         """Compute a norm or a gate of the input first."""
@@ -179,22 +156,10 @@ class Linear:
         return out if residual is None else out + residual
 
     def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        num_rows = x.shape[-2]
-        if self._packed is not None and (num_rows > 1 or self._transposed is None):
-            out = _packed_product(x, self._packed, self._bias, residual)
-        elif self._transposed is not None and num_rows <= MAX_TRANSPOSED_ROWS:
-            # One addition comes for free with the product.
-            start = self._bias if residual is None else residual[0]
-            if start is None:
-                return torch.mm(x[0], self._transposed)[None]
-            product = torch.addmm(start, x[0], self._transposed)[None]
-            out = product if residual is None or self._bias is None else product + self._bias
-        else:
-            weight = self._weight if self._transposed is None else self._transposed.t()
-            assert weight is not None
-            out = F.linear(x, weight.to(x.dtype), self._bias)
-            out = out if residual is None else out + residual
-        return out
+        if self.packed is not None:
+            return _packed_product(x, self.packed, self._bias, residual)
+        out = F.linear(x, self.weight.to(x.dtype), self._bias)
+        return out if residual is None else out + residual
 
 
 def _packed_product(
@@ -271,16 +236,6 @@ class Gate:
         gates, values = x.chunk(2, dim=-1)
         active = F.silu(gates) if self.name == "silu" else F.gelu(gates, approximate="tanh")
         return active * values
-
-
-def _side_by_side(weights: Sequence[Tensor]) -> Tensor:
-    return (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach()
-
-
-def _view(weights: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
-    """Let parameters be views of a copy whose values they have."""
-    for weight, part in zip(weights, parts, strict=True):
-        weight.data = part
 
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

@@ -65,7 +65,7 @@ class CompiledLinear:
         self._layout.before, self._layout.eps = BEFORE[name], eps
         self._layout.norm_weight = address(floats)
 
-    def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return the product of x [1, R, I] (behind a gate [1, R, 2 I]), as ``Linear`` does."""
         num_rows = x.shape[1]
         x = x if x.stride(2) == 1 else x.contiguous()

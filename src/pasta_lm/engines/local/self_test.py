@@ -252,15 +252,19 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
-    small, num_layers = copy.deepcopy(config), config.num_hidden_layers
-    sizes = {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
-    if getattr(config, "num_key_value_heads", None) == config.num_attention_heads:
+    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
+    num_heads, num_groups, num_layers = (
+        getattr(config, name, None)
+        for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+    )
+    if num_groups == num_heads:
         sizes["num_key_value_heads"] = _TINY["num_attention_heads"]
     for name, size in sizes.items():
         with suppress(*_FIXED):
             if getattr(small, name, None) or name == "head_dim":
                 setattr(small, name, size)
-    for name, values in config.to_dict().items():
+    for name in config.to_dict():
+        values = getattr(config, name, None)
         if isinstance(values, list) and (len(values) == num_layers or name in _LAYER_LISTS):
             # Few layers, but every kind of layer among them.
             kinds = [value for place, value in enumerate(values) if value not in values[:place]]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
-from math import exp, log
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 from typing import Any
 
 from pasta_lm.engines.scripted import words
@@ -32,7 +31,9 @@ RECORDS, FAILURES, CARD = "annotated.jsonl", "failed.jsonl", "README.md"
 PARQUET = "annotated.parquet"
 
 
-def write_set(config: AnnotateConfig, journal: AnnotationLog) -> list[Path]:
+def write_set(
+    config: AnnotateConfig, journal: AnnotationLog, method: Mapping[str, object] | None = None
+) -> list[Path]:
     """Write the data set of a run, and return its files.
 
     Records and failures are in the order of the source. Parquet is written if pyarrow is installed.
@@ -42,10 +43,11 @@ def write_set(config: AnnotateConfig, journal: AnnotationLog) -> list[Path]:
     """
     folder = Path(config.output.folder)
     rows = [journal.rows[index] for index in sorted(journal.rows)]
-    kept = [_record(row, config.source.label) for row in rows if row.status == OK]
+    kept = [_record(row, config.rows.label) for row in rows if row.status == OK]
     failed = [_failure(row) for row in rows if row.status == FAILED]
     num_pending = sum(row.status == PENDING for row in rows)
-    text = card(config, journal.tally, [one.document for one in kept], num_pending)
+    how = _method(config, journal.tally) if method is None else _other_method(method)
+    text = card(config, how, journal.tally, [record.document for record in kept], num_pending)
     try:
         part = folder / f"{RECORDS}.part"
         write_records(part, kept)
@@ -69,22 +71,26 @@ def write_set(config: AnnotateConfig, journal: AnnotationLog) -> list[Path]:
 
 
 def card(
-    config: AnnotateConfig, tally: Tally, documents: Sequence[Document], num_pending: int
+    config: AnnotateConfig,
+    method: str,
+    tally: Tally,
+    documents: Sequence[Document],
+    num_pending: int,
 ) -> str:
     """Return the data card: the contents, how they were made, and figures."""
-    source = config.source
+    source = config.rows
     where = f"the file `{Path(source.file or '').name}`"
     if source.hub is not None:
         where = f"`{source.hub}` of Hugging Face, split `{source.split}`, "
         where += f"revision `{source.revision}`" if source.revision else "its newest revision then"
-    num_blocks = sorted(Counter(len(one.blocks) for one in documents).items())
+    num_blocks = sorted(Counter(len(document.blocks) for document in documents).items())
     return (
         (files("pasta_lm.learn.annotate") / "card.md")
         .read_text("utf-8")
         .format(
             source=source.label,
             where=where,
-            method=_method(config, tally),
+            method=method,
             rows=_table(_counts(tally, num_pending)),
             figures=_table(_figures(documents)),
             num_blocks=_table(num_blocks),
@@ -93,13 +99,6 @@ def card(
 
 
 def _method(config: AnnotateConfig, tally: Tally) -> str:
-    if config.forced is not None:
-        return (
-            "The tags come from **forced annotation**: the model\n"
-            f"`{config.forced.model}`\n"
-            "chose among the annotations that the layout of an answer allows, by likelihood.\n"
-            "No person has read all of them."
-        )
     if config.teacher is None:
         return (
             "The tags come from a **heuristic**: a hand-written rule that reads the layout of an\n"
@@ -116,6 +115,11 @@ def _method(config: AnnotateConfig, tally: Tally) -> str:
     )
 
 
+def _other_method(method: Mapping[str, object]) -> str:
+    settings = "; ".join(f"**{name}**: `{json.dumps(value)}`" for name, value in method.items())
+    return f"The tags come from {settings}.\nNo person has read all of them."
+
+
 def _counts(tally: Tally, num_pending: int) -> Iterator[tuple[str, int]]:
     for status in (OK, FAILED, SKIPPED):
         yield status, tally.num_rows[status]
@@ -128,12 +132,13 @@ def _counts(tally: Tally, num_pending: int) -> Iterator[tuple[str, int]]:
 
 
 def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
-    parallel = [one for one in documents if one.blocks]
-    lengths = [len(words(block.plain_text)) for one in parallel for block in one.blocks]
+    parallel = [document for document in documents if document.blocks]
+    blocks = [block for document in parallel for block in document.blocks]
+    lengths = [len(words(block.plain_text)) for block in blocks]
     yield "blocks", len(lengths)
-    yield "syncs", sum(one.num_syncs for one in documents)
+    yield "syncs", sum(document.num_syncs for document in documents)
     yield "share sequential", f"{1 - len(parallel) / len(documents) if documents else 0:.3f}"
-    answer_words = [len(words(one.plain_text)) for one in documents]
+    answer_words = [len(words(document.plain_text)) for document in documents]
     yield "words in an answer, mean", f"{mean(answer_words) if documents else 0:.1f}"
     yield "words in a block, median", f"{median(lengths) if lengths else 0:g}"
     yield "theoretical speedup, geometric mean", _mean_speedup(documents)
@@ -141,8 +146,7 @@ def _figures(documents: Sequence[Document]) -> Iterator[tuple[str, object]]:
 
 
 def _mean_speedup(documents: Sequence[Document]) -> str:
-    found = exp(mean(log(speedup(one)) for one in documents)) if documents else 1.0
-    return f"{found:.3f}"
+    return f"{geometric_mean(map(speedup, documents)) if documents else 1.0:.3f}"
 
 
 def _table(rows: Iterable[tuple[object, object]]) -> str:
@@ -155,8 +159,8 @@ def _record(row: RowLog, source: str) -> Record:
 
 
 def _failure(row: RowLog) -> dict[str, Any]:
-    said = [raw["choices"][0]["message"].get("content") for raw in row.replies]
-    texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": said}
+    replies = [raw["choices"][0]["message"].get("content") for raw in row.replies]
+    texts = {"prompt": row.row.prompt, "answer": row.row.answer, "replies": replies}
     return {"id": row.row.id, "reason": row.reason, "message": row.message, **texts}
 
 

@@ -1,7 +1,7 @@
 """Accept or reject an annotation; every reason for rejection has a code.
 
 Without tags the answer must be the original, character by character; tags must be well-formed;
-topics and blocks have bounds; blocks must give a speedup. Nothing is repaired: the teacher is told
+topics and blocks have bounds; blocks must give a speedup. Nothing is repaired: the teacher gets
 the reason and tries again. An answer without blocks is accepted.
 """
 
@@ -73,8 +73,8 @@ def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Docu
         bounds: Of blocks.
     """
     # The teacher may leave spaces before tags: they move, and then count for the speedup.
-    found = check(annotated, Form.ANNOTATOR)
-    faults = [fault for fault in found if fault.code != Fault.SPACE_BEFORE_TAG.code]
+    faults = check(annotated, Form.ANNOTATOR)
+    faults = [fault for fault in faults if fault.code != Fault.SPACE_BEFORE_TAG.code]
     for fault in faults:
         if fault.severity == "error":
             return _reject(fault, annotated)
@@ -110,11 +110,11 @@ def _reject(fault: Diagnostic, text: str) -> Rejection:
     return Rejection(_REASON_OF.get(fault.code, Reason.MALFORMED), render(fault, text))
 
 
-def _difference(original: str, found: str) -> str:
-    at = len(commonprefix([original, found]))
+def _difference(original: str, copy: str) -> str:
+    at = len(commonprefix([original, copy]))
     line = original.count("\n", 0, at) + 1
     shown = slice(max(0, at - NUM_SHOWN // 2), at + NUM_SHOWN)
     return (
         f"Without its tags the text is not the original; the first difference is in line {line}. "
-        f"The original reads {original[shown]!r}, yours {found[shown]!r}."
+        f"The original reads {original[shown]!r}, yours {copy[shown]!r}."
     )

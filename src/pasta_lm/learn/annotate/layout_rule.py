@@ -89,7 +89,7 @@ class Answer:
     """A plain answer with its units and pieces."""
 
     def __init__(self, text: str) -> None:
-        """Cut the text."""
+        """Split a Markdown answer into its pieces."""
         self.text = text
         self.units: Sequence[Unit] = units(text)
         self.pieces = list(self._pieces())
@@ -145,32 +145,34 @@ def groups(answer: Answer) -> Iterator[Group]:
     """Yield the groups of an answer's pieces, what is set apart most clearly first."""
     sections = list(_sections(answer.pieces))
     items = [piece for piece in answer.pieces if piece.kind == "bullet"]
-    has_long_items = sum(one.num_words for one in items) > 2 * MIN_BLOCK_WORDS * len(items) > 0
+    has_long_items = sum(piece.num_words for piece in items) > 2 * MIN_BLOCK_WORDS * len(items) > 0
     if len(sections) >= MIN_BLOCKS and not (has_long_items and len(items) > len(sections)):
         yield Group("section", tuple(sections))
     for kind in ("row", "bullet", "bold", "label", "number", "code", "line"):
-        found = [piece for piece in answer.pieces if piece.kind == kind]
+        members = [piece for piece in answer.pieces if piece.kind == kind]
         if kind == "bold":  # the letters of an acrostic are no labels
-            found = [piece for piece in found if len(piece.lead) > 1]
-        found = [one for one in found if not answer.line(one).endswith(":")]
-        found = [piece for piece in found if piece.num_words >= MIN_BLOCK_WORDS]
-        if len(found) >= MIN_BLOCKS:
-            yield Group(kind, tuple(found))
+            members = [piece for piece in members if len(piece.lead) > 1]
+        members = [piece for piece in members if not answer.line(piece).endswith(":")]
+        members = [piece for piece in members if piece.num_words >= MIN_BLOCK_WORDS]
+        if len(members) >= MIN_BLOCKS:
+            yield Group(kind, tuple(members))
 
 
 def _sections(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Yield what stands below each heading; the last section is no longer than the others."""
-    marked_up = [one for one in pieces if one.kind == "section"]
+    marked_up = [piece for piece in pieces if piece.kind == "section"]
     if marked_up:
-        yield from (one._replace(first=one.first + 1) for one in marked_up if one.first < one.last)
+        yield from (
+            piece._replace(first=piece.first + 1) for piece in marked_up if piece.first < piece.last
+        )
         return
-    after = [*(one.kind for one in pieces[1:]), "heading"]
-    heads = [i for i, one in enumerate(pieces) if one.kind == "heading" and after[i] != "heading"]
+    kinds = [*(piece.kind for piece in pieces), "heading"]
+    heads = [i for i, pair in enumerate(pairwise(kinds)) if pair[0] == "heading" != pair[1]]
     sizes = [end - begin - 1 for begin, end in pairwise(heads)]
     if sizes:
         for head, size in zip(heads, [*sizes, max(sizes)], strict=True):
             body = pieces[head + 1 : head + 1 + size]
-            num_words = sum(one.num_words for one in body)
+            num_words = sum(piece.num_words for piece in body)
             if num_words >= MIN_BLOCK_WORDS:
                 lead = pieces[head].lead
                 yield Piece(body[0].first, body[-1].last, "section", lead, num_words)
@@ -183,22 +185,22 @@ def proposals(text: str) -> list[Marks]:
     before the text after it and without.
     """
     answer = Answer(text)
-    found = dict.fromkeys([Marks("")])
+    options = dict.fromkeys([Marks()])
     for group in groups(answer):
         whole, cuts = group.pieces, [group.pieces]
         if group.kind in ("bold", "label", "code", "line", "section"):
             cuts += [whole[1:], whole[:-1], whole[1:-1]]
         for pieces in cuts:
             if len(pieces) >= MIN_BLOCKS:
-                found[_marks(pieces, has_sync=False)] = None
+                options[_marks(pieces, has_sync=False)] = None
                 if pieces[-1].last < len(answer.units):
-                    found[_marks(pieces, has_sync=True)] = None
-    return list(found)
+                    options[_marks(pieces, has_sync=True)] = None
+    return list(options)
 
 
 def _marks(pieces: Sequence[Piece], *, has_sync: bool) -> Marks:
-    blocks = tuple((one.first, one.last, topic(one.lead)) for one in pieces)
-    return Marks("", blocks, (pieces[-1].last + 1,) if has_sync else ())
+    blocks = tuple((piece.first, piece.last, topic(piece.lead)) for piece in pieces)
+    return Marks(blocks, (pieces[-1].last + 1,) if has_sync else ())
 
 
 def topic(lead: str) -> str:
@@ -226,15 +228,15 @@ def rule_marks(prompt: str, text: str) -> Marks:
     answer = Answer(text)
     group = next(groups(answer), None)
     if group is None:
-        return Marks("")
+        return Marks()
     blocks = _FORKS.get(group.kind, _all)(prompt, answer, group.pieces)
     if group.kind in ("section", "bold", "label", "code", "line"):
         blocks = _without_closing(prompt, answer, blocks)
     if len(blocks) < MIN_BLOCKS:
-        return Marks("")
+        return Marks()
     closing = answer.after(blocks[-1])
     before = answer.text[: answer.units[blocks[0].first - 1].begin]
-    points = sync_points(prompt, before, [answer.body(one) for one in blocks], closing)
+    points = sync_points(prompt, before, [answer.body(piece) for piece in blocks], closing)
     return _marks(blocks, has_sync=bool(closing) and points > SYNC_POINTS)
 
 
@@ -244,16 +246,16 @@ def _all(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
 
 def _numbers(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
     """Return numbered items unless they look like steps in order."""
-    labels = [answer.label(one) for one in pieces]
-    lines = [answer.line(one) for one in pieces]
+    labels = [answer.label(piece) for piece in pieces]
+    lines = [answer.line(piece) for piece in pieces]
     intro = answer.text[: answer.units[pieces[0].first - 1].begin]
-    heads = [label or answer.body(one) for label, one in zip(labels, pieces, strict=True)]
+    heads = [label or answer.body(piece) for label, piece in zip(labels, pieces, strict=True)]
     if _share(_TIME.match, heads) > 0.4 or _ORDER.search(intro) or _DATED.search(lines[0]):
         return []
     if _share(str.strip, labels) > 0.6 or _share(_LEAD.match, lines) > 0.6:
         return [] if _ORDER.search(prompt) else list(pieces)
     is_numbered = len(_NUMBERED_QUESTION.findall(prompt)) >= MIN_BLOCKS
-    num_words = sum(one.num_words for one in pieces) / len(pieces)
+    num_words = sum(piece.num_words for piece in pieces) / len(pieces)
     is_free = is_numbered or _INDEPENDENT.search(prompt) is not None
     return list(pieces) if is_free and num_words >= 9 else []
 
@@ -262,31 +264,33 @@ def _lines(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
     """Return paragraphs with parallel beginnings: emphasis, ordinals, words of the question."""
     if _LETTER.search(answer.text):
         return []
-    led = [one for one in pieces if _LEAD.match(answer.line(one))]
+    led = [piece for piece in pieces if _LEAD.match(answer.line(piece))]
     if len(led) >= MIN_BLOCKS:
         return led
-    alike = [one for one in pieces if _FOR.match(answer.body(one))]
+    alike = [piece for piece in pieces if _FOR.match(answer.body(piece))]
     if len(alike) >= max(MIN_BLOCKS, len(pieces) - 1):
         return alike
-    series = [one for one in pieces if _SERIES.match(answer.body(one))]
+    series = [piece for piece in pieces if _SERIES.match(answer.body(piece))]
     if len(series) >= MIN_BLOCKS + 1 and not _ORDER.search(prompt):
         return series
     if _SUM.search(answer.text) or _SUM.search(prompt):
         return []
-    asked, named, seen = _words(prompt), [], set[str]()
-    for one in pieces:
-        first = _words(" ".join(answer.body(one).split()[:4]))
-        if new := (first & asked) - seen:
-            named.append(one)
+    wanted, named, seen = _words(prompt), [], set[str]()
+    for piece in pieces:
+        first = _words(" ".join(answer.body(piece).split()[:4]))
+        if new := (first & wanted) - seen:
+            named.append(piece)
             seen |= new
-    num_words = sum(one.num_words for one in named)
+    num_words = sum(piece.num_words for piece in named)
     is_long = num_words >= 12 * len(named)
     return named if len(named) >= max(MIN_BLOCKS, len(pieces) - 2) and is_long else []
 
 
 def _codes(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
     """Return fenced code unless text stands between it: text that explains or continues it."""
-    inside = [one for one in answer.pieces if pieces[0].first <= one.first <= pieces[-1].first]
+    inside = [
+        piece for piece in answer.pieces if pieces[0].first <= piece.first <= pieces[-1].first
+    ]
     return list(pieces) if len(inside) == len(pieces) else []
 
 
@@ -306,7 +310,7 @@ def _without_closing(prompt: str, answer: Answer, pieces: list[Piece]) -> list[P
     if pieces[-1].kind == "section":
         last = f"{pieces[-1].lead}. {last}"
     before = answer.text[: answer.units[pieces[0].first - 1].begin]
-    points = sync_points(prompt, before, [answer.body(one) for one in pieces[:-1]], last)
+    points = sync_points(prompt, before, [answer.body(piece) for piece in pieces[:-1]], last)
     is_last = not answer.after(pieces[-1])
     is_needed = is_last and bool(_THEN.search(prompt)) and points > CONCLUSION_POINTS
     return pieces[:-1] if is_needed or _CLOSING.match(last) else pieces
@@ -320,12 +324,12 @@ def sync_points(prompt: str, intro: str, blocks: Sequence[str], closing: str) ->
     """
     words, known = _words(closing), _words(prompt) | _words(intro)
     inside = [_words(block) for block in blocks]
-    numbers = {one for block in blocks for one in _NUMBER.findall(block)}
+    numbers = {number for block in blocks for number in _NUMBER.findall(block)}
     if _GENERIC.match(closing):
         return 0.0
     return (
         min(len(closing.split()) / 9, 3.5)
-        + 2 * sum(bool(words & one) for one in inside) / len(blocks)
+        + 2 * sum(bool(words & block) for block in inside) / len(blocks)
         + len((words & frozenset().union(*inside)) - known) / 4
         + 2 * bool(numbers & {*_NUMBER.findall(closing)})
         + 1.5 * bool(_RESULT.search(closing))
@@ -337,8 +341,8 @@ def sync_points(prompt: str, intro: str, blocks: Sequence[str], closing: str) ->
 
 def _words(text: str) -> frozenset[str]:
     """Return the words that carry meaning, in lower case and without a plural's s."""
-    found = (word.lower() for word in _WORD.findall(text))
-    return frozenset(w.rstrip("s") for w in found if len(w) > 2 and w not in _STOP_WORDS)
+    words = (word.lower() for word in _WORD.findall(text))
+    return frozenset(w.rstrip("s") for w in words if len(w) > 2 and w not in _STOP_WORDS)
 
 
 def _share(matches: Callable[[str], object], texts: Sequence[str]) -> float:

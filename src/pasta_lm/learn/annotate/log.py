@@ -1,28 +1,22 @@
 """The journal of an annotation run, on disk before anything counts, and the sums made from it.
 
-The journal has a line for each row, each paid reply and each end of a row. One process at a time
-may write it, and only with the settings that it was begun with.
+The journal has a line for each row, each paid reply and each end of a row.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import Journal, Row, held
+from pasta_lm.errors import InputError
+from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.annotate.sources import SourceRow
 from pasta_lm.learn.annotate.teacher import Outcome
-from pasta_lm.learn.chat.budget import Prices, Spending, Tokens
-from pasta_lm.recipe import check_same_settings
+from pasta_lm.learn.chat.budget import Prices, Spending, Tokens, stored_tokens
 
-JOURNAL = "journal.jsonl"
-LOCK = "lock"
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"
 """No reply came after all retries; another run asks again."""
@@ -60,10 +54,10 @@ class Tally:
     @property
     def num_rows(self) -> Counter[str]:
         """Return the number of rows that are ok, failed or skipped."""
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for (status, _), count in self.reasons.items():
-            found[status] += count
-        return +found
+            totals[status] += count
+        return +totals
 
     @property
     def num_ended(self) -> int:
@@ -74,76 +68,86 @@ class Tally:
 class AnnotationLog:
     """The journal of one output folder, its rows by their index in the source, and its sums."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object], prices: Prices) -> None:
-        """Read or begin a journal; see ``open_log``."""
+    def __init__(self, journal: Journal, prices: Prices) -> None:
+        """Read a journal."""
         self.rows: dict[int, RowLog] = {}
         self.tally = Tally(prices)
-        self._journal = Journal(folder / JOURNAL)
-        begun = self._journal.rows.get("settings")
-        if begun is None:
-            self._journal.append([{"id": "settings", "settings": settings}])
-        else:
-            check_same_settings(folder, begun["settings"], settings)
-        for line in self._journal.rows.values():
+        self._journal = journal
+        for line in journal.rows.values():
             self._note(line)
 
     def known(self, index: int, row: SourceRow) -> RowLog | None:
-        """Return what is on disk about a row; None: nothing yet.
+        """Return the history of a row; None: nothing is stored yet.
 
         Raises:
             InputError: the source had another row at this index when the journal was begun.
         """
-        found = self.rows.get(index)
-        if found is not None and (found.row.id, _digest(found.row)) != (row.id, _digest(row)):
+        known = self.rows.get(index)
+        if known is not None and (known.row.id, _digest(known.row)) != (row.id, _digest(row)):
             raise InputError(
-                f"the source has changed: row {index + 1} was {found.row.id} and is {row.id}",
+                f"the source has changed: row {index + 1} was {known.row.id} and is {row.id}",
                 hint="give the changed source a new output folder",
             )
-        return found
+        return known
 
-    def store(
+    def store_skip(self, index: int, row: SourceRow) -> None:
+        """Store a row that is skipped; errors as those of ``store_end``."""
+        self._append(index, row)
+
+    def store_reply(
         self,
         index: int,
         row: SourceRow,
-        *,
-        reply: Mapping[str, Any] | None = None,
-        outcome: Outcome | None = None,
-        unanswered: str | None = None,
+        raw: Mapping[str, Any],
+        tokens: Tokens,
+        outcome: Outcome | None,
     ) -> None:
-        """Store a row with a raw reply, its end, or the reason why no reply came.
+        """Store a raw reply, and the end of its row if it has one; errors as ``store_end``'s.
+
+        Args:
+            index: Of the row in the source.
+            row: The row.
+            raw: The JSON of the reply.
+            tokens: The count that is stored if the server reports none.
+            outcome: The end of the row.
+        """
+        known = self.rows.get(index)
+        number = len(known.replies) + 1 if known else 1
+        line: Row = {"id": f"reply/{index}/{number}", "index": index, "raw": raw}
+        if not raw.get("usage"):
+            line["tokens"] = tokens
+        self._append(index, row, line, *([] if outcome is None else [_end_line(index, outcome)]))
+
+    def store_end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
+        """Store the end of a row.
 
         Raises:
             PastaError: the disk cannot be written; nothing of it counts.
         """
+        self._append(index, row, _end_line(index, outcome))
+
+    def store_unanswered(self, index: int, row: SourceRow, message: str) -> None:
+        """Store the reason why no reply came; errors as those of ``store_end``."""
         known = self.rows.get(index)
-        lines = [] if known else [_row_line(index, row)]
-        if reply is not None:
-            number = len(known.replies) + 1 if known else 1
-            lines.append({"id": f"reply/{index}/{number}", "index": index, "raw": reply})
-        if outcome is not None:
-            lines.append(_end_line(index, outcome))
-        if unanswered is not None:
-            number = known.num_unanswered + 1 if known else 1
-            name = f"unanswered/{index}/{number}"
-            lines.append({"id": name, "index": index, "message": unanswered})
-        self._journal.append(lines)
-        for line in lines:
+        name = f"unanswered/{index}/{known.num_unanswered + 1 if known else 1}"
+        self._append(index, row, {"id": name, "index": index, "message": message})
+
+    def _append(self, index: int, row: SourceRow, *lines: Row) -> None:
+        new = [*([] if index in self.rows else [_row_line(index, row)]), *lines]
+        self._journal.append(new)
+        for line in new:
             self._note(line)
 
     def _note(self, line: Row) -> None:
         """Update the row of a line, and the sums."""
         kind = line["id"].partition("/")[0]
-        if kind == "settings":
-            return
         if kind == "row":
             source = SourceRow(line["row_id"], line["prompt"], line["answer"], line["skipped"])
             self.rows[line["index"]] = RowLog(source)
         row = self.rows[line["index"]]
         if kind == "reply":
             row.replies.append(line["raw"])
-            usage = line["raw"].get("usage") or {}
-            tokens = (int(usage.get(f"{one}_tokens") or 0) for one in ("prompt", "completion"))
-            self.tally.spent.count(Tokens(*tokens))
+            self.tally.spent.count(stored_tokens(line, line["raw"]))
             return
         if row.status != PENDING:  # it was asked again
             self.tally.reasons[row.status, row.reason] -= 1
@@ -157,26 +161,6 @@ class AnnotationLog:
             row.status, row.reason = SKIPPED, row.row.skipped
         if row.status != PENDING:
             self.tally.reasons[row.status, row.reason] += 1
-
-
-@contextmanager
-def open_log(
-    folder: Path, settings: Mapping[str, object], prices: Prices
-) -> Iterator[AnnotationLog]:
-    """Hold the log of an output folder, which is made if it does not exist.
-
-    Raises:
-        UsageError: another process holds it, or it was begun with other settings.
-        InputError: the journal is damaged before its last line.
-        PastaError: the disk cannot be written.
-    """
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(folder / LOCK))
-        except OSError as exc:
-            raise PastaError(f"{folder} cannot be written: {cause(exc)}") from exc
-        yield AnnotationLog(folder, settings, prices)
 
 
 def _row_line(index: int, row: SourceRow) -> Row:

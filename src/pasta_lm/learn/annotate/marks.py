@@ -1,7 +1,6 @@
-"""Annotate an answer by numbers: cut it into units, read a reader's marks, build the document.
+"""Annotate an answer by numbers: cut it into units, and build the document of marked units.
 
-A reader (a person or a large language model) sees the units of an answer with their numbers and
-names the ones that make a block. The text is never copied, so it cannot change.
+The text is never copied by an annotator, so it cannot change.
 """
 
 from __future__ import annotations
@@ -28,11 +27,6 @@ _SENTENCE_END = re.compile(
     r"(?<=[.!?])[\"'”’)\]*_]*[ \t]+(?=[\"'“‘(\[*_]*[A-Z0-9])"
 )
 
-_LINE = re.compile(r"\s*(?P<id>[\w.-]+)\s*:\s*(?P<rest>.*?)\s*")
-_BLOCK = re.compile(r"(?P<first>\d+)(?:\s*-\s*(?P<last>\d+))?\s+(?P<topic>\S.*)")
-_SYNC = re.compile(r"s(\d+)")
-_SKIP = re.compile(r"skip\s+(\S.*)")
-
 
 class Unit(NamedTuple):
     """A stretch of an answer in characters; a block begins behind the list marker and label."""
@@ -44,15 +38,12 @@ class Unit(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """A reader's line on one answer; units count from 1."""
+    """The blocks and syncs of an answer; units count from 1."""
 
-    id: str
     blocks: tuple[tuple[int, int, str], ...] = ()
     """First and last unit of each block, and its topic."""
     syncs: tuple[int, ...] = ()
     """Units before which a sync stands."""
-    skip: str | None = None
-    """Why the answer cannot be used; None if it can."""
 
 
 def units(text: str) -> list[Unit]:
@@ -61,52 +52,6 @@ def units(text: str) -> list[Unit]:
     List markers, heading signs and leading labels (``**Title:**``) stay outside a unit's inside.
     """
     return list(_units(text))
-
-
-def shown(text: str) -> str:
-    """Return an answer for a reader: a line for each unit, markers and labels in brackets."""
-    lines, previous = [], 0
-    for number, (begin, inside, end) in enumerate(units(text), start=1):
-        outside = f"[{text[begin:inside]}]" if inside > begin else ""
-        if "\n\n" in text[previous:begin]:
-            lines.append("")
-        lines.append(f"{number}| {outside}{text[inside:end]}")
-        previous = end
-    return "\n".join(lines)
-
-
-def parse_marks(line: str) -> Marks:
-    """Read a reader's line: ``instr-0061: 3-4 cell wall; 5 nucleus; s7``.
-
-    ``instr-0061: -`` marks no block, and ``instr-0061: skip loops`` leaves the answer out.
-
-    Raises:
-        InputError: it is none of them; the part is named.
-    """
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise InputError(f"no 'ID: marks' in {line!r}")
-    name, rest = match["id"], match["rest"]
-    if rest == "-":
-        return Marks(name)
-    if skip := _SKIP.fullmatch(rest):
-        return Marks(name, skip=skip[1])
-    blocks, syncs = [], []
-    for part in filter(None, map(str.strip, rest.split(";"))):
-        if sync := _SYNC.fullmatch(part):
-            syncs.append(int(sync[1]))
-        elif block := _BLOCK.fullmatch(part):
-            blocks.append(
-                (int(block["first"]), int(block["last"] or block["first"]), block["topic"])
-            )
-        else:
-            raise InputError(
-                f"{name}: {part!r} is no mark",
-                hint="a block is '3-4 topic' or '3 topic', a sync 's5', no blocks '-'",
-            )
-    if not blocks:
-        raise InputError(f"{name}: no block is marked", hint="an answer without blocks is '-'")
-    return Marks(name, tuple(blocks), tuple(syncs))
 
 
 def marked(text: str, marks: Marks, bounds: Bounds | None = None) -> Document:
@@ -121,10 +66,10 @@ def marked(text: str, marks: Marks, bounds: Bounds | None = None) -> Document:
     places = units(text)
     _check_order(marks, len(places))
     document = Document(tuple(_items(text, places, marks)))
-    found = examine(document.annotator_form(), text, bounds)
-    if isinstance(found, Rejection):
-        raise InputError(f"{marks.id}: {found.reason}: {found.message}")
-    return found
+    result = examine(document.annotator_form(), text, bounds)
+    if isinstance(result, Rejection):
+        raise InputError(f"{result.reason}: {result.message}")
+    return result
 
 
 def _check_order(marks: Marks, num_units: int) -> None:
@@ -132,15 +77,15 @@ def _check_order(marks: Marks, num_units: int) -> None:
     for first, last, topic in marks.blocks:
         if not last_end < first <= last <= num_units:
             raise InputError(
-                f"{marks.id}: block {first}-{last} ({topic}) is out of order, overlaps the one "
+                f"block {first}-{last} ({topic}) is out of order, overlaps the one "
                 f"before, or is not within the {num_units} units"
             )
         last_end = last
     for unit in marks.syncs:
         if not 1 <= unit <= num_units:
-            raise InputError(f"{marks.id}: s{unit} is not one of the {num_units} units")
+            raise InputError(f"s{unit} is not one of the {num_units} units")
         if any(first < unit <= last for first, last, _ in marks.blocks):
-            raise InputError(f"{marks.id}: s{unit} is inside a block")
+            raise InputError(f"s{unit} is inside a block")
 
 
 def _items(text: str, places: Sequence[Unit], marks: Marks) -> Iterator[Item]:

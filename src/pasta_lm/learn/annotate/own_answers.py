@@ -1,73 +1,146 @@
-"""Let a model answer instructions sequentially, and decide which answers it can be taught on.
+"""Let a model answer instructions sequentially, and keep the answers it can be trained on.
 
-The rules for usable answers look at form alone: facts are not checked, and neither is whether an
-answer is good. Every reason against an answer has a name.
+The first step of teaching a model on its own text.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from enum import StrEnum
-from itertools import islice
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from unicodedata import category
-from unicodedata import name as name_of
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.engines.request import Answer, Failed, Finished, SamplingParams
-from pasta_lm.errors import RequestError, UsageError
-from pasta_lm.journal import Journal, Row
-from pasta_lm.learn.annotate.marks import units
+from pasta_lm.errors import InputError, RequestError, UsageError
+from pasta_lm.journal import Journal, Row, read_lines, write_rows
+from pasta_lm.learn.annotate.usable import usable_answers
+from pasta_lm.models.annotated import read_ids
+from pasta_lm.recipe import check_positive
 from pasta_lm.strategies import sequential
-from pasta_lm.strategies.model import Pasta
+
+if TYPE_CHECKING:
+    from pasta_lm.strategies.model import Pasta
 
 OWN_SAMPLING = SamplingParams(temperature=0.3, top_k=40, max_tokens=500)
 """How the answers of ``corpora/own_answers`` were sampled."""
 IN_FLIGHT = 160
 """Answers that are decoded at the same time, if the engine's pool has room for them."""
-USABLE = "usable"
-
-LEAST_WORDS = 3
-LOOP_WORDS = 8
-MOST_REPEATED_WORDS = 0.35
-"""Share of an answer's words that lie in a run of eight words which stood there before."""
-MOST_REPEATED_UNITS = 0.25
-"""Share of an answer's sentences and lines that are the same as an earlier one."""
-ECHO_WORDS = 4
-MOST_ECHOED = 0.9
-"""Share of an answer's runs of four words that are the instruction's; an answer of less than
-half the instruction's length may be a choice among what it names."""
-CODE_FENCES = ("```", "~~~")
-LONGEST_WORD = 60  # characters
-MOST_FOREIGN_LETTERS = 0.3
-"""Share of letters outside the Latin and Greek alphabets, where the instruction neither has such
-letters nor names a language. A wrong language in Latin letters is not seen."""
-
-_URL = re.compile(r"\w+://\S+|\S+\.\S+")
-_LANGUAGE = re.compile(
-    r"\b(?:[Tt]ranslat\w+|languages?|alphabets?|[A-Z]\w+(?:ese|[ei]an|ic|ish)|Hindi|Hebrew|Thai)\b"
-)
-_REFUSAL = re.compile(
-    r"\bas an? (?:\w+[ -]){0,3}(?:AI|chatbot|language model)\b"
-    r"|\bI(?:'m| am) (?:just |only |merely )?an? (?:AI|chatbot|language model|digital assistant)\b"
-    r"|\bI(?:'m| am) (?:sorry|afraid)\b[^.!?\n]{0,60}\b(?:can(?:'|no)t|unable to|not able to) "
-    r"(?:assist|help|provide|fulfil|answer|generate|create|write|give|offer|translate)"
-    r"|\bI(?:'m| am) (?:not equipped|not able|unable) to (?:assist|help|provide|fulfil|answer)"
-    r"|\bI (?:do not|don't) have the (?:ability|capability|capacity)\b"
-    r"|\bI can(?:'|no)t (?:assist|help you with|provide|fulfil|generate)\b",
-    re.IGNORECASE,
-)
-REFUSAL_WITHIN = 300
-"""A refusal is said in this many characters at the beginning; later it may be part of a text."""
-
+ANSWERS, USABLE, COUNTS = "answers.jsonl", "usable.jsonl", "counts.json"
+ROOM = 260
+"""Tokens of a prompt for which the engine's memory has room, beside its answer."""
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerConfig:
+    """A model that answers instructions; ``[answers]`` of a recipe."""
+
+    model: str
+    """A folder, a GGUF file or a hub id."""
+    instructions: str
+    """JSON lines with ``id`` and ``instruction``, gzipped if named ``.gz``."""
+    out: str
+    """The folder of the answers."""
+    exclude: str | None = None
+    """A file with the ids of instructions that are held out."""
+    limit: int | None = None
+    """Only the first so many; None: all."""
+    temperature: float = OWN_SAMPLING.temperature
+    max_tokens: int = OWN_SAMPLING.max_tokens
+    seed: int = 0
+    dtype: str | None = None
+    device: str | None = None
+    in_flight: int = IN_FLIGHT
+    """Answers that are decoded at the same time."""
+
+    def __post_init__(self) -> None:
+        """Validate values before a model is loaded."""
+        check_positive("answers", self, "limit", "max_tokens", "in_flight")
+
+    @property
+    def pool_tokens(self) -> int:
+        """Return the cache entries that all answers in flight can need."""
+        return self.in_flight * (self.max_tokens + ROOM)
+
+
+class Answered(NamedTuple):
+    """The counts of a run."""
+
+    num_answers: int
+    num_tokens: int
+    counts: dict[str, int]
+    """Usable answers, and the others by their reason."""
+
+
+def read_instructions(path: Path) -> dict[str, Row]:
+    """Return the rows of a file of instructions by their ids.
+
+    Raises:
+        InputError: it cannot be read, or a row has no id or no instruction.
+    """
+    rows: dict[str, Row] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            row = json.loads(line)
+            name, text = row["id"], row["instruction"]
+        except (ValueError, KeyError, TypeError) as exc:
+            raise InputError(
+                f"{path}:{number}: no instruction", hint='a line is {"id": ..., "instruction": ...}'
+            ) from exc
+        if not isinstance(name, str) or not isinstance(text, str) or name in rows:
+            raise InputError(f"{path}:{number}: its id is no text or occurs twice")
+        rows[name] = row
+    return rows
+
+
+def instructions_of(config: AnswerConfig) -> dict[str, str]:
+    """Return the instructions of a recipe by id, in the order of the file.
+
+    Raises:
+        InputError: a file cannot be read, or nothing is left.
+    """
+    held_out = set(read_ids(Path(config.exclude))) if config.exclude else set()
+    rows = read_instructions(Path(config.instructions))
+    kept = {name: row["instruction"] for name, row in rows.items() if name not in held_out}
+    if not kept:
+        raise InputError(f"{config.instructions} has no instruction that is not held out")
+    return dict(list(kept.items())[: config.limit])
+
+
+def answer(
+    config: AnswerConfig,
+    load: Callable[[], Pasta],
+    progress: Progress = lambda done, total: None,
+) -> Answered:
+    """Answer what is lacking; write all answers, those that are usable, and the counts.
+
+    The model is loaded only if an answer is lacking.
+
+    Raises:
+        InputError: a file cannot be read.
+        UsageError: the folder was begun at another temperature.
+        PastaError: the disk cannot be written.
+    """
+    out, texts = Path(config.out), instructions_of(config)
+    params = replace(
+        OWN_SAMPLING, temperature=config.temperature, max_tokens=config.max_tokens, seed=config.seed
+    )
+    rows = own_answers(load, texts, params, out / ANSWERS, progress, in_flight=config.in_flight)
+    usable, reasons = usable_answers(rows, texts)
+    write_rows(
+        out / USABLE,
+        [{"id": row["id"], "prompt": texts[row["id"]], "answer": row["answer"]} for row in usable],
+    )
+    counts = {str(reason): count for reason, count in reasons.most_common()}
+    answered = Answered(len(rows), sum(row["num_tokens"] for row in rows), counts)
+    write_rows(out / COUNTS, [answered._asdict()])
+    return answered
+
+
 def own_answers(
-    model: Pasta | Callable[[], Pasta],
+    load: Callable[[], Pasta],
     instructions: Mapping[str, str],
     sampling: SamplingParams,
     out: Path,
@@ -83,8 +156,8 @@ def own_answers(
     others are decoded.
 
     Args:
-        model: Answers each instruction as a user's message, without tags; or what loads it, called
-            only if the file lacks an answer.
+        load: Loads the model, which answers each instruction as a user's message, without tags;
+            called only if the file lacks an answer.
         instructions: Texts by their ids.
         sampling: One sample of each; its ``seed`` is combined with the id.
         out: A file of JSON lines, in the order in which answers were complete.
@@ -108,38 +181,25 @@ def own_answers(
                 hint="restore the temperature, or name another file",
             )
     lacking = {name: text for name, text in instructions.items() if name not in journal.rows}
-    for row in _answers(model, lacking, sampling, in_flight) if lacking else ():
+    for row in _answers(load(), lacking, sampling, in_flight) if lacking else ():
         journal.append([row])
         progress(len(journal.rows), len(instructions))
     return [journal.rows[name] for name in instructions]
 
 
-def usable_answers(
-    rows: Iterable[Row], instructions: Mapping[str, str]
-) -> tuple[list[Row], Counter[str]]:
-    """Return the answers that pass the rules, and how many did or failed for which reason."""
-    kept, reasons = [], Counter[str]()
-    for row in rows:
-        why = why_unusable(instructions[row["id"]], row["answer"], has_ended=row["ended"])
-        reasons[why or USABLE] += 1
-        if why is None:
-            kept.append(row)
-    return kept, reasons
-
-
 def _answers(
-    model: Pasta | Callable[[], Pasta],
+    model: Pasta,
     instructions: Mapping[str, str],
     sampling: SamplingParams,
     in_flight: int,
 ) -> Iterator[Row]:
     """Yield a row for each instruction as soon as it is complete."""
-    model = model if isinstance(model, Pasta) else model()
     engine, waiting = model.engine, iter(instructions.items())
     running: dict[int, str] = {}
     try:
         while True:
-            for name, text in islice(waiting, in_flight - len(running)):
+            while len(running) < in_flight and (item := next(waiting, None)):
+                name, text = item
                 params = replace(sampling, seed=_seed(name, sampling.seed))
                 try:
                     number = engine.submit(model.request(text, params, strategy=sequential.NAME))
@@ -175,94 +235,3 @@ def _seed(name: str, seed: int | None) -> int | None:
         return None
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:7])
-
-
-class Unusable(StrEnum):
-    """Why an answer is left out; the first that holds, in this order."""
-
-    CUT_OFF = "cut_off"
-    EMPTY = "empty"
-    GARBAGE = "garbage"
-    LANGUAGE = "language"
-    REFUSAL = "refusal"
-    ECHO = "echo"
-    LOOPS = "loops"
-
-
-def why_unusable(instruction: str, answer: str, *, has_ended: bool = True) -> Unusable | None:
-    """Return the reason to leave an answer out; None if it can be used.
-
-    Args:
-        instruction: The instruction that was answered.
-        answer: The model's whole answer.
-        has_ended: Whether the model ended it, and no limit cut it off.
-    """
-    words = _words(answer)
-    if not has_ended:
-        return Unusable.CUT_OFF
-    if len(words) < LEAST_WORDS:
-        return Unusable.EMPTY
-    if _is_garbage(answer):
-        return Unusable.GARBAGE
-    if _is_foreign(answer, instruction):
-        return Unusable.LANGUAGE
-    if _REFUSAL.search(answer.replace("’", "'"), 0, REFUSAL_WITHIN):
-        return Unusable.REFUSAL
-    asked = _words(instruction)
-    if 2 * len(words) >= len(asked) and _echoed_share(words, asked) > MOST_ECHOED:
-        return Unusable.ECHO
-    if repeated_words(words) > MOST_REPEATED_WORDS or _units_loop(answer):
-        return Unusable.LOOPS
-    return None
-
-
-def repeated_words(words: Sequence[str], length: int = LOOP_WORDS) -> float:
-    """Return the share of words that lie in a run of ``length`` words seen before."""
-    seen: set[tuple[str, ...]] = set()
-    repeated: set[int] = set()
-    for begin in range(len(words) - length + 1):
-        gram = tuple(words[begin : begin + length])
-        if gram in seen:
-            repeated.update(range(begin, begin + length))
-        seen.add(gram)
-    return len(repeated) / len(words) if words else 0.0
-
-
-def _units_loop(answer: str) -> bool:
-    texts = [answer[unit.inside : unit.end] for unit in units(answer)]
-    found = [" ".join(_words(text)) for text in texts if not text.startswith(CODE_FENCES)]
-    found = [text for text in found if text]
-    num_repeated = len(found) - len(set(found))
-    return num_repeated >= 2 and num_repeated > MOST_REPEATED_UNITS * len(found)
-
-
-def _echoed_share(answer: Sequence[str], instruction: Sequence[str]) -> float:
-    own, asked = (
-        {tuple(text[begin : begin + ECHO_WORDS]) for begin in range(len(text) - ECHO_WORDS + 1)}
-        for text in (answer, instruction)
-    )
-    return len(own & asked) / len(own) if own else 0.0
-
-
-def _is_garbage(answer: str) -> bool:
-    has_broken_characters = any(
-        char == "\N{REPLACEMENT CHARACTER}" or (category(char) == "Cc" and char not in "\n\t\r")
-        for char in answer
-    )
-    longest = max((len(word) for word in re.findall(r"\w+", _URL.sub(" ", answer))), default=0)
-    return has_broken_characters or longest > LONGEST_WORD
-
-
-def _is_foreign(answer: str, instruction: str) -> bool:
-    asks_for_it = _LANGUAGE.search(instruction) or _foreign_share(instruction) > 0
-    return not asks_for_it and _foreign_share(answer) > MOST_FOREIGN_LETTERS
-
-
-def _foreign_share(text: str) -> float:
-    letters = [char for char in text if char.isalpha()]
-    foreign = [char for char in letters if not name_of(char, "").startswith(("LATIN", "GREEK"))]
-    return len(foreign) / len(letters) if letters else 0.0
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
 
 from pasta_lm.engines.servers.dialects import server_urls
 from pasta_lm.errors import UsageError
 from pasta_lm.learn.annotate.filters import Bounds
+from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.annotate.teacher import read_prompt
 from pasta_lm.learn.chat.budget import Prices
 from pasta_lm.learn.chat.client import Endpoint
-from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
+from pasta_lm.recipe import check_not_ignored, check_positive
 
-TEACHER, MARKDOWN_RULE, FORCED = "teacher", "markdown_rule", "forced"
+TEACHER: Final = "teacher"
+MARKDOWN_RULE: Final = "markdown_rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,38 +47,17 @@ class TeacherConfig:
     @property
     def endpoint(self) -> Endpoint:
         """Return the model and its server."""
-        keys = ("base_url", "model", "api_key_env", "timeout_s")
-        return Endpoint(**{key: getattr(self, key) for key in keys})
+        return Endpoint(
+            base_url=self.base_url,
+            model=self.model,
+            api_key_env=self.api_key_env,
+            timeout_s=self.timeout_s,
+        )
 
     @property
     def prices(self) -> Prices:
         """Return the prices of the model."""
         return Prices(self.input_price, self.output_price)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How forced annotation sums the log-probabilities of a proposal.
-
-    With ``text=1``, ``block_nats=0`` and ``rule_nats=0`` the score is the log-likelihood.
-    """
-
-    text: float = 0.1
-    """Of the answer's text; decisions (promise, end of a block, sync, end) have 1."""
-    block_nats: float = 2.0
-    """Added for each block: the margin by which a promise may be less likely than text."""
-    rule_nats: float = 0.0
-    """Added to the proposal that the Markdown rule makes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedConfig:
-    """The model of forced annotation, and how it scores."""
-
-    model: str
-    """A folder or hub id; it was taught PASTA-LANG."""
-    dtype: str | None = None
-    weights: Weights = field(default_factory=Weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,27 +86,34 @@ class OutputConfig:
 class AnnotateConfig:
     """A whole recipe."""
 
-    source: SourceConfig
+    source: SourceConfig | None = None
+    """The answers; None: those of ``answers``."""
+    answers: AnswerConfig | None = None
+    """A model that answers instructions first; None: ``source`` has the answers."""
     output: OutputConfig
-    annotator: str = TEACHER
-    """``teacher``, a model on a server; ``forced``, a taught model that chooses where tags stand;
-    or ``markdown_rule``, a heuristic that reads layout and question, not meaning."""
+    annotator: Literal["teacher", "markdown_rule"] = "teacher"
+    """``teacher``, a model on a server, or ``markdown_rule``, a heuristic that reads layout and
+    question, not meaning."""
     teacher: TeacherConfig | None = None
-    forced: ForcedConfig | None = None
     filters: FilterConfig = field(default_factory=FilterConfig)
 
     def __post_init__(self) -> None:
         """Validate combinations of keys."""
-        check_choice("annotator", self.annotator, (TEACHER, MARKDOWN_RULE, FORCED))
-        tables = {
-            TEACHER: (self.teacher, "with base_url and model"),
-            FORCED: (self.forced, "with model"),
-        }
-        for name, (table, keys) in tables.items():
-            if self.annotator == name and table is None:
-                raise UsageError(f"annotator {name!r} needs a table [{name}]", hint=keys)
-            is_ignored = self.annotator != name and table is not None
-            check_not_ignored(f"[{name}]", is_ignored, f"annotator is {self.annotator!r}")
+        if (self.source is None) == (self.answers is None):
+            raise UsageError("a recipe needs exactly one of [source] and [answers]")
+        if self.annotator == TEACHER and self.teacher is None:
+            raise UsageError("annotator 'teacher' needs a table [teacher]", hint="with model")
+        is_ignored = self.annotator != TEACHER and self.teacher is not None
+        check_not_ignored("[teacher]", is_ignored, f"annotator is {self.annotator!r}")
+
+    @property
+    def rows(self) -> SourceConfig:
+        """Return the source of the answers to annotate."""
+        if self.source is not None:
+            return self.source
+        assert self.answers is not None
+        file = str(Path(self.answers.out) / USABLE)
+        return SourceConfig(file=file, columns="pairs", name="own answers")
 
     def taught_by(self, addresses: str) -> AnnotateConfig:
         """Return the recipe with the teacher on other servers, whose URLs a comma separates.
@@ -132,15 +122,11 @@ class AnnotateConfig:
             UsageError: there is no teacher.
         """
         if self.teacher is None:
-            reason = (
-                "it reads the model's probabilities under its own mask, which servers do not give"
-                if self.annotator == FORCED
-                else "it asks no model"
-            )
             raise UsageError(
-                f"annotator {self.annotator!r} cannot use --engine: {reason}", hint="leave it out"
+                f"annotator {self.annotator!r} cannot use --engine: it asks no model",
+                hint="leave it out",
             )
-        urls = ",".join(f"{one}/v1" for one in server_urls(addresses))
+        urls = ",".join(f"{url}/v1" for url in server_urls(addresses))
         if not urls:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
         return replace(self, teacher=replace(self.teacher, base_url=urls))
@@ -150,17 +136,15 @@ class AnnotateConfig:
 
         Prices, time-outs and the number of requests in flight may change between runs.
         """
-        found: dict[str, object] = {
+        settings: dict[str, object] = {
             "annotator": self.annotator,
-            "source": asdict(self.source),
+            "source": asdict(self.rows),
             "filters": asdict(self.filters),
         }
-        if self.forced is not None:
-            found["forced"] = asdict(self.forced)
         if self.teacher is not None:
-            found["teacher"] = {
+            settings["teacher"] = {
                 "model": self.teacher.model,
                 "temperature": self.teacher.temperature,
                 "prompt": read_prompt().label,
             }
-        return found
+        return settings

@@ -7,17 +7,17 @@ for nothing twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
 from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.dataset import write_set
 from pasta_lm.learn.annotate.filters import Bounds, examine
-from pasta_lm.learn.annotate.log import AnnotationLog, Tally, open_log
+from pasta_lm.learn.annotate.log import AnnotationLog, Tally
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
 from pasta_lm.learn.annotate.sources import SourceRow, read_source
 from pasta_lm.learn.annotate.teacher import Conversation, Outcome
@@ -27,12 +27,15 @@ from pasta_lm.learn.chat.budget import (
     Estimate,
     Prices,
     Tokens,
+    billed_tokens,
     estimate_tokens,
 )
 from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.learn.chat.client import ChatClient
 from pasta_lm.learn.chat.pool import Pool
+from pasta_lm.run_folder import RunFolder
 
+JOURNAL = "journal"
 DUPLICATE = "duplicate_id"
 TOO_LONG = "too_long"
 REQUEST_REFUSED = "request_refused"
@@ -64,7 +67,7 @@ class Run(NamedTuple):
 def source_rows(config: AnnotateConfig, limit: int | None = None) -> Iterator[SourceRow]:
     """Yield the rows of a run: duplicates and answers that are too long are marked as skipped."""
     seen: set[str] = set()
-    for row in islice(read_source(config.source), limit):
+    for row in islice(read_source(config.rows), limit):
         skipped = row.skipped
         if skipped is None and row.id in seen:
             skipped = DUPLICATE
@@ -106,6 +109,7 @@ def annotate(
     config: AnnotateConfig,
     *,
     rule: Rule | None = None,
+    method: Mapping[str, object] | None = None,
     limit: int | None = None,
     cost_limit_usd: float | None = None,
     progress: Progress = lambda tally: None,
@@ -121,6 +125,7 @@ def annotate(
     Args:
         config: The recipe.
         rule: Annotates instead of a teacher.
+        method: Name and settings of a rule that is not the recipe's own.
         limit: Only the first rows of the source.
         cost_limit_usd: Hard limit on the cost of the whole output folder.
         progress: Called after each row and each reply.
@@ -136,8 +141,11 @@ def annotate(
         PastaError: the disk is full.
     """
     prices = config.teacher.prices if config.teacher else Prices()
-    with open_log(Path(config.output.folder), config.settings(), prices) as log:
-        rows = _Rows(config, log, progress)
+    folder = RunFolder(Path(config.output.folder))
+    with folder.locked():
+        folder.begin({**config.settings(), **(method or {})})
+        log = AnnotationLog(folder.journal(JOURNAL), prices)
+        rows = _Rows(log, config.filters.bounds, progress)
         numbered = enumerate(source_rows(config, limit))
         stopped_by = ""
         if rule:
@@ -150,16 +158,16 @@ def annotate(
                 pool.run(
                     lambda: ChatClient(teacher.endpoint, pace=pace, policy=policy),
                     numbered,
-                    lambda job: rows.by_teacher(pool, *job),
+                    lambda job: rows.by_teacher(pool, teacher.temperature, *job),
                 )
             )
             stopped_by = pool.stopped_by
-        return Run(log.tally, stopped_by, write_set(config, log))
+        return Run(log.tally, stopped_by, write_set(config, log, method))
 
 
 class _Rows:
-    def __init__(self, config: AnnotateConfig, log: AnnotationLog, progress: Progress) -> None:
-        self._config, self._log, self._progress = config, log, progress
+    def __init__(self, log: AnnotationLog, bounds: Bounds, progress: Progress) -> None:
+        self._log, self._bounds, self._progress = log, bounds, progress
 
     def by_rule(self, rule: Rule, rows: Iterator[tuple[int, SourceRow]]) -> None:
         """Annotate all rows; a rejected annotation leaves the answer without tags."""
@@ -167,34 +175,36 @@ class _Rows:
             if self._is_over(index, row):
                 continue
             document = rule(row.prompt, row.answer)
-            kept = examine(document.annotator_form(), row.answer, self._config.filters.bounds)
+            kept = examine(document.annotator_form(), row.answer, self._bounds)
             if not isinstance(kept, Document):
                 kept = document.without_tags()
-            self._store(index, row, outcome=Outcome(kept))
+            self._log.store_end(index, row, Outcome(kept))
+            self._progress(self._log.tally)
 
-    async def by_teacher(self, pool: Pool, index: int, row: SourceRow) -> None:
+    async def by_teacher(self, pool: Pool, temperature: float, index: int, row: SourceRow) -> None:
         """Ask the teacher until the row has an end or the run is stopped."""
         if self._is_over(index, row):
             return
-        talk = Conversation(row.prompt, row.answer, bounds=self._config.filters.bounds)
-        known = self._log.known(index, row)
+        log = self._log
+        talk = Conversation(row.prompt, row.answer, bounds=self._bounds)
+        known = log.known(index, row)
         for raw in known.replies if known else ():
             talk.feed(read_reply(raw))
         if talk.outcome is not None:  # a run was killed between the last reply and its end
-            self._store(index, row, outcome=talk.outcome)
-            return
-        assert self._config.teacher is not None
-        temperature = self._config.teacher.temperature
+            log.store_end(index, row, talk.outcome)
+            self._progress(log.tally)
 
         def keep(reply: ChatReply) -> None:
             talk.feed(reply)
-            self._store(index, row, reply=reply.raw, outcome=talk.outcome)
+            log.store_reply(index, row, reply.raw, billed_tokens(reply, reserved), talk.outcome)
+            self._progress(log.tally)
 
         def fail(error: RemoteError | RequestError) -> None:
             if isinstance(error, RequestError):
-                self._store(index, row, outcome=Outcome(None, REQUEST_REFUSED, error.message))
+                log.store_end(index, row, Outcome(None, REQUEST_REFUSED, error.message))
             else:
-                self._store(index, row, unanswered=error.message)
+                log.store_unanswered(index, row, error.message)
+            self._progress(log.tally)
 
         while talk.outcome is None:
             request = ChatRequest(talk.messages, talk.max_tokens, temperature)
@@ -206,9 +216,6 @@ class _Rows:
         """Return whether a row needs nothing more; a new row that is skipped is stored."""
         known = self._log.known(index, row)
         if known is None and row.skipped is not None:
-            self._store(index, row)
+            self._log.store_skip(index, row)
+            self._progress(self._log.tally)
         return row.skipped is not None or (known is not None and known.is_over)
-
-    def _store(self, index: int, row: SourceRow, **new: Any) -> None:
-        self._log.store(index, row, **new)
-        self._progress(self._log.tally)

@@ -1,7 +1,7 @@
 """Read instruction data as a stream: a file, or a data set of Hugging Face by its id.
 
-Each row becomes a prompt with an answer, or a reason why it cannot: no row is dropped silently. Of
-a conversation the first exchange is taken.
+Each row becomes a prompt with an answer, or is skipped with a reason. Of a conversation the first
+exchange is taken.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +101,15 @@ def read_source(config: SourceConfig) -> Iterator[SourceRow]:
 def _source_row(row: Any, columns: str | None) -> SourceRow:
     if not isinstance(row, Mapping):
         return SourceRow(_digest(repr(row)), "", "", NOT_JSON)
-    name = columns or next((one for one, keys in MARKS.items() if keys <= set(row)), None)
-    found = COLUMNS[name](row) if name else None
-    prompt, answer = found or ("", "")
-    content = f"{prompt}\0{answer}" if found else repr(sorted(row.items(), key=str))
+    name = columns or next((name for name, keys in MARKS.items() if keys <= set(row)), None)
+    exchange = COLUMNS[name](row) if name else None
+    prompt, answer = exchange or ("", "")
+    content = f"{prompt}\0{answer}" if exchange else repr(sorted(row.items(), key=str))
     own = row.get("id")
     id = _digest(content) if own in (None, "") else str(own)
-    if found is None:
+    if exchange is None:
         return SourceRow(id, "", "", NO_COLUMNS)
-    if any("\ud800" <= one <= "\udfff" for one in id + prompt + answer):  # half a surrogate pair
+    if any("\ud800" <= char <= "\udfff" for char in id + prompt + answer):  # half a pair
         return SourceRow(_digest(content), "", "", NOT_UNICODE)
     missing = NO_PROMPT if not prompt.strip() else NO_ANSWER if not answer.strip() else None
     return SourceRow(id, prompt, answer, missing)
@@ -121,24 +122,19 @@ def _turns(row: Mapping[str, Any], key: str, role: str, text: str) -> Exchange |
     """Return the turns before the first answer, and that answer."""
     turns = row.get(key)
     if isinstance(turns, Mapping):  # a sequence of records, stored column by column
-        turns = _transposed(turns, (role, text))
-    said: list[str] = []
+        roles, texts = turns.get(role), turns.get(text)
+        if not (isinstance(roles, list) and isinstance(texts, list)):
+            return None
+        turns = [{role: who, text: content} for who, content in zip_longest(roles, texts)]
+    before: list[str] = []
     for turn in turns if isinstance(turns, list | tuple) else [None]:
         if not isinstance(turn, Mapping) or not isinstance(turn.get(text), str):
             return None
-        who = ROLES.get(str(turn.get(role)))
-        if who == "assistant":
-            return "\n\n".join(said), turn[text]
+        if ROLES.get(str(turn.get(role))) == "assistant":
+            return "\n\n".join(before), turn[text]
         if turn[text].strip():
-            said.append(turn[text])
-    return "\n\n".join(said), ""
-
-
-def _transposed(columns: Mapping[str, Any], keys: tuple[str, str]) -> list[dict[str, Any]] | None:
-    found = [one for one in map(columns.get, keys) if isinstance(one, list)]
-    if len(found) < len(keys) or len({len(one) for one in found}) > 1:
-        return None
-    return [dict(zip(keys, values, strict=True)) for values in zip(*found, strict=True)]
+            before.append(turn[text])
+    return "\n\n".join(before), ""
 
 
 def _alpaca(row: Mapping[str, Any]) -> Exchange | None:

@@ -1,8 +1,8 @@
-"""The teacher's prompt, the reading of its replies, and the return of copies that are rejected.
+"""The teacher's prompt, the reading of its replies, and the return of rejected copies.
 
 A prompt is a folder of Markdown in ``prompts/``: instructions, seven demonstrations, and the
 message that returns a rejected copy. A version never changes; its digest is one of a run's
-settings. Knows nothing of HTTP and files of data.
+settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.language.tags import escape, unescape
+from pasta_lm.language.tags import escape
 from pasta_lm.learn.annotate.filters import Bounds, Reason, Rejection, examine
 from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
 from pasta_lm.learn.chat.chat import ChatReply, Message
@@ -60,10 +60,10 @@ class Prompt:
 def _shown(prompt: Prompt) -> tuple[Message, ...]:
     """Return the messages that all requests share: instructions and demonstrations."""
     shown: list[Message] = [{"role": "system", "content": prompt.instructions}]
-    for one in prompt.demonstrations:
-        plain = parse(one.annotated, Form.ANNOTATOR).plain_text
-        shown.append({"role": "user", "content": _ask(one.prompt, plain)})
-        shown.append({"role": "assistant", "content": _wrap(one.annotated)})
+    for example in prompt.demonstrations:
+        plain = parse(example.annotated, Form.ANNOTATOR).plain_text
+        shown.append({"role": "user", "content": _ask(example.prompt, plain)})
+        shown.append({"role": "assistant", "content": _wrap(example.annotated)})
     return tuple(shown)
 
 
@@ -114,18 +114,18 @@ class Conversation:
     def feed(self, reply: ChatReply) -> None:
         """Accept a copy, return it to the teacher, or give up."""
         self._num_replies += 1
-        found = self._examine(reply)
-        if isinstance(found, Document):
-            self.outcome = Outcome(found, num_replies=self._num_replies)
+        result = self._examine(reply)
+        if isinstance(result, Document):
+            self.outcome = Outcome(result, num_replies=self._num_replies)
         elif self._num_replies > MAX_RETURNS:
-            self.outcome = Outcome(None, *found, self._num_replies)
+            self.outcome = Outcome(None, *result, self._num_replies)
         else:
-            text = self._prompt.correction.replace("{reason}", found.reason, 1)
-            text = text.replace("{message}", found.message, 1)
-            said = reply.text or reply.refusal or "(nothing)"
+            text = self._prompt.correction.replace("{reason}", result.reason, 1)
+            text = text.replace("{message}", result.message, 1)
+            copy = reply.text or reply.refusal or "(nothing)"
             self.messages = [
                 *self.messages,
-                {"role": "assistant", "content": said},
+                {"role": "assistant", "content": copy},
                 {"role": "user", "content": text},
             ]
 
@@ -145,18 +145,6 @@ def unwrap(reply: str) -> str:
         return reply
     copy = reply[start + len(_OPEN) : end]
     return copy.removeprefix("\n").removesuffix("\n")
-
-
-def asked_answer(messages: Sequence[Message]) -> str:
-    """Return the answer that messages ask to annotate, for scripted teachers.
-
-    Raises:
-        ValueError: the messages contain no answer to annotate.
-    """
-    for one in reversed(messages):
-        if one["role"] == "user" and one["content"].startswith(_QUESTION):
-            return unescape(unwrap(one["content"][one["content"].rindex(_ANSWER) :]))
-    raise ValueError("nothing to annotate in these messages")
 
 
 def _ask(prompt: str, answer: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pasta_lm.errors import PastaError, UsageError
 from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, Message
@@ -162,6 +162,13 @@ def billed_tokens(reply: ChatReply, most: Tokens) -> Tokens:
     """Return the tokens that the server reports for a reply, or ``most`` if it reports none."""
     reported = Tokens(reply.prompt_tokens, reply.completion_tokens)
     return reported if any(reported) else most
+
+
+def stored_tokens(row: Mapping[str, Any], reply: Mapping[str, Any]) -> Tokens:
+    """Return the tokens of a stored reply: its row's own count, or the server's report."""
+    usage = reply.get("usage") or {}
+    names = ("prompt_tokens", "completion_tokens")
+    return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
 
 
 def _rounded(number: int) -> str:

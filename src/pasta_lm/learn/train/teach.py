@@ -16,7 +16,7 @@ import torch
 
 from pasta_lm.errors import InputError
 from pasta_lm.journal import write_rows, write_whole
-from pasta_lm.learn.annotate.answer_run import USABLE, AnswerConfig, read_instructions
+from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig, read_instructions
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.data.preferences import ScoreConfig
@@ -91,7 +91,6 @@ def _annotated(run: TeachRun, amounts: Amounts) -> dict[str, Any]:
             output=OutputConfig(folder=str(run.at("annotated"))),
             annotator=config.annotator,
             teacher=config.teacher,
-            forced=config.forced,
         )
     )
 

@@ -6,15 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.annotate.recipe import (
-    FORCED,
-    MARKDOWN_RULE,
-    TEACHER,
-    ForcedConfig,
-    TeacherConfig,
-)
+from pasta_lm.learn.annotate.recipe import MARKDOWN_RULE, TEACHER, TeacherConfig
 from pasta_lm.learn.train.judging import JudgeConfig
-from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
+from pasta_lm.recipe import check_not_ignored, check_positive
 
 MAX_WHOLE = 400_000_000
 """Weights up to which all are trained by default; larger models get adapters."""
@@ -44,18 +38,15 @@ class AnswersConfig:
 class AnnotationConfig:
     """What marks the blocks; ``[annotation]``."""
 
-    annotator: str = MARKDOWN_RULE
+    annotator: Literal["teacher", "markdown_rule"] = MARKDOWN_RULE
     """The rule agrees best with reading of all that needs no teacher, see docs/annotation.md."""
-    forced: ForcedConfig | None = None
     teacher: TeacherConfig | None = None
 
     def __post_init__(self) -> None:
-        check_choice("annotation.annotator", self.annotator, (MARKDOWN_RULE, FORCED, TEACHER))
-        for name, table in ((FORCED, self.forced), (TEACHER, self.teacher)):
-            if self.annotator == name and table is None:
-                raise UsageError(f"annotation.annotator {name!r} needs [annotation.{name}]")
-            is_ignored = self.annotator != name and table is not None
-            check_not_ignored(f"[annotation.{name}]", is_ignored, f"it is {self.annotator!r}")
+        if self.annotator == TEACHER and self.teacher is None:
+            raise UsageError("annotation.annotator 'teacher' needs [annotation.teacher]")
+        is_ignored = self.annotator != TEACHER and self.teacher is not None
+        check_not_ignored("[annotation.teacher]", is_ignored, f"it is {self.annotator!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

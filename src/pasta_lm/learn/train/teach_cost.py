@@ -13,15 +13,10 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
-from pasta_lm.learn.annotate.recipe import FORCED
 from pasta_lm.learn.train.teach_config import TeachConfig
 
 ANSWER_TOKENS, PROMPT_TOKENS = 250, 50
 """Guesses of the mean length of an own answer and of its prompt."""
-PROPOSALS = 6
-"""A guess of the passes of forced annotation for an answer."""
-USABLE_SHARE = 0.5
-"""A guess; of SmolLM2-135M a third was usable, larger models do better."""
 STEP_LOADING_S = 20.0
 """A guess of what one step takes to load its models."""
 LAYER_STARTS = 20
@@ -156,8 +151,6 @@ def hours(amounts: Amounts, config: TeachConfig, rates: Rates) -> dict[str, floa
     two, max_tokens = config.preference, config.data.max_tokens
     answer_s = ANSWER_TOKENS / rates.decode_tokens_per_s
     example = ANSWER_TOKENS + PROMPT_TOKENS
-    num_usable = amounts.num_answers * USABLE_SHARE
-    forced = num_usable * PROPOSALS * example * rates.read_s_per_token
     sft = amounts.passes * max_tokens * rates.train_s_per_token
     sampled = amounts.num_prompts * (two.samples + 1) + 2 * amounts.num_development
     judged = amounts.num_prompts * (two.samples + 1) * example * rates.read_s_per_token
@@ -169,7 +162,7 @@ def hours(amounts: Amounts, config: TeachConfig, rates: Rates) -> dict[str, floa
     alone = 3 * num_sets * config.measures.num_timed * 8  # one at a time is slow
     seconds = {
         "answers": amounts.num_answers * answer_s,
-        "annotated": forced if config.annotation.annotator == FORCED else 0.0,
+        "annotated": 0.0,
         "baseline": sft,
         "pasta": sft,
         "preference": amounts.rounds * each_round,

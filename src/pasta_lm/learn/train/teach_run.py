@@ -14,7 +14,7 @@ from typing import Any
 
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import Journal, Row, write_whole
-from pasta_lm.learn.annotate.answer_run import read_instructions
+from pasta_lm.learn.annotate.own_answers import read_instructions
 from pasta_lm.learn.train.learner import MODEL_FOLDER
 from pasta_lm.learn.train.teach_config import TeachConfig
 from pasta_lm.learn.train.teach_cost import Amounts, Rates, fit, hours
@@ -33,7 +33,7 @@ FOLDERS = {
     "card": MODEL_FOLDER,
 }
 VERBS = {
-    "answers": "pasta answer {}/recipe.toml",
+    "answers": "pasta teach carries it out",
     "annotated": "pasta annotate {}/recipe.toml",
     "baseline": "pasta train sft {}/recipe.toml --resume",
     "pasta": "pasta train sft {}/recipe.toml --resume",
