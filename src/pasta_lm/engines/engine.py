@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pasta_lm.engines.request import Answer, Failed, Request, StreamEvent
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from pasta_lm.models.vocabulary import Vocabulary  # loads tokenizers
 
 
 class ModelFacts(Protocol):

@@ -77,7 +77,7 @@ class Guesses:
         return self._guesser is not None
 
     def propose(self, feeding: Sequence[LiveThread], limits: Limits, room: int) -> None:
-        """Guess what threads decode next, ``room`` tokens at most; nothing in a pass with a sync.
+        """Guess the next tokens of threads, ``room`` at most; none in a pass with a sync.
 
         Tags are not guessed, nor tokens of topics: what is legal there depends on every token.
         """

@@ -148,7 +148,7 @@ class ReadingOrder:
             text, self._undecided = self._undecided, ""
             return escape(text) + item.written
         text = self._undecided + item
-        found = _UNDECIDED.search(text)
-        cut = len(text) if found is None else found.start()
+        match = _UNDECIDED.search(text)
+        cut = len(text) if match is None else match.start()
         self._undecided = text[cut:]
         return escape(text[:cut])

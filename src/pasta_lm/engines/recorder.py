@@ -84,7 +84,7 @@ class Recorder:
         self.trace.wall_s = t_s
 
     def news(self) -> TraceNews | None:
-        """Return what the trace has more than at the last call, if there is anything."""
+        """Return the records that are new since the last call; None: there are none."""
         trace = self.trace
         first = self._told.get("tokens", 0)
         threads, tokens = self._new("threads"), self._new("tokens")
@@ -98,10 +98,10 @@ class Recorder:
             kind=trace.kind,
             prefill_s=trace.prefill_s,
             step_s=tuple(step_s),
-            threads=tuple(replace(one) for one in threads),
-            tokens=tuple(replace(one) for one in tokens),
-            fed=tuple((index, replace(one)) for index, one in fed),
-            syncs=tuple(replace(one, joined=[*one.joined]) for one in syncs),
+            threads=tuple(replace(record) for record in threads),
+            tokens=tuple(replace(record) for record in tokens),
+            fed=tuple((index, replace(record)) for index, record in fed),
+            syncs=tuple(replace(record, joined=[*record.joined]) for record in syncs),
         )
 
     def _new(self, name: str) -> list[Any]:

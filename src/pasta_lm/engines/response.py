@@ -152,7 +152,7 @@ class Response:
         thread, token, prefix = live.thread, live.next_token, live.prefix
         assert token is not None
         feed = self.placer.feed
-        placements = [feed(thread, one, is_same_pass=i > 0) for i, one in enumerate(prefix)]
+        placements = [feed(thread, first, is_same_pass=i > 0) for i, first in enumerate(prefix)]
         if live.joined is None:
             last = feed(thread, token, promised=live.promised, is_same_pass=bool(prefix))
             self._pace.fed(thread)

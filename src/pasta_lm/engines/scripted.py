@@ -27,7 +27,7 @@ from pasta_lm.models.encoded import DocumentEncoder, PieceTable
 Speeds = Mapping[int, float] | Callable[[int], float]
 """Tokens that a thread, by its id, decodes in a step; 1 for threads that a mapping leaves out."""
 
-STEP_S = 0.02  # that a step takes on the simulated clock
+STEP_S = 0.02  # seconds of a step on the simulated clock
 ONE_TOKEN = 1 - 1e-9  # credits add up in floating point: ten times a tenth is not quite one
 _WORD = re.compile(r"\s*\S+|\s+")
 
@@ -43,17 +43,15 @@ class WordIds:
     def __init__(self) -> None:
         self.pieces = PieceTable({piece: number for number, piece in enumerate(PIECES)})
         self._ids: dict[str, int] = {}
-        self._words: list[str] = []
+        self._spelling = [*PIECES]
 
     def encode(self, text: str) -> list[int]:
         """Return a number for each word; a word that is spelled like a tag is still a word."""
-        return [self._id_of(word) for word in words(text)]
-
-    def _id_of(self, word: str) -> int:
-        if word not in self._ids:
-            self._ids[word] = len(PIECES) + len(self._words)
-            self._words.append(word)
-        return self._ids[word]
+        for word in words(text):
+            if word not in self._ids:
+                self._ids[word] = len(self._spelling)
+                self._spelling.append(word)
+        return [self._ids[word] for word in words(text)]
 
     def piece_id(self, piece: str) -> int:
         """Return the id of a tag piece."""
@@ -63,17 +61,13 @@ class WordIds:
         """Return the lexeme of a tag piece, or None for a word."""
         return self.pieces.lexeme(token_id)
 
-    def spell(self, token_id: int) -> str:
-        """Return the word or the tag piece that an id stands for."""
-        return PIECES[token_id] if token_id < len(PIECES) else self.feed(token_id)
+    def feed(self, token_id: int) -> str:
+        """Return the word or the tag piece of an id."""
+        return self._spelling[token_id]
 
     def text_stream(self) -> WordIds:
-        """Return what turns ids into text: a word needs no context."""
+        """Return the decoder of a thread's words: they need no context."""
         return self
-
-    def feed(self, token_id: int) -> str:
-        """Return a word's text."""
-        return self._words[token_id - len(PIECES)]
 
     def close(self) -> str:
         """Return nothing: a word is never incomplete."""
@@ -102,7 +96,7 @@ class _Playback:
             # Unused credit does not add up; the ``</async>`` of an ended thread is free.
             credit = min(self._credit(number) + speed, max(1.0, speed))
             self.credits[number] = credit if live.thread.is_alive else 1.0
-        while fed := self._feed_ready():
+        while fed := list(self._feed_ready()):
             for live in sorted(fed, key=lambda live: live.thread.reading_key):
                 if live.decodes:
                     self.response.take(live, END_OF_TEXT, t_s=now_s)
@@ -111,34 +105,33 @@ class _Playback:
         """Return a thread's credit; the ``<async>`` or first word of a new one is free."""
         return self.credits.setdefault(number, max(0.0, 1 - self.speed(number)))
 
-    def _feed_ready(self) -> list[LiveThread]:
-        fed: list[LiveThread] = []
+    def _feed_ready(self) -> Iterator[LiveThread]:
         for live in self.response.threads_to_feed():
-            # Asked in order: a thread is ready once its parent has fed the promise before it.
+            # In order: a thread is ready once its parent has fed the promise before it.
             if self._is_ready(live):
                 self.response.feed(live)
                 self.credits[live.thread.id] -= 1
-                fed.append(live)
-        return fed
+                yield live
 
     def _is_ready(self, live: LiveThread) -> bool:
-        """Return whether a thread has credit, has its place, and joins only what has been fed."""
+        """Return whether a thread has credit, has its place, and joins only fed threads."""
         thread = live.thread
         has_place = thread.row is not None or thread.fork_point is not None
-        unfed = [one.thread for one in self.response.live.values() if one.next_token is not None]
-        is_joining_unfed = any(joined in unfed for joined in live.joined or ())
-        return self._credit(thread.id) >= ONE_TOKEN and has_place and not is_joining_unfed
+        lives = self.response.live.values()
+        unfed = [other.thread for other in lives if other.next_token is not None]
+        joins_unfed = any(joined in unfed for joined in live.joined or ())
+        return self._credit(thread.id) >= ONE_TOKEN and has_place and not joins_unfed
 
 
 class ScriptedEngine:
     """Decode one written answer, or the one that a request brings."""
 
     def __init__(self, script: Document, *, speeds: Speeds | None = None) -> None:
-        """Take the answer to decode.
+        """Keep the answer to decode.
 
         Args:
-            script: The answer; blocks without a length get the one that their words make.
-            speeds: How many tokens each thread decodes in a step.
+            script: The answer; blocks without a length get that of their words.
+            speeds: Tokens that each thread decodes in a step.
 
         Raises:
             InputError: a block has no topic, so no promise can be written for it.
@@ -153,11 +146,11 @@ class ScriptedEngine:
         return Request(prompt=ids, params=params or SamplingParams(), strategy="pasta")
 
     def spell(self, token_id: int) -> str:
-        """Return the word or the tag piece that an id stands for."""
-        return self._ids.spell(token_id)
+        """Return the word or the tag piece of an id."""
+        return self._ids.feed(token_id)
 
     def replay(self, request: Request, document: Document) -> Request:
-        """Return the same request for a given answer: that one is decoded, not the script.
+        """Return the same request for another answer than the script.
 
         Raises:
             InputError: a block has no topic.
@@ -172,11 +165,9 @@ class ScriptedEngine:
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests one after the other and return each one's samples, in order."""
-        answers = []
-        for request in requests:
-            done = [event for event in self.stream(request) if isinstance(event, Finished)]
-            answers.append([one.answer for one in sorted(done, key=lambda one: one.sample)])
-        return answers
+        events = (self.stream(request) for request in requests)
+        ends = ([end for end in stream if isinstance(end, Finished)] for stream in events)
+        return [[end.answer for end in sorted(done, key=lambda end: end.sample)] for done in ends]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events."""
@@ -213,7 +204,7 @@ class ScriptedEngine:
 
 
 def _with_lengths(script: Document) -> Document:
-    """Return an answer all of whose blocks have lengths, if need be those that their words make."""
+    """Return an answer all of whose blocks have lengths; missing ones are those of their words."""
     if any(not block.topic.strip() for block in script.blocks):
         raise InputError("a block of the script has no topic")
     if all(block.units is not None for block in script.blocks):
@@ -226,10 +217,8 @@ def _depth(items: Sequence[Item]) -> int:
 
 
 def _speed_of(speeds: Speeds) -> Callable[[int], float]:
-    given = speeds if callable(speeds) else lambda thread: speeds.get(thread, 1.0)
-
     def speed(thread: int) -> float:
-        value = given(thread)
+        value = speeds(thread) if callable(speeds) else speeds.get(thread, 1.0)
         if not value > 0:
             raise ValueError(f"thread {thread} has speed {value}, but must decode something")
         return value

@@ -251,7 +251,7 @@ class Interpreter:
 
     def _finish_if_done(self) -> list[Command]:
         alive = [thread for thread in self.threads if thread.is_alive]
-        if self.is_finished or any(one.state is not ThreadState.DEFERRED for one in alive):
+        if self.is_finished or any(other.state is not ThreadState.DEFERRED for other in alive):
             return []
         if alive:  # no room is left for their prefixes
             return self._end_all(FinishReason.LENGTH)
@@ -291,8 +291,8 @@ class Interpreter:
         if self._stopped_at is not None and self._stopped_at.reading_key <= thread.reading_key:
             return []
         self._stopped_at = thread
-        later = [one for one in self.threads if one.reading_key > thread.reading_key]
-        aborted = [self._close(one, FinishReason.ABORT) for one in later if one.is_alive]
+        later = [other for other in self.threads if other.reading_key > thread.reading_key]
+        aborted = [self._close(other, FinishReason.ABORT) for other in later if other.is_alive]
         if thread.is_alive:
             return [*aborted, *self._end(thread, FinishReason.STOP), *self._cut_if_full()]
         return [*aborted, *self._begin_deferred(), *self._finish_if_done()]

@@ -145,7 +145,9 @@ class Trace:
     @property
     def parallelism(self) -> float:
         """Return fed content tokens / critical path; exactly 1 for one thread."""
-        fed = sum(one.role is Role.CONTENT and one.fed_step is not None for one in self.tokens)
+        fed = sum(
+            token.role is Role.CONTENT and token.fed_step is not None for token in self.tokens
+        )
         return speed.parallelism(fed, self.critical_path, is_parallel=self.is_parallel)
 
     def speedup_over_text(self, num_text_tokens: int) -> float:
@@ -217,9 +219,11 @@ class Trace:
                 needed = [promise_ends[token.thread]] if token.thread in promise_ends else last
             elif token.tag == SYNC:
                 joined = joins.get((token.thread, token.fed_step), [])
-                ends = (one for number in joined for one in by_thread[number])
-                needed += [one for one in ends if _depth(one) < depth]
-            token = max((one for one in needed if one.depth is not None), key=_depth, default=None)
+                ends = (token for number in joined for token in by_thread[number])
+                needed += [token for token in ends if _depth(token) < depth]
+            token = max(
+                (token for token in needed if token.depth is not None), key=_depth, default=None
+            )
         return chain
 
     def _by_thread(self) -> dict[int, list[TokenRecord]]:
@@ -253,7 +257,7 @@ class Trace:
 
     @classmethod
     def from_packed(cls, packed: str) -> Trace:
-        """Read what ``packed`` wrote.
+        """Read a trace that ``packed`` wrote.
 
         Raises:
             InputError: not a packed trace, or of another version.
@@ -266,7 +270,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
-        """Read what ``to_json`` wrote.
+        """Read a trace that ``to_json`` wrote.
 
         Raises:
             InputError: not JSON, not a trace, or of another version.
@@ -277,9 +281,9 @@ class Trace:
             where = f"line {exc.lineno}, column {exc.colno}"
             raise InputError(f"the trace is not JSON: {exc.msg} at {where}") from exc
         if not isinstance(data, dict) or data.get("version") != TRACE_VERSION:
-            found = data.get("version") if isinstance(data, dict) else None
+            version = data.get("version") if isinstance(data, dict) else None
             raise InputError(
-                f"not a trace of version {TRACE_VERSION} (found version: {found})",
+                f"not a trace of version {TRACE_VERSION} (found version: {version})",
                 hint="traces are written by `pasta run --trace FILE`",
             )
         data = {**_LATER_KEYS, **data}

@@ -132,7 +132,9 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
     """
     lexer, parser = Lexer(), Parser(form, max_depth)
     try:
-        events = [event for one in lexer.feed(text) + lexer.close() for event in parser.feed(one)]
+        events = [
+            event for lexeme in lexer.feed(text) + lexer.close() for event in parser.feed(lexeme)
+        ]
         return from_events(events + parser.close())
     except PastaSyntaxError as error:
         if Form(form) in (Form.BLOCK, Form.FORKED):
@@ -143,7 +145,7 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
 
 
 def parse_program(text: str) -> Document:
-    """Read what ``Document.program`` wrote: the written form, or the annotator form.
+    """Read a ``Document.program``: the written form, or the annotator form.
 
     Raises:
         PastaSyntaxError: it is neither; the fault is that of the written form.

@@ -46,13 +46,13 @@ class _Attribute(NamedTuple):
 
 def read_tag(source: str, start: int) -> tuple[Lexeme, ...]:
     """Read a tag from its ``<`` to its ``>``, the first of which stands at offset ``start``."""
-    kind, found, problems = _read_shape(source, start)
+    kind, attributes, problems = _read_shape(source, start)
     topic, units = None, None
     if kind in _ALLOWED:
-        topic = _read_topic(found.get("topic"), problems)
+        topic = _read_topic(attributes.get("topic"), problems)
     if kind is LexemeKind.PROMISE_OPEN:
-        units = _read_length(found.get("tokens"), problems)
-        missing = [name for name in _ALLOWED[kind] if name not in found]
+        units = _read_length(attributes.get("tokens"), problems)
+        missing = [name for name in _ALLOWED[kind] if name not in attributes]
         if missing:
             _add(problems, Fault.MISSING_ATTRIBUTE, " and ".join(missing), start, len(source))
     end = start + len(source)
@@ -120,18 +120,18 @@ def _sort(
     attributes: list[_Attribute], allowed: tuple[str, ...], problems: list[Problem]
 ) -> dict[str, _Attribute]:
     """Keep the first of each allowed attribute, and report the others."""
-    found: dict[str, _Attribute] = {}
+    kept: dict[str, _Attribute] = {}
     for attribute in attributes:
         if attribute.name not in allowed:
             wrong = Fault.UNKNOWN_ATTRIBUTE
-        elif attribute.name in found:
+        elif attribute.name in kept:
             wrong = Fault.REPEATED_ATTRIBUTE
         else:
-            found[attribute.name] = attribute
+            kept[attribute.name] = attribute
             continue
         length = attribute.end - attribute.start
         _add(problems, wrong, _clip(attribute.name), attribute.start, length)
-    return found
+    return kept
 
 
 def _read_topic(attribute: _Attribute | None, problems: list[Problem]) -> str | None:

@@ -103,14 +103,14 @@ class CompiledAttention:
     def __init__(self, requests: Sequence[Queries], first_row: int = 0) -> None:
         self._kept: list[Tensor] = []  # the structures have their addresses
         self._requests = (_Request * len(requests))()
-        counts = torch.tensor([one.num_queries for one in requests])
+        counts = torch.tensor([queries.num_queries for queries in requests])
         request_of = torch.arange(len(requests), dtype=torch.int32).repeat_interleave(counts)
         row = first_row
-        for each, one in zip(self._requests, requests, strict=True):
-            each.first_slot, each.first_row, each.origin = one.first_slot, row, one.origin
-            row += one.num_queries
-            if one.visible_QK is not None:
-                self._see(each, one.visible_QK)
+        for each, queries in zip(self._requests, requests, strict=True):
+            each.first_slot, each.first_row, each.origin = queries.first_slot, row, queries.origin
+            row += queries.num_queries
+            if queries.visible_QK is not None:
+                self._see(each, queries.visible_QK)
         self._kept.append(request_of)
         self._layout = _Attention(
             requests=ctypes.addressof(self._requests), request_of=request_of.data_ptr(),

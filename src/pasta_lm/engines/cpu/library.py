@@ -38,14 +38,14 @@ def functions() -> ctypes.CDLL | None:
         file = _file()
         if not file.exists():
             _compile(file)
-        found = ctypes.CDLL(str(file))
+        compiled = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError) as exc:
         logger.info("no compiled functions: %s", exc)
         return None
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    found.linear.argtypes = [pointer, pointer, size, pointer, pointer, size, number]
-    found.attend.argtypes = [pointer]
-    return found
+    compiled.linear.argtypes = [pointer, pointer, size, pointer, pointer, size, number]
+    compiled.attend.argtypes = [pointer]
+    return compiled
 
 
 def use_threads(most: int) -> None:

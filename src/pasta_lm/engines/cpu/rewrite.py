@@ -242,9 +242,9 @@ def _fuse_inputs(graph: fx.GraphModule) -> None:
         kernel = node.target
         if not isinstance(kernel, Linear) or kernel.compiled is None:
             continue
-        found = _norm_before(graph, node.args[0]) or _gate_before(node.args[0])
-        if found is not None:
-            source, before = found
+        pair = _norm_before(graph, node.args[0]) or _gate_before(node.args[0])
+        if pair is not None:
+            source, before = pair
             kernel.put_before(before)
             node.args = (source, *node.args[1:])
 

@@ -150,5 +150,5 @@ def _difference(model: PreTrainedModel, captured: CapturedModel, num_tokens: int
     wanted = torch.arange(0, num_tokens, 2, device=model.device)
     with torch.inference_mode():
         expected = plain_logits(model, tokens, positions, wanted, KeyRecorder()).float()
-        found = captured(tokens, positions, wanted, KeyRecorder()).float()
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-6))
+        logits = captured(tokens, positions, wanted, KeyRecorder()).float()
+    return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-6))

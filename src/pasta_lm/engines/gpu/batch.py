@@ -58,7 +58,7 @@ class RequestRows:
 
     @property
     def size(self) -> RequestSize:
-        """Return what the bucket depends on."""
+        """Return its size, from which the bucket follows."""
         return RequestSize(len(self.fed), len(self.pages), self.num_owners)
 
 
@@ -117,38 +117,38 @@ class PagedBatch:
         for array in (rows, blocks, table, cutoffs):
             array.fill(0)
         rows[RowIndex.SLOT : RowIndex.PLACE + 1] = NO_SLOT
-        fed = [entry for one in requests for entry in one.fed]
+        fed = [entry for request in requests for entry in request.fed]
         if not fed:
             return
-        slots = [one.first_slot + i for one in requests for i in range(len(one.fed))]
-        places = [place for one in requests for place in self._places(one)]
+        slots = [request.first_slot + i for request in requests for i in range(len(request.fed))]
+        places = [place for request in requests for place in self._places(request)]
         lines = ([e.token for e in fed], [e.position for e in fed], slots, places)
         rows[:, : len(fed)] = [*lines, [e.owner for e in fed]]
         described = _blocks(requests, self.bucket.block_rows)
         blocks.T[: len(described)] = described
-        for index, one in enumerate(requests):
-            table[index, : len(one.pages)] = one.pages
+        for index, request in enumerate(requests):
+            table[index, : len(request.pages)] = request.pages
         cutoffs[: len(fed)] = _cutoffs(fed, self.bucket.num_owners)
 
-    def _places(self, one: RequestRows) -> list[int]:
+    def _places(self, request: RequestRows) -> list[int]:
         """Return where the new entries of a request stand in the pool."""
-        size, stop = self.page_size, one.first_slot + len(one.fed)
-        return [one.pages[s // size] * size + s % size for s in range(one.first_slot, stop)]
+        size, stop = self.page_size, request.first_slot + len(request.fed)
+        return [request.pages[s // size] * size + s % size for s in range(request.first_slot, stop)]
 
     def to(self, device: torch.device) -> PagedBatch:
         """Return the arrays on a device."""
-        arrays = (one.to(device) for one in (self.rows, self.blocks, self.table, self.cutoffs))
-        return PagedBatch(self.bucket, self.page_size, *arrays)
+        arrays = (self.rows, self.blocks, self.table, self.cutoffs)
+        return PagedBatch(self.bucket, self.page_size, *(array.to(device) for array in arrays))
 
 
 def _blocks(requests: Sequence[RequestRows], block_rows: int) -> list[tuple[int, int, int, int]]:
     blocks, start = [], 0
-    for index, one in enumerate(requests):
-        for first in range(0, len(one.fed), block_rows):
-            size = min(block_rows, len(one.fed) - first)
+    for index, request in enumerate(requests):
+        for first in range(0, len(request.fed), block_rows):
+            size = min(block_rows, len(request.fed) - first)
             # Later rows of the same pass stand behind the last key that this block may see.
-            blocks.append((start + first, size, index, one.first_slot + first + size))
-        start += len(one.fed)
+            blocks.append((start + first, size, index, request.first_slot + first + size))
+        start += len(request.fed)
     return blocks
 
 

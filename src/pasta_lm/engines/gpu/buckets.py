@@ -26,18 +26,18 @@ def bucket_of(requests: Sequence[RequestSize], group: int) -> Bucket:
         requests: How large each one is.
         group: Query heads of each key head.
     """
-    largest = max(one.num_rows for one in requests)
+    largest = max(request.num_rows for request in requests)
     block_rows = min(_rounded(largest, 1, _STEP), max(1, MAX_QUERIES // group))
-    num_rows = power_of_two(sum(one.num_rows for one in requests))
-    blocks = sum(-(-one.num_rows // block_rows) for one in requests)
+    num_rows = power_of_two(sum(request.num_rows for request in requests))
+    blocks = sum(-(-request.num_rows // block_rows) for request in requests)
     # One request, or about as many as there are rows: two shapes instead of one for each number.
     fewest = -(-num_rows // block_rows)
     return Bucket(
         num_rows=num_rows,
         num_blocks=fewest if blocks <= fewest else num_rows,
         num_requests=1 if len(requests) == 1 else num_rows,
-        num_pages=_rounded(max(one.num_pages for one in requests), MIN_PAGES, _STEP),
-        num_owners=_rounded(max(one.num_owners for one in requests), MIN_OWNERS, _STEP),
+        num_pages=_rounded(max(request.num_pages for request in requests), MIN_PAGES, _STEP),
+        num_owners=_rounded(max(request.num_owners for request in requests), MIN_OWNERS, _STEP),
         block_rows=block_rows,
     )
 

@@ -114,7 +114,7 @@ class PagedDecoder:
         vocab_size: int, num_query_heads: int, backend: Backend | None = None,
         attention: Attention | None = None,
     ) -> None:  # fmt: skip
-        """Reserve what does not depend on a bucket.
+        """Reserve the memory that all buckets share.
 
         Args:
             logits: The model.
@@ -143,7 +143,7 @@ class PagedDecoder:
 
     def passes(self, bucket: Bucket) -> Function:
         """Return the function that runs the last pass of a bucket again, for timing."""
-        return next(shape.run for (one, _), shape in self._shapes.items() if one == bucket)
+        return next(shape.run for key, shape in self._shapes.items() if key[0] == bucket)
 
     def run(
         self, parts: Sequence[Part], wanted: Sequence[int], choices: Sequence[Choice]
@@ -158,7 +158,7 @@ class PagedDecoder:
         if len(self._copied) > MAX_COPIED:  # most of them have ended
             self._copied.clear()
         requests = [self._rows(part) for part in parts]
-        num_rows = sum(len(one.fed) for one in requests)
+        num_rows = sum(len(request.fed) for request in requests)
         with torch.inference_mode():
             if num_rows > MAX_BUCKET_ROWS:
                 result = Result(self._run_large(requests, num_rows, wanted), None, None)
@@ -169,7 +169,7 @@ class PagedDecoder:
         return result
 
     def forget(self, entries: Entries) -> None:
-        """Forget what the device knows of a request, because another path runs its next pass."""
+        """Copy a request's entries anew before its next pass: another path has computed some."""
         self._copied.pop(id(entries), None)
 
     def prepare(self, num_rows: int, num_entries: int) -> None:
@@ -186,7 +186,7 @@ class PagedDecoder:
         self, requests: Sequence[RequestRows], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
         draws = any(choice.params.temperature > 0 for choice in choices)
-        shape = self._shape(bucket_of([one.size for one in requests], self._group), draws)
+        shape = self._shape(bucket_of([request.size for request in requests], self._group), draws)
         shape.host.fill(requests)
         is_chosen = settings_of(choices, wanted, self._masks, shape.host_settings)
         shape.numbers.copy_(shape.host_numbers, non_blocking=True)
@@ -199,7 +199,8 @@ class PagedDecoder:
     def _run_large(
         self, requests: Sequence[RequestRows], num_rows: int, wanted: Sequence[int]
     ) -> Tensor:
-        bucket = bucket_of([one.size for one in requests], self._group)._replace(num_rows=num_rows)
+        sizes = [request.size for request in requests]
+        bucket = bucket_of(sizes, self._group)._replace(num_rows=num_rows)
         batch = PagedBatch.of(requests, bucket, self._pool.page_size).to(self.device)
         return self._forward(batch, torch.tensor(list(wanted), device=self.device))
 

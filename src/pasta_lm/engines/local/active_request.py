@@ -5,6 +5,7 @@ Checks and bounds read the request and the model, never the load.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -13,7 +14,7 @@ from pasta_lm.engines.local.batch import EntryTensors
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.scheduler import Ticket
-from pasta_lm.engines.request import Guesser, Request
+from pasta_lm.engines.request import Guesser, Request, StreamEvent
 from pasta_lm.engines.response import Response
 from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter.entries import Entries
@@ -93,20 +94,6 @@ class KnownTokens:
         return tuple(takewhile(lambda token: 0 <= token < self.num_tokens, guesses))
 
 
-def new_response(request: Request, entries: Entries, sample: int, loaded: LoadedModel) -> Response:
-    """Return a sample of a request before its first token."""
-    kind = loaded.kind if request.forced is None else Kind.REPLAYED
-    return Response(
-        request,
-        sample,
-        entries,
-        loaded.vocabulary,
-        limits=request.limits(loaded.max_position),
-        trace=request.new_trace(kind, engine="torch", model=loaded.name),
-        eos_ids=loaded.eos_ids,
-    )
-
-
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
     """A request that is waiting or running, with all its samples."""
@@ -120,6 +107,31 @@ class ActiveRequest:
     began_s: float
     run: Run | None = None  # the run that ``tensors`` describe
     first_guess: int | None = None  # the slot of the first guess of the pass
+
+    @classmethod
+    def begin(cls, request: Request, ticket: Ticket, loaded: LoadedModel) -> ActiveRequest:
+        """Return a request before its first pass."""
+        kind = loaded.kind if request.forced is None else Kind.REPLAYED
+        entries = Entries.of_prompt(request.prompt)
+        responses = [
+            Response(
+                request,
+                sample,
+                entries,
+                loaded.vocabulary,
+                limits=request.limits(loaded.max_position),
+                trace=request.new_trace(kind, engine="torch", model=loaded.name),
+                eos_ids=loaded.eos_ids,
+            )
+            for sample in range(request.params.n)
+        ]
+        tensors = EntryTensors(entries, loaded.device)
+        began_s = time.perf_counter()
+        return cls(ticket.arrival, request, entries, ticket, responses, tensors, began_s)
+
+    def drain(self) -> list[StreamEvent]:
+        """Return the events of all samples since the last call."""
+        return [event for response in self.responses for event in response.drain()]
 
     @property
     def is_finished(self) -> bool:
@@ -135,7 +147,11 @@ class ActiveRequest:
         first, self.first_guess = self.first_guess, None
         if first is None:
             return None
-        right = [(one, *pair) for one in self.responses for pair in one.guesses.settle()]
+        right = [
+            (response, thread, placement)
+            for response in self.responses
+            for thread, placement in response.guesses.settle()
+        ]
         slots = sorted(placement.slot for _, _, placement in right)
         self.entries.keep(first, slots)
         now = {slot: index for index, slot in enumerate(slots, start=first)}

@@ -24,9 +24,8 @@ from pasta_lm.engines.local.active_request import (
     ActiveRequest,
     KnownTokens,
     check_request,
-    new_response,
 )
-from pasta_lm.engines.local.batch import EntryTensors, join_slices
+from pasta_lm.engines.local.batch import join_slices
 from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.local.planning import PassPlan, Planner
 from pasta_lm.engines.local.pool import Pool
@@ -35,7 +34,6 @@ from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_
 from pasta_lm.engines.local.scheduler import Scheduler
 from pasta_lm.engines.request import Answer, Failed, Finished, Request, StreamEvent
 from pasta_lm.engines.response import Response
-from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
@@ -69,16 +67,14 @@ class TorchEngine:
         Args:
             loaded: The model.
             pool_tokens: Cache entries for all requests together.
-            max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
-            chunk_tokens: Tokens of prompts that a pass computes beside threads that decode; None:
-                as many as suit the device. So a long prompt holds no thread up for long.
+            max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``.
+            chunk_tokens: None: as suits the device.
+            max_rows: None: as suits the device.
             overcommit: See ``Scheduler``.
             shares_prefixes: Compute the pages that prompts have in common once. Off where prompts
                 are timed: a repeated one would take no time.
             captures: Run the model as a flat list of operations if its logits are the same; False
                 runs its modules, which starts at least a second sooner and decodes slower.
-            max_rows: Threads that decode in a pass; while there are more, blocks wait. None: as
-                many as suit the device.
             paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
                 None: on a GPU, if Triton is installed. A name also chooses the attention.
             on_logits: For tests and analysis.
@@ -156,16 +152,8 @@ class TorchEngine:
             known = KnownTokens(request.guesser, self.loaded.num_tokens)
             request = replace(request, guesser=known)
         ticket = self.scheduler.submit(len(request.prompt), request.max_entries, request.prompt)
-        entries = Entries.of_prompt(request.prompt)
-        samples = range(request.params.n)
-        responses = [new_response(request, entries, one, self.loaded) for one in samples]
-        tensors = EntryTensors(entries, self.loaded.device)
-        number = ticket.arrival
-        now = time.perf_counter()
-        self.active[number] = ActiveRequest(
-            number, request, entries, ticket, responses, tensors, now
-        )
-        return number
+        self.active[ticket.arrival] = ActiveRequest.begin(request, ticket, self.loaded)
+        return ticket.arrival
 
     def cancel(self, number: int) -> list[StreamEvent]:
         """Give a request up and free its pages; unknown and finished ones are ignored."""
@@ -176,7 +164,7 @@ class TorchEngine:
         for response in active.responses:
             response.abort(now)
         self.scheduler.release(active.ticket)
-        return [event for response in active.responses for event in response.drain()]
+        return active.drain()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Decode requests together and return each one's samples, in order."""
@@ -287,25 +275,22 @@ class TorchEngine:
         parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)
         self.num_passes += 1
-        if result.tokens is not None and not self._reads_logits(plan):
+        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
+        if result.tokens is not None and self._on_logits is None and not any(wants):
             return result.tokens
         return self._choose(plan, choices, result.logits_WV, result.tokens)
 
     def _run_views(self, plan: PassPlan) -> Tensor:
         """Run a pass in which each request attends over a view of its own run."""
-        entries = []
+        slices = []
         for active, part in plan.parts:
             if part.is_sketch:
                 span = part.first_slot, part.num_entries
                 part = active.tensors.slice(part.start, *span, part.run)
             if self.paged is not None:
                 self.paged.forget(active.entries)
-            entries.append((active.entries, part))
-        return self._runner.run(join_slices(entries, plan.indices, self.loaded.device))
-
-    def _reads_logits(self, plan: PassPlan) -> bool:
-        wants = (row.response.request.params.logprobs is not None for row in plan.rows)
-        return self._on_logits is not None or any(wants)
+            slices.append((active.entries, part))
+        return self._runner.run(join_slices(slices, plan.indices, self.loaded.device))
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()
@@ -317,8 +302,9 @@ class TorchEngine:
             if row.active.number in self.active:  # an earlier row may have ended it
                 with self._apart(row.active):
                     row.take(token, now - row.active.began_s)
-        for active in (one for one in plan.decoding if one.number in self.active):
-            if (moves := active.settle()) and active.ticket.run is not None:
+        for active in plan.decoding:
+            moves = active.settle() if active.number in self.active else None
+            if moves and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
                 if self.paged is not None:
                     self.paged.forget(active.entries)
@@ -356,13 +342,9 @@ class TorchEngine:
         events: list[tuple[int, StreamEvent | Failed]] = [
             (number, Failed(error)) for number, error in self._errors.items()
         ]
-        events += [
-            (number, event)
-            for number, active in self.active.items()
-            for response in active.responses
-            for event in response.drain()
-        ]
-        for active in [r for r in self.active.values() if r.is_finished]:
-            self.scheduler.release(active.ticket)
-            del self.active[active.number]
+        for number, active in list(self.active.items()):
+            events += [(number, event) for event in active.drain()]
+            if active.is_finished:
+                self.scheduler.release(active.ticket)
+                del self.active[number]
         return events

@@ -76,7 +76,7 @@ class PassPlan:
         )
 
     def keep(self, numbers: Container[int]) -> None:
-        """Forget what is wanted of all requests but these."""
+        """Drop the rows of all requests but these."""
         pairs = zip(self.indices, self.rows, strict=True)
         kept = [(index, row) for index, row in pairs if row.active.number in numbers]
         self.indices, self.rows = [index for index, _ in kept], [row for _, row in kept]

@@ -78,16 +78,16 @@ class Pool:
 
         def zeros(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
             if len(set(sizes)) > 1:
-                return [one for size in sizes for one in zeros([size])]
+                return [tensor for size in sizes for tensor in zeros([size])]
             shape = (len(sizes), 1, sizes[0][0], slots, sizes[0][1])
             return [_zeros(shape, dtype, device)]
 
         # Layers of equal shape lie in one tensor [L, 1, G, S, D].
         self._keys = zeros([(shape.num_heads, shape.key_size) for shape in shapes])
         self._values = zeros([(shape.num_heads, shape.value_size) for shape in shapes])
-        self.keys = [layer[0] for one in self._keys for layer in one]
+        self.keys = [layer[0] for group in self._keys for layer in group]
         """For each layer [G, S, D], rotated as the model rotates them."""
-        self.values = [layer[0] for one in self._values for layer in one]
+        self.values = [layer[0] for group in self._values for layer in group]
 
     @property
     def num_slots(self) -> int:
@@ -180,7 +180,7 @@ class Pool:
 
     def _place_to_grow(self, run: Run, num_pages: int) -> int | None:
         """Return where a run could have so many pages: where it is, or else in a hole."""
-        ends = [one.first_page for one in self._taken() if one.first_page > run.first_page]
+        ends = [other.first_page for other in self._taken() if other.first_page > run.first_page]
         if run.first_page + num_pages <= min(ends, default=self.num_pages):
             return run.first_page
         return self._find_hole(num_pages)
@@ -215,7 +215,9 @@ class Pool:
         start = self.start(run) + first
 
         def views(memory: list[Tensor]) -> list[Tensor]:
-            return [one for part in memory for one in part.narrow(3, start, stop - first).unbind()]
+            return [
+                view for part in memory for view in part.narrow(3, start, stop - first).unbind()
+            ]
 
         return LayerViews(views(self._keys), views(self._values))
 

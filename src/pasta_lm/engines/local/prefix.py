@@ -38,12 +38,12 @@ class Prefixes:
 
         The logits behind the last token are wanted, so that one is always computed.
         """
-        size, found, last = self._pool.page_size, list[bytes](), b""
+        size, hashes, last = self._pool.page_size, list[bytes](), b""
         for end in range(size, len(prompt), size):
             page = array("q", prompt[end - size : end]).tobytes()
             last = blake2b(last + page, digest_size=16).digest()
-            found.append(last)
-        return found
+            hashes.append(last)
+        return hashes
 
     def find(self, hashes: Sequence[bytes]) -> Found | None:
         """Return the run that holds the most first pages of a prompt; it counts as used."""
@@ -61,20 +61,20 @@ class Prefixes:
         """Note that a run holds these pages of a prompt."""
         if id(run) not in self._known:
             self._known[id(run)] = hashes
-            for one in hashes:
-                self._holders[one].append(run)
+            for page_hash in hashes:
+                self._holders[page_hash].append(run)
 
     def release(self, run: Run) -> None:
         """Give a run back to the pool: kept, if it holds a page that no other run holds."""
         hashes = self._known.get(id(run), ())
-        if any(len(self._holders[one]) == 1 for one in hashes):
+        if any(len(self._holders[page_hash]) == 1 for page_hash in hashes):
             self._pool.keep(run, len(hashes))
         else:
             self._pool.free(run)
             self._forget(run)
 
     def _forget(self, run: Run) -> None:
-        for one in self._known.pop(id(run), ()):
-            self._holders[one].remove(run)
-            if not self._holders[one]:
-                del self._holders[one]
+        for page_hash in self._known.pop(id(run), ()):
+            self._holders[page_hash].remove(run)
+            if not self._holders[page_hash]:
+                del self._holders[page_hash]

@@ -85,7 +85,7 @@ def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
     before, after = (probe(model, 1, position).keys for position in (first, second))
     candidates: list[Rotation | None] = [None, *_candidates(model)]
     offset = torch.tensor([second - first], device=next(iter(before.values())).device)
-    found: dict[int, Rotation | None] = {}
+    rotations: dict[int, Rotation | None] = {}
     for layer, key in before.items():
         errors = [_error(candidate, key, after[layer], offset) for candidate in candidates]
         if min(errors) > PROBE_TOLERANCES[key.dtype]:
@@ -94,8 +94,8 @@ def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
                 "its keys do not turn with position by any of the model's frequencies",
                 hint="use --positions predict or continue",
             )
-        found[layer] = candidates[errors.index(min(errors))]
-    return found
+        rotations[layer] = candidates[errors.index(min(errors))]
+    return rotations
 
 
 def _error(rotation: Rotation | None, before: Tensor, after: Tensor, offset: Tensor) -> float:

@@ -116,8 +116,10 @@ class CachedPass:
     def _compile(self, window: int | None) -> CompiledAttention:
         return CompiledAttention(
             [
-                Queries(size, one.first_slot, self._pool.start(one.run), self._visible(one, window))
-                for one, size in zip(self._batch.slices, self._sizes, strict=True)
+                Queries(
+                    size, part.first_slot, self._pool.start(part.run), self._visible(part, window)
+                )
+                for part, size in zip(self._batch.slices, self._sizes, strict=True)
             ]
         )
 

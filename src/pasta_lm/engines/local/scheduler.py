@@ -87,7 +87,7 @@ class Scheduler:
             self._waiting.remove(ticket)
 
     def schedule(self) -> Iterator[Ticket]:
-        """Admit what fits, then yield the requests that may run in this pass, oldest first.
+        """Admit requests that fit, then yield the requests that may run in this pass, oldest first.
 
         A request that the caller lets grow with ``reserve_pages`` may preempt ones not yet yielded.
         """
@@ -148,11 +148,13 @@ class Scheduler:
 
     def _allocate(self, ticket: Ticket, need: int) -> Run:
         """Return a new run, with the first pages of the prompt if another run has them."""
-        found = self._prefixes.find(ticket.page_hashes)
+        holder = self._prefixes.find(ticket.page_hashes)
         run, num_shared = self._pool.allocate(need), 0
-        if found is not None and self._prefixes.holds(found.run):  # the new run may be in its place
-            self._pool.copy_pages(found.run, run, found.num_pages)
-            num_shared = found.num_pages * self._pool.page_size
+        if holder is not None and self._prefixes.holds(
+            holder.run
+        ):  # the new run may be in its place
+            self._pool.copy_pages(holder.run, run, holder.num_pages)
+            num_shared = holder.num_pages * self._pool.page_size
         ticket.num_computed = num_shared
         if ticket.num_shared is None:
             ticket.num_shared = num_shared
