@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pasta_lab.evaluate.benchmark import Benchmark, Evaluation, evaluate, figures, grade_all
-from pasta_lab.evaluate.quality import decisions, share
+from pasta_lab.evaluate.quality import decisions, quality, share
 from pasta_lab.evaluate.records import (
     ALWAYS,
     BOUNDS,
@@ -25,7 +24,7 @@ from pasta_lab.evaluate.records import (
     GradedAnswer,
     reused,
 )
-from pasta_lab.evaluate.structure import Structure, structure
+from pasta_lab.evaluate.structure import structure
 from pasta_lab.evaluate.workers import PooledAnswerer
 from pasta_lab.tasks.annotators import always_fork, gold, random_fork
 from pasta_lab.tasks.referee import referee_grade
@@ -44,7 +43,7 @@ from pasta_lm.measure.answering import (
     check_served,
     machine_of,
 )
-from pasta_lm.measure.speed import realised, speed
+from pasta_lm.measure.speed import num_failed, realised, speed
 from pasta_lm.measure.table import to_json
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.recipe import check_choice, check_positive
@@ -137,35 +136,21 @@ class TaskSettings:
         return {"model": model, "baseline": baseline}
 
 
-class TaskBenchmark(Benchmark):
-    """Tasks as prompts with a grade and a structure."""
-
-    id = "tasks"
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        """Keep the tasks in their order."""
-        self.tasks = {task.id: task for task in tasks}
-        self.prompts = [Prompt(task.id, task.prompt, task.family) for task in tasks]
-
-    def score(self, prompt: Prompt, answer: AnswerRecord) -> float:
-        """Return the referee's grade; a cut answer has the grade of its text."""
-        return referee_grade(self.tasks[prompt.id], answer.text)
-
-    def structure(self, prompt: Prompt, answer: AnswerRecord, strategy: str) -> Structure:
-        """Return which units the answer forks and where it syncs."""
-        by_details = strategy in (apar.NAME, UNMASKED[apar.NAME])
-        document = parse_program(answer.program)
-        return structure(self.tasks[prompt.id], document, by_details=by_details)
+Answers = Mapping[str, Sequence[GradedAnswer]]
+"""By system, in the order of the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEvaluation(Evaluation):
-    """The answers to one set of tasks."""
+class TaskEvaluation:
+    """The answers of all systems to one set of tasks; the sequential strategy is the baseline."""
 
     tasks: Sequence[Task]
     num_timed: int
     """The first so many tasks were decoded alone, too."""
-    unmasked: Mapping[str, Sequence[AnswerRecord]]
+    scored: Answers
+    timed: Answers
+    """Answers to the first tasks, decoded one at a time; empty if nothing was timed."""
+    unmasked: Answers
     """By strategy, answers to the timed tasks with every tag allowed."""
     fork_rate: float | None
     """The share of units that 'random fork' forks; None: it was not replayed."""
@@ -173,12 +158,32 @@ class TaskEvaluation(Evaluation):
     def records(self) -> list[GradedAnswer]:
         """Return every answer, in the order of the record file."""
         rounds = (self.scored, self.timed, self.unmasked)
-        return [one for by_name in rounds for some in by_name.values() for one in graded(some)]
+        return [one for by_name in rounds for some in by_name.values() for one in some]
 
 
-def graded(answers: Sequence[AnswerRecord]) -> list[GradedAnswer]:
-    """Return the answers that have a grade."""
-    return [one for one in answers if isinstance(one, GradedAnswer)]
+def prompts_of(tasks: Sequence[Task]) -> list[Prompt]:
+    """Return tasks as prompts, each in the group of its family."""
+    return [Prompt(task.id, task.prompt, task.family) for task in tasks]
+
+
+def graded(
+    tasks: Sequence[Task], strategy: str, answers: Sequence[AnswerRecord]
+) -> list[GradedAnswer]:
+    """Return answers with the referee's grade and their forks; a failed answer has grade 0."""
+    return [_graded(task, strategy, one) for task, one in zip(tasks, answers, strict=True)]
+
+
+def _graded(task: Task, strategy: str, answer: AnswerRecord) -> GradedAnswer:
+    by_details = strategy in (apar.NAME, UNMASKED[apar.NAME])
+    document = parse_program(answer.program)
+    return GradedAnswer(
+        **{field.name: getattr(answer, field.name) for field in fields(AnswerRecord)},
+        task_id=task.id,
+        family=task.family,
+        strategy=strategy,
+        grade=0.0 if num_failed([answer]) else referee_grade(task, answer.text),
+        structure=structure(task, document, by_details=by_details),
+    )
 
 
 def choose_tasks(settings: TaskSettings) -> tuple[list[Task], int]:
@@ -214,7 +219,7 @@ def evaluate_tasks(
         workers: Processes with the same two models; they decode what is not timed.
     """
     tasks, num_timed = choose_tasks(settings)
-    benchmark = TaskBenchmark(tasks)
+    prompts = prompts_of(tasks)
     answerer = PooledAnswerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),
@@ -226,36 +231,33 @@ def evaluate_tasks(
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
         for name in dict.fromkeys((sequential.NAME, *settings.strategies))
     ]
-    path = settings.baseline_records
-    known = reused(Path(path), benchmark.prompts, systems[0], answerer) if path else []
-    rates: list[float] = []
-
-    def replays(scored: Mapping[str, Sequence[AnswerRecord]]) -> dict[str, Replay]:
-        if not num_timed or not model.has_tag_pieces or model.engine.is_remote:
-            return {}
+    store = AnswerStore()
+    if settings.baseline_records:
+        store.add(reused(Path(settings.baseline_records), prompts, systems[0], answerer))
+    answerer.answer_together(prompts, systems, store)
+    scored = _grade_all(tasks, [system.name for system in systems], store)
+    rate = None
+    replays: Mapping[str, Replay] = {}
+    if num_timed and model.has_tag_pieces and not model.engine.is_remote:
         if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
-            rates.append(fork_rate(tasks, graded(scored[pasta.NAME])))
-        return _bounds(model, benchmark.tasks, settings.bounds, rates)
+            rate = fork_rate(tasks, scored[pasta.NAME])
+        replays = _bounds(model, tasks, settings.bounds, rate)
+    store = AnswerStore()
+    answerer.answer_in_turn(prompts[:num_timed], systems, store, replays)
+    names = [*scored, *replays] if num_timed else []
+    timed = _grade_all(tasks[:num_timed], names, store)
+    unmasked = _answer_unmasked(tasks[:num_timed], systems, answerer)
+    return TaskEvaluation(tasks, num_timed, scored, timed, unmasked, rate)
 
-    found = evaluate(
-        benchmark, systems, answerer, num_timed=num_timed, known=known, replays=replays
-    )
-    unmasked = _answer_unmasked(benchmark, systems, answerer, num_timed)
-    return TaskEvaluation(
-        benchmark,
-        found.baseline,
-        found.scored,
-        found.timed,
-        tasks=tasks,
-        num_timed=num_timed,
-        unmasked=unmasked,
-        fork_rate=rates[0] if rates else None,
-    )
+
+def _grade_all(tasks: Sequence[Task], names: Sequence[str], store: AnswerStore) -> Answers:
+    prompts = prompts_of(tasks)
+    return {name: graded(tasks, name, store.answers(name, prompts)) for name in names}
 
 
 def _answer_unmasked(
-    benchmark: TaskBenchmark, systems: Sequence[System], answerer: PooledAnswerer, num_timed: int
-) -> dict[str, Sequence[AnswerRecord]]:
+    tasks: Sequence[Task], systems: Sequence[System], answerer: PooledAnswerer
+) -> Answers:
     """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
     free = replace(answerer, params=replace(answerer.params, mask=False), workers=None)
     masked = [
@@ -263,10 +265,9 @@ def _answer_unmasked(
         for system in systems
         if system.strategy in UNMASKED and free.models[system.model].supports(system.strategy)
     ]
-    store, prompts = AnswerStore(), benchmark.prompts[:num_timed]
-    free.answer_together(prompts, masked, store)
-    names = [system.name for system in masked] if num_timed else []
-    return {**grade_all(benchmark, prompts, names, store)}
+    store = AnswerStore()
+    free.answer_together(prompts_of(tasks), masked, store)
+    return _grade_all(tasks, [system.name for system in masked] if tasks else [], store)
 
 
 def fork_rate(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> float:
@@ -276,17 +277,18 @@ def fork_rate(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> float:
 
 
 def _bounds(
-    model: Pasta, tasks: Mapping[str, Task], has_all: bool, rates: Sequence[float]
+    model: Pasta, tasks: Sequence[Task], has_all: bool, rate: float | None
 ) -> dict[str, Replay]:
     """Return by name how the references are decoded with structures that no model chose."""
+    by_id = {task.id: task for task in tasks}
     structures: dict[str, Callable[[Task], Document]] = {PERFECT: gold}
     if has_all:
         structures[ALWAYS] = always_fork
-    if rates:
-        structures[RANDOM] = partial(random_fork, rate=rates[0])
+    if rate is not None:
+        structures[RANDOM] = partial(random_fork, rate=rate)
 
     def replay(structured: Callable[[Task], Document], prompt: Prompt) -> tuple[Pasta, Request]:
-        document = structured(tasks[prompt.id]).with_spaces_after_tags()
+        document = structured(by_id[prompt.id]).with_spaces_after_tags()
         return model, model.replay_request(prompt.text, document)
 
     return {name: partial(replay, structured) for name, structured in structures.items()}
@@ -328,20 +330,21 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
 
 def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figures:
     """Return every figure of one strategy over some families."""
+
+    def of(answers: Sequence[GradedAnswer]) -> list[GradedAnswer]:
+        return [one for one in answers if one.family in families]
+
     tasks = [task for task in found.tasks if task.family in families]
+    ours, base = of(found.timed.get(name, ())), of(found.timed.get(sequential.NAME, ()))
+    clocks = to_json(realised(ours, base))
     if name in BOUNDS:
-        ours, base = (
-            [one for one in graded(found.timed[side]) if one.family in families]
-            for side in (name, sequential.NAME)
-        )
-        told = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
-        told |= to_json(realised(ours, base))
         timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
-        return told | decisions(timed, ours)
-    told = figures(found, name, families)
+        head = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
+        return {**head, **clocks, **decisions(timed, ours)}
+    ours, base = of(found.scored[name]), of(found.scored[sequential.NAME])
+    head = {"num_prompts": len(ours), "num_failed": num_failed(ours), **quality(ours, base)}
+    figures = {**head, **to_json(speed(ours, base)), **clocks}
     if name not in EXACT_SEQUENTIAL:
-        free = found.unmasked.get(UNMASKED.get(name, ""), ())
-        flags = [one.is_well_formed for one in graded(free) if one.family in families]
-        answers = [one for one in graded(found.scored[name]) if one.family in families]
-        told |= {"well_formed_unmasked": share(flags), **decisions(tasks, answers)}
-    return told
+        flags = [one.is_well_formed for one in of(found.unmasked.get(UNMASKED.get(name, ""), ()))]
+        figures |= {"well_formed_unmasked": share(flags), **decisions(tasks, ours)}
+    return figures

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.tests.tasks.reading import annotate
-from pasta_lab.evaluate.benchmark import grade
 from pasta_lab.evaluate.records import GradedAnswer, write_answers
-from pasta_lab.evaluate.tasks import TaskBenchmark
+from pasta_lab.evaluate.tasks import graded
 from pasta_lab.tasks import Task, make
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Answer
@@ -36,10 +35,8 @@ def graded_answer(
     task: Task, answer: Answer, strategy: str, *, is_timed: bool = False
 ) -> GradedAnswer:
     """Return what the evaluator makes of an engine's answer to a task."""
-    benchmark = TaskBenchmark([task])
     record = AnswerRecord.of(answer, is_timed=is_timed, keeps_trace=is_timed)
-    (found,) = grade(benchmark, benchmark.prompts, strategy, [record])
-    assert isinstance(found, GradedAnswer)
+    (found,) = graded([task], strategy, [record])
     return found
 
 

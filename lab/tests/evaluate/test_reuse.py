@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pasta_lab.evaluate.benchmark import evaluate, grade
 from pasta_lab.evaluate.records import NUM_CHECKED, GradedAnswer, reused, write_answers
 from pasta_lab.evaluate.tasks import (
-    TaskBenchmark,
     TaskSettings,
     choose_tasks,
     evaluate_tasks,
+    graded,
+    prompts_of,
 )
 from pasta_lab.tasks import Task
-from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.errors import InputError
-from pasta_lm.measure.answering import Answerer, Progress, System
+from pasta_lm.measure.answering import Answerer, AnswerStore, Progress, System
 from pasta_lm.strategies.model import Pasta
 from tests.measure.tiny import tiny
 
@@ -39,17 +38,16 @@ def reused_answers(
     tasks: Sequence[Task] = TASKS,
     model: Pasta = BASELINE,
     progress: Progress = lambda *_: None,
-) -> list[AnswerRecord]:
-    benchmark = TaskBenchmark(tasks)
-    known = reused(records, benchmark.prompts, SYSTEM, answerer(model, progress))
-    found = [decoded.record for _, _, decoded in known]
-    return grade(benchmark, benchmark.prompts, "sequential", found)
+) -> list[GradedAnswer]:
+    known = reused(records, prompts_of(tasks), SYSTEM, answerer(model, progress))
+    return graded(tasks, "sequential", [decoded.record for _, _, decoded in known])
 
 
 @pytest.fixture(scope="module")
 def answers() -> list[GradedAnswer]:
-    found = evaluate(TaskBenchmark(TASKS), [SYSTEM], answerer(BASELINE)).scored["sequential"]
-    return [one for one in found if isinstance(one, GradedAnswer)]
+    store, prompts = AnswerStore(), prompts_of(TASKS)
+    answerer(BASELINE).answer_together(prompts, [SYSTEM], store)
+    return graded(TASKS, "sequential", store.answers("sequential", prompts))
 
 
 @pytest.fixture
