@@ -1,8 +1,8 @@
 """The engine on stock servers: vLLM, SGLang or llama.cpp's, with nothing installed in them.
 
-The interpreter runs here; every thread is a streaming completion there. It is exact for what is a
-plain causal text: positions ``continue`` and, from a sync on, join ``recompute``. A response
-stays on one server, where its prefix is cached; responses are spread by load.
+The interpreter runs here; every thread is a streaming completion there. It is exact for plain
+causal texts: positions ``continue`` and, from a sync on, join ``recompute``. A response stays on
+one server, where its prefix is cached; responses are spread by load.
 
 Source: ``docs/architecture.md``, the rules of decoding.
 """
@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING
@@ -68,6 +68,23 @@ class ServedModel:
         return self.join if positions is self.positions else Join.SHARED
 
 
+@dataclass(slots=True)
+class _Job:
+    """A request of ``generate``."""
+
+    request: Request
+    num_left: int  # how often it may be decoded anew
+    answers: dict[int, Answer] = field(default_factory=dict)  # by sample
+    error: Exception | None = None  # the first one
+
+    def count_failure(self, error: Exception) -> None:
+        """Raise the first error, unless servers are the cause and an attempt is left."""
+        self.error = self.error or error
+        if not isinstance(error, RemoteError) or not self.num_left:
+            raise self.error
+        self.num_left -= 1
+
+
 class CompletionsEngine:
     """Decode requests on servers of the same model."""
 
@@ -110,7 +127,7 @@ class CompletionsEngine:
     @property
     def max_position(self) -> int | None:
         """Return the last position that the model and the servers, as far as they said, allow."""
-        last = [one.context - 1 for one in self.servers if one.context is not None]
+        last = [server.context - 1 for server in self.servers if server.context is not None]
         last += [] if self.loaded.max_position is None else [self.loaded.max_position]
         return min(last, default=None)
 
@@ -127,7 +144,7 @@ class CompletionsEngine:
     @property
     def served_names(self) -> Mapping[str, Sequence[str]]:
         """Return by the address of each server the names that it gives its model."""
-        return {one.url: one.names for one in self.servers if one.names}
+        return {server.url: server.names for server in self.servers if server.names}
 
     @property
     def has_work(self) -> bool:
@@ -180,26 +197,20 @@ class CompletionsEngine:
         An error of one request ends all, unless a failing server is the cause and it can be decoded
         anew.
         """
-        checked = [self.check_request(request) for request in requests]
-        found: list[dict[int, Answer]] = [{} for _ in checked]
-        errors: dict[int, Exception] = {}  # the first one of each request
-        left = [self._num_again for _ in checked]
-        if not checked:
+        jobs = [_Job(self.check_request(request), self._num_again) for request in requests]
+        if not jobs:
             return []
         with self.in_flight() as flight:
-            places = {flight.submit(request): place for place, request in enumerate(checked)}
+            numbered = {flight.submit(job.request): job for job in jobs}
             while flight.has_work:
                 for number, event in flight.step():
-                    place = places[number]
+                    job = numbered[number]
                     if isinstance(event, Finished):
-                        found[place][event.sample] = event.answer
+                        job.answers[event.sample] = event.answer
                     elif isinstance(event, Failed):
-                        error = errors.setdefault(place, event.error)
-                        if not isinstance(event.error, RemoteError) or not left[place]:
-                            raise error
-                        left[place] -= 1
-                        places[flight.submit(checked[place])] = place
-        return [[samples[one] for one in sorted(samples)] for samples in found]
+                        job.count_failure(event.error)
+                        numbered[flight.submit(job.request)] = job
+        return [[job.answers[sample] for sample in sorted(job.answers)] for job in jobs]
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it.
@@ -280,7 +291,7 @@ class CompletionsEngine:
         Raises:
             RequestError: see ``stream``.
         """
-        last = self.max_position
+        last, params = self.max_position, request.params
         if not request.prompt:
             raise RequestError("the prompt is empty", hint="give at least one token")
         if last is not None and len(request.prompt) > last:
@@ -288,19 +299,14 @@ class CompletionsEngine:
                 f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
                 hint="shorten the prompt",
             )
-        if request.forced is not None:
-            raise RequestError("a stock server decodes its model's answer, not a given one")
-        if request.params.sampled != "all":
-            raise RequestError("a stock server samples all tokens, not structure alone")
-        if request.params.repetition_penalty != 1.0:
-            raise RequestError(
-                "a stock server's repetition penalty counts tag pieces, ours does not",
-                hint="leave it at 1",
-            )
-        if request.params.logprobs is not None:
-            raise RequestError(
-                "log-probabilities of a stock server are not read", hint="leave it out"
-            )
+        for is_impossible, problem, hint in (
+            (request.forced is not None, "a stock server decodes its model's answer, not a given one", None),
+            (params.sampled != "all", "a stock server samples all tokens, not structure alone", None),
+            (params.repetition_penalty != 1.0, "a stock server's repetition penalty counts tag pieces, ours does not", "leave it at 1"),
+            (params.logprobs is not None, "log-probabilities of a stock server are not read", "leave it out"),
+        ):
+            if is_impossible:
+                raise RequestError(problem, hint=hint)
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(31))
             request = replace(request, params=fresh)

@@ -1,14 +1,13 @@
 """Requests that servers decode, by the calls of the local engine: submit, step, cancel.
 
 The event loop has a thread of its own, so that requests go on while the caller does something
-else, also where the caller has an event loop itself. Knows nothing of servers and of threads that
-decode.
+else, also where the caller has an event loop itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from itertools import count
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 Put = Callable[[StreamEvent], None]
 Begun = Callable[[Response], None]
-"""Is told each sample when it begins."""
+"""Called with each sample when it begins."""
 Decode = Callable[["Cluster", Request, Put, Begun], Coroutine[Any, Any, None]]
 """Decodes all samples of a request and puts their events; raises if one cannot be finished."""
 
@@ -48,9 +47,8 @@ class RequestsInFlight:
         self._opened, self._decode = opened, decode
         self._numbers = count()
         self._left: dict[int, int] = {}  # samples of each request that are not complete
-        self._responses: dict[int, dict[int, Response]] = {}  # of requests, by sample
-        self._items: SimpleQueue[tuple[int, StreamEvent | Failed]] = SimpleQueue()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._futures: dict[int, Future[None]] = {}
+        self._events: SimpleQueue[tuple[int, StreamEvent | Failed]] = SimpleQueue()
         self._began: Future[asyncio.AbstractEventLoop] = Future()
         self._closing = asyncio.Event()
         self._thread = Thread(target=self._work, name="pasta-servers", daemon=True)
@@ -71,7 +69,8 @@ class RequestsInFlight:
 
     def close(self) -> None:
         """Abort what is unfinished, and wait until it has ended."""
-        self._call(self._closing.set)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
     # In the caller's thread
@@ -81,47 +80,39 @@ class RequestsInFlight:
         """Return whether a request is unfinished."""
         return bool(self._left)
 
-    @property
-    def responses(self) -> Mapping[int, list[Response]]:
-        """Return the samples of each unfinished request that have begun, for reading."""
-        return {number: list(self._responses.get(number, {}).values()) for number in self._left}
-
     def submit(self, request: Request) -> int:
         """Begin a request and return its number."""
         number = next(self._numbers)
         self._left[number] = request.params.n
-        self._call(self._begin, number, request)
+        work = self._carry_out(number, request)
+        self._futures[number] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return number
 
     def cancel(self, number: int) -> None:
         """Cancel all completions of a request; unknown and finished ones are ignored."""
         if self._left.pop(number, None) is not None:
-            self._call(self._cancel, number)
+            self._futures.pop(number).cancel()
 
     def step(self, wait_s: float | None = None) -> list[tuple[int, StreamEvent | Failed]]:
-        """Return what happened since the last call, each event with the number of its request.
+        """Return the events since the last call, each with the number of its request.
 
         Args:
-            wait_s: How long to wait if nothing has; None: until something does.
+            wait_s: How long to wait if there is none; None: until there is one.
         """
-        found: list[tuple[int, StreamEvent | Failed]] = []
+        events: list[tuple[int, StreamEvent | Failed]] = []
         with suppress(Empty):
-            item = self._items.get(timeout=wait_s)
+            item = self._events.get(timeout=wait_s)
             while True:
-                if item[0] in self._left:  # else it was aborted, or has failed
-                    found.append(item)
+                if item[0] in self._left:  # else it was cancelled, or has failed
+                    events.append(item)
                     self._count(*item)
-                item = self._items.get_nowait()
-        return found
+                item = self._events.get_nowait()
+        return events
 
     def _count(self, number: int, event: StreamEvent | Failed) -> None:
         self._left[number] -= isinstance(event, Finished)
         if isinstance(event, Failed) or self._left[number] <= 0:
-            del self._left[number]
-
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(function, *arguments)
+            del self._left[number], self._futures[number]
 
     # In the thread of the event loop
 
@@ -134,41 +125,26 @@ class RequestsInFlight:
                 return
             error = RemoteError(f"the connections to the servers failed: {exc!r}")
             for number in list(self._left):  # nothing waits in silence
-                self._items.put((number, Failed(error)))
+                self._events.put((number, Failed(error)))
 
     async def _run(self) -> None:
         async with self._opened() as cluster:
             self._cluster = cluster
+            before = asyncio.all_tasks()
             self._began.set_result(asyncio.get_running_loop())
             await self._closing.wait()
-            tasks = list(self._tasks.values())
+            tasks = asyncio.all_tasks() - before
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, number: int, request: Request) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry_out(number, request))
-        self._tasks[number] = task
-        task.add_done_callback(lambda _: self._forget(number))
-
-    def _forget(self, number: int) -> None:
-        self._tasks.pop(number, None)
-        self._responses.pop(number, None)
-
-    def _cancel(self, number: int) -> None:
-        if number in self._tasks:
-            self._tasks[number].cancel()
-
     async def _carry_out(self, number: int, request: Request) -> None:
-        begun = self._responses.setdefault(number, {})
-
-        def put(event: StreamEvent) -> None:
-            self._items.put((number, event))
-
-        def begin(response: Response) -> None:
-            begun[response.sample] = response
-
         try:
-            await self._decode(self._cluster, request, put, begin)
-        except Exception as exc:  # raised, or told, where the events are read
-            self._items.put((number, Failed(exc)))
+            await self._decode(
+                self._cluster,
+                request,
+                lambda event: self._events.put((number, event)),
+                lambda response: None,
+            )
+        except Exception as exc:  # raised where the events are read
+            self._events.put((number, Failed(exc)))

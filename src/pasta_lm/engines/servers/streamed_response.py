@@ -101,9 +101,9 @@ class StreamedResponse:
         if not isinstance(error, RemoteError) or not self.response.trace.tokens:
             return error
         text = self.response.interpreter.document().plain_text
-        found = BrokenAnswerError(error.message, text, hint=error.hint)
-        found.__cause__ = error
-        return found
+        broken = BrokenAnswerError(error.message, text, hint=error.hint)
+        broken.__cause__ = error
+        return broken
 
     # What arrives
 
@@ -195,7 +195,7 @@ class StreamedResponse:
         self._feed(live)
         refused = (*stream.refused, token)
         tags = {*self._piece_ids, *self._eos_ids}
-        legal = {one for one in tags if self._is_legal(live, one)}
+        legal = {tag for tag in tags if self._is_legal(live, tag)}
         # A topic that is full must end: no text is legal, which is more than can be barred.
         favoured = set() if LexemeKind.TEXT in self.response.legal(live).kinds else legal
         barred = {*refused, *tags} - legal
@@ -220,12 +220,12 @@ class StreamedResponse:
         never.add(LexemeKind.ASYNC_CLOSE if thread.is_main else LexemeKind.SYNC)
         if len(thread.path) >= self.response.interpreter.limits.max_depth:
             never |= {LexemeKind.PROMISE_OPEN, LexemeKind.PROMISE_CLOSE}
-        found = self._pieces_of(never)
-        return found if thread.is_main else found | self._eos_ids
+        pieces = self._pieces_of(never)
+        return pieces if thread.is_main else pieces | self._eos_ids
 
     def _pieces_of(self, kinds: Collection[LexemeKind]) -> set[int]:
-        lexemes = {one: self._vocabulary.id_to_lexeme(one) for one in self._piece_ids}
-        return {one for one, lexeme in lexemes.items() if lexeme and lexeme.kind in kinds}
+        lexemes = {piece: self._vocabulary.id_to_lexeme(piece) for piece in self._piece_ids}
+        return {piece for piece, lexeme in lexemes.items() if lexeme and lexeme.kind in kinds}
 
     def _open(
         self,
