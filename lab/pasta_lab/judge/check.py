@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import exp, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -30,9 +31,8 @@ from pasta_lm.learn.chat.budget import Spending
 from pasta_lm.learn.judge.judge import (
     TIE_TOLERANCE,
     Judge,
-    Reading,
-    averaged,
-    first_wins_of,
+    Verdict,
+    Winner,
     same_winner,
 )
 from pasta_lm.learn.judge.llm_judge import LLMJudge
@@ -40,6 +40,8 @@ from pasta_lm.learn.train.judging import JudgeConfig, judge_of
 from pasta_lm.measure.intervals import as_dict, ratio
 
 Figures = dict[str, Any]
+MIN_SHARE = 1e-9
+"""Of a verdict in log-odds, which have no value at 0 and 1."""
 MIN_ACCURACY = 0.9
 """On planted damage; a judge with less gives no headline."""
 PAIRS, REPORT = "pairs.jsonl", "report.json"
@@ -142,10 +144,27 @@ def judged_pairs(judge: Judge, pairs: Sequence[Pair]) -> list[JudgedPair | None]
             judged.append(None)
             continue
         wins = first_wins_of(first), first_wins_of(second)
-        both = averaged(Reading(wins[0], None), Reading(wins[1], None)).first_wins
-        assert both is not None
-        judged.append(JudgedPair(pair, *wins, both))
+        judged.append(JudgedPair(pair, *wins, averaged(*wins)))
     return judged
+
+
+def first_wins_of(verdict: Verdict) -> float:
+    """Return a verdict as the probability that the first answer is better."""
+    if verdict.winner is Winner.TIE:
+        return 0.5
+    confidence = max(verdict.confidence, 0.5)
+    return confidence if verdict.winner is Winner.FIRST else 1 - confidence
+
+
+def averaged(ours_first: float, theirs_first: float) -> float:
+    """Return the mean over both orders of the log-odds, in which a lean towards a place cancels."""
+    odds = (_log_odds(ours_first) - _log_odds(theirs_first)) / 2
+    return 1 / (1 + exp(-odds))
+
+
+def _log_odds(share: float) -> float:
+    share = min(max(share, MIN_SHARE), 1 - MIN_SHARE)
+    return log(share / (1 - share))
 
 
 def rows_of(judged: Iterable[JudgedPair | None]) -> list[Row]:

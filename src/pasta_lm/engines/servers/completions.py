@@ -300,10 +300,26 @@ class CompletionsEngine:
                 hint="shorten the prompt",
             )
         for is_impossible, problem, hint in (
-            (request.forced is not None, "a stock server decodes its model's answer, not a given one", None),
-            (params.sampled != "all", "a stock server samples all tokens, not structure alone", None),
-            (params.repetition_penalty != 1.0, "a stock server's repetition penalty counts tag pieces, ours does not", "leave it at 1"),
-            (params.logprobs is not None, "log-probabilities of a stock server are not read", "leave it out"),
+            (
+                request.forced is not None,
+                "a stock server decodes its model's answer, not a given one",
+                None,
+            ),
+            (
+                params.sampled != "all",
+                "a stock server samples all tokens, not structure alone",
+                None,
+            ),
+            (
+                params.repetition_penalty != 1.0,
+                "a stock server's repetition penalty counts tag pieces, ours does not",
+                "leave it at 1",
+            ),
+            (
+                params.logprobs is not None,
+                "log-probabilities of a stock server are not read",
+                "leave it out",
+            ),
         ):
             if is_impossible:
                 raise RequestError(problem, hint=hint)

@@ -1,4 +1,4 @@
-"""Judge protocol, the judge's prompt as a versioned template, and the reader of its replies."""
+"""The judge protocol, versioned prompt templates of judges, and the parser of their replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import exp, log
+from math import exp
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -44,7 +44,6 @@ class Judge(Protocol):
 
     def compare(self, comparisons: Sequence[Comparison]) -> Sequence[Verdict | None]:
         """Return a verdict on each comparison, in order; None where the judge gave none."""
-        ...
 
 
 def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Comparison]:
@@ -53,11 +52,6 @@ def both_orders(prompt_id: str, prompt: str, ours: str, theirs: str) -> list[Com
         Comparison(prompt_id, prompt, ours, theirs),
         Comparison(prompt_id, prompt, theirs, ours),
     ]
-
-
-def swapped(one: Comparison) -> Comparison:
-    """Return a comparison in the other order."""
-    return one._replace(first=one.second, second=one.first)
 
 
 def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
@@ -84,30 +78,6 @@ def smoothed_ratio(verdicts: Iterable[Verdict], smoothing: float) -> float:
     return (wins + smoothing) / (losses + smoothing)
 
 
-def mean_advantage(verdicts: Sequence[Verdict], *, is_grade: bool) -> float:
-    """Return by how much our answer is better: its quality less the other's, from -1 to 1.
-
-    The mean over verdicts on comparisons of ``both_orders``, in that order.
-
-    Args:
-        verdicts: At least one.
-        is_grade: A confidence is a difference of grades; else a probability, of which twice the
-            excess over one half counts.
-    """
-    each = []
-    for index, verdict in enumerate(verdicts):
-        if is_grade:
-            is_first = verdict.winner is Winner.FIRST
-            one = 0.0 if verdict.winner is Winner.TIE else verdict.confidence
-            one = one if is_first else -one
-        else:
-            one = 2 * first_wins_of(verdict) - 1
-        each.append(-one if index % 2 else one)
-    return sum(each) / len(each)
-
-
-IN_PROCESS = "local"
-"""The address of a judge in this process; its model is named as ``--model`` names one."""
 FOLDER = Path(__file__).parent / "prompts"
 FIELDS = ("instruction", "answer_a", "answer_b")
 TOP_LOGPROBS = 5
@@ -201,8 +171,6 @@ def load_template(name: str) -> JudgeTemplate:
 MIN_PROBABILITY = 0.1
 """Of A and B together; below it, the judge wanted to say something else."""
 TIE_TOLERANCE = 1e-9
-MIN_SHARE = 1e-9
-"""Of a verdict in log-odds, which have no value at 0 and 1."""
 _STATED = re.compile(
     r"^\W*verdict\W+(?P<winner>a|b|tie)\b\W+confidence\W+(?P<confidence>\d{1,3})\b\W*$",
     re.IGNORECASE,
@@ -237,40 +205,12 @@ def read_verdict(method: Method, reply: ChatReply) -> Reading:
     return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
 
 
-def averaged(reading: Reading, swapped: Reading) -> Reading:
-    """Return the reading of a pair from both orders; a problem of one is that of the pair.
-
-    The mean of the log-odds, so a judge's constant lean towards a place cancels exactly.
-
-    Args:
-        reading: Of one order.
-        swapped: Of the other one, in which our first answer comes second.
-    """
-    if reading.first_wins is None or swapped.first_wins is None:
-        return reading if reading.first_wins is None else swapped
-    odds = (_log_odds(reading.first_wins) - _log_odds(swapped.first_wins)) / 2
-    return Reading(1 / (1 + exp(-odds)), None)
-
-
-def _log_odds(share: float) -> float:
-    share = min(max(share, MIN_SHARE), 1 - MIN_SHARE)
-    return log(share / (1 - share))
-
-
 def verdict_of(first_wins: float) -> Verdict:
     """Return a preference as a winner and the probability, above 0.5, that it is better."""
     if abs(first_wins - 0.5) < TIE_TOLERANCE:
         return Verdict(Winner.TIE, 0.5)
     winner = Winner.FIRST if first_wins > 0.5 else Winner.SECOND
     return Verdict(winner, max(first_wins, 1 - first_wins))
-
-
-def first_wins_of(verdict: Verdict) -> float:
-    """Return a verdict as the probability that the first answer is better."""
-    if verdict.winner is Winner.TIE:
-        return 0.5
-    sure = max(verdict.confidence, 0.5)
-    return sure if verdict.winner is Winner.FIRST else 1 - sure
 
 
 def same_winner(reading: float, swapped: float) -> bool:
@@ -288,7 +228,7 @@ def _one_token(reply: ChatReply) -> Reading:
     if not reply.logprobs:
         return Reading(None, Problem.NO_LOGPROBS)
     first = reply.logprobs[0]
-    candidates = {one.token: one.logprob for one in first.top} or {first.token: first.logprob}
+    candidates = dict(first.top) or {first.token: first.logprob}
     masses = {"A": 0.0, "B": 0.0}
     for token, logprob in candidates.items():
         letter = token.strip().strip("*\"'`().:").upper()
@@ -302,11 +242,11 @@ def _one_token(reply: ChatReply) -> Reading:
 
 def _stated(reply: ChatReply) -> Reading:
     """Read the last line that is a verdict; a confidence below 0.5 counts as 0.5."""
-    found = [line for line in map(_STATED.match, map(str.strip, reply.text.splitlines())) if line]
-    if not found:
+    verdicts = list(filter(None, map(_STATED.match, map(str.strip, reply.text.splitlines()))))
+    if not verdicts:
         is_cut = reply.finish_reason == "length"
         return Reading(None, Problem.CUT if is_cut else Problem.NOT_A_VERDICT)
-    winner, confidence = found[-1]["winner"].upper(), int(found[-1]["confidence"]) / 100
+    winner, confidence = verdicts[-1]["winner"].upper(), int(verdicts[-1]["confidence"]) / 100
     if confidence > 1:
         return Reading(None, Problem.NOT_A_VERDICT)
     if winner == "TIE":

@@ -1,7 +1,7 @@
-"""A language model as judge, which is asked once about each comparison.
+"""A language model as judge, with one request for each comparison.
 
 Every raw reply is stored before it counts, under a hash of everything that it depends on. So a run
-that was stopped pays for nothing twice, and verdicts can be read again without asking.
+that was stopped pays for nothing twice, and verdicts can be read again without requests.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pasta_lm.learn.chat.budget import (
     billed_tokens,
     estimate_tokens,
     max_tokens,
+    stored_tokens,
 )
 from pasta_lm.learn.chat.chat import ChatReply, read_reply
 from pasta_lm.learn.chat.client import ChatClient
@@ -36,9 +37,7 @@ from pasta_lm.learn.judge.judge import (
     Problem,
     Reading,
     Verdict,
-    averaged,
     read_verdict,
-    swapped,
     verdict_of,
 )
 
@@ -66,7 +65,6 @@ class LLMJudge:
     Attributes:
         client: Makes the client; None: only stored replies are read.
         max_missing: For ``compare``: the largest share of comparisons that may lack a verdict.
-        averages_orders: For ``compare``: ask in both orders, and let each verdict be their mean.
         cost_limit_usd: Hard limit on the cost of all stored replies of this model.
         failures: Why comparisons got no reply in this run, by key.
         missing: Ids of the prompts that ``compare`` found without a verdict, by reason.
@@ -77,7 +75,6 @@ class LLMJudge:
     journal: Journal
     client: Callable[[], ChatClient] | None = None
     max_missing: float = 0.0
-    averages_orders: bool = False
     prices: Prices = Prices()
     cost_limit_usd: float | None = None
     progress: Progress = lambda done, total, spent: None
@@ -124,9 +121,9 @@ class LLMJudge:
             MissingVerdictsError: more than ``max_missing`` of them lack a verdict.
             PastaError: see ``ask``.
         """
-        asked = [one for one in comparisons if one.first != one.second]
-        outcomes = self.ask_both(asked) if self.averages_orders else self.ask(asked)
-        names = [one.prompt_id for one in asked]
+        different = [pair for pair in comparisons if pair.first != pair.second]
+        outcomes = self.ask(different)
+        names = [comparison.prompt_id for comparison in different]
         missing = missing_verdicts(zip(names, outcomes, strict=True))
         num_missing = sum(map(len, missing.values()))
         if num_missing > self.max_missing * len(outcomes):
@@ -137,14 +134,9 @@ class LLMJudge:
             )
         for problem, some in missing.items():
             self.missing.setdefault(problem, []).extend(some)
-        given = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
-        return [verdict_of(0.5) if one.first == one.second else next(given) for one in comparisons]
-
-    def ask_both(self, comparisons: Sequence[Comparison]) -> list[Outcome]:
-        """Return the outcome of each comparison over both orders; the errors are ``ask``'s."""
-        found = self.ask([*comparisons, *map(swapped, comparisons)])
-        pairs = zip(found, found[len(comparisons) :], strict=False)
-        return [Outcome(one.key, averaged(one.reading, other.reading)) for one, other in pairs]
+        verdicts = (None if wins is None else verdict_of(wins) for _, (wins, _) in outcomes)
+        tie = verdict_of(0.5)
+        return [tie if pair.first == pair.second else next(verdicts) for pair in comparisons]
 
     def key(self, comparison: Comparison) -> str:
         """Return the key of a comparison: a hash of everything that the reply depends on."""
@@ -153,17 +145,17 @@ class LLMJudge:
 
     def estimate(self, comparisons: Sequence[Comparison]) -> Estimate:
         """Estimate the requests for comparisons that have no stored reply."""
-        asked = [self.template.request(one) for one in self._wanted(comparisons).values()]
-        prompt = sum(estimate_tokens(request.messages) for request in asked)
-        tokens = Tokens(prompt, len(asked) * self.template.expected_reply_tokens)
-        return Estimate(len(asked), tokens, self.prices)
+        requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
+        prompt = sum(estimate_tokens(request.messages) for request in requests)
+        tokens = Tokens(prompt, len(requests) * self.template.expected_reply_tokens)
+        return Estimate(len(requests), tokens, self.prices)
 
     def spending(self) -> Spending:
         """Return the spending on all stored replies of this model, at today's prices."""
         spent = Spending(self.prices)
         for row in self.journal.rows.values():
             if row["judge"] == self.model:
-                spent.count(_tokens_of(row))
+                spent.count(stored_tokens(row, row["reply"]))
         return spent
 
     def usage(self) -> dict[str, int]:
@@ -173,8 +165,8 @@ class LLMJudge:
 
     def _wanted(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
         """Return the comparisons without a stored reply, by key; equal answers need none."""
-        keyed = {self.key(one): one for one in comparisons if one.first != one.second}
-        return {key: one for key, one in keyed.items() if key not in self.journal.rows}
+        keyed = {self.key(pair): pair for pair in comparisons if pair.first != pair.second}
+        return {key: pair for key, pair in keyed.items() if key not in self.journal.rows}
 
     def _read(self, key: str) -> Reading:
         if key not in self.journal.rows:
@@ -186,7 +178,7 @@ class LLMJudge:
         with held(self.journal.path.with_name(f"{self.journal.path.name}.lock")):
             self.journal.read_again()
             rows, spent = self.journal.rows, self.spending()
-            missing = {key: one for key, one in wanted.items() if key not in rows}
+            missing = {key: pair for key, pair in wanted.items() if key not in rows}
             numbers = count(1)
             pool = Pool(Budget(spent, self.cost_limit_usd), "requests")
 
@@ -229,11 +221,11 @@ class LLMJudge:
 
 def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
     """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
-    found: dict[Problem, list[str]] = {}
+    missing: dict[Problem, list[str]] = {}
     for name, outcome in outcomes:
         if outcome.reading.problem:
-            found.setdefault(outcome.reading.problem, []).append(name)
-    return found
+            missing.setdefault(outcome.reading.problem, []).append(name)
+    return missing
 
 
 def describe_missing(missing: Mapping[Problem, Sequence[str]]) -> str:
@@ -247,10 +239,3 @@ def missing_to_json(missing: Mapping[Problem, Sequence[str]], what: str) -> dict
         problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
         for problem, names in missing.items()
     }
-
-
-def _tokens_of(row: Row) -> Tokens:
-    usage = row["reply"].get("usage") or {}
-    names = ("prompt_tokens", "completion_tokens")
-    # Rows of earlier versions have no tokens of their own.
-    return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
