@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pasta_lm.errors import PastaError
-from pasta_lm.journal import Journal, Row, held
+from pasta_lm.journal import Journal, held
 from pasta_lm.learn.chat.budget import (
     Budget,
     CostLimitError,
