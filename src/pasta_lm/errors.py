@@ -49,10 +49,10 @@ class UsageError(PastaError):
 class MissingExtraError(UsageError):
     """Report an optional dependency that is not installed, with the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        """Name what needs the extra and the extra itself."""
+    def __init__(self, feature: str, extra: str) -> None:
+        """Name the feature and the extra that it needs."""
         super().__init__(
-            f"{what} needs the extra '{extra}', which is not installed",
+            f"{feature} needs the extra '{extra}', which is not installed",
             hint=f"in a clone of the repository: pip install '.[{extra}]'",
         )
 

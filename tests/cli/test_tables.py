@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pasta_lm.cli import exit_codes
-from pasta_lm.cli.tables import interval, number, print_facts, print_json, table_lines
+from pasta_lm.cli.tables import number, print_facts, print_json, table_lines
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() -> None:
@@ -40,8 +40,6 @@ def test_values_of_all_sections_start_in_the_same_column(
 
 def test_cells_say_when_there_is_no_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert (number(None), number(1.234), number(2.5, 1, "x")) == ("-", "1.23", "2.5x")
-    figure = {"mean": 0.5, "low": 0.25, "high": 0.75}
-    assert (interval(None), interval(figure, 2)) == ("-", "0.50 [0.25, 0.75]")
     print_json({"a": "é"})
     assert json.loads(capsys.readouterr().out) == {"a": "é"}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pasta_lab.cli.figures import interval, print_figures
 from pasta_lab.cli.frontier import NoPublished, figures, print_frontier
 from pasta_lm.cli.evaluate import Set, read_settings, split_names
 from pasta_lm.cli.flags import (
@@ -22,7 +23,7 @@ from pasta_lm.cli.flags import (
     option,
     server_flags,
 )
-from pasta_lm.cli.tables import interval, number, print_figures, print_json, print_table
+from pasta_lm.cli.tables import number, print_json, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
 from pasta_lm.errors import InputError
 

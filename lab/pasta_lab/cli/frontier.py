@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from pasta_lab.cli.figures import interval
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.tables import interval, number, print_table
+from pasta_lm.cli.tables import number, print_table
 from pasta_lm.cli.terminal import read_text, write_text
 from pasta_lm.errors import InputError
 

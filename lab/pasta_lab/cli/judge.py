@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from pasta_lab.cli.figures import interval, print_figures
 from pasta_lm.cli.evaluate import Set
 from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import Json, Out, Recipe, option
-from pasta_lm.cli.tables import interval, number, print_facts, print_figures, print_table
+from pasta_lm.cli.tables import number, print_facts, print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")

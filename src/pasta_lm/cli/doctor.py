@@ -45,7 +45,8 @@ def doctor(
     names = dict.fromkeys((*CORE, *(name for listed in extras.values() for name in listed)))
     packages = {name: installed_version(name) for name in names}
     missing = {
-        name: [one for one in listed if not packages[one]] for name, listed in extras.items()
+        name: [package for package in listed if not packages[package]]
+        for name, listed in extras.items()
     }
     try:
         from pasta_lm.engines.local.model_report import describe

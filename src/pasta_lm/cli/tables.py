@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import typer
 
 MISSING = "-"
-"""Printed where there is no figure."""
+"""Printed in the place of a number that does not exist."""
 GAP = "  "
 
 
@@ -63,27 +62,11 @@ def print_facts(*sections: Iterable[tuple[str, str]]) -> None:
             typer.echo(f"{name:<{width}}{GAP}{value}")
 
 
-def print_json(found: Mapping[str, Any]) -> None:
+def print_json(values: Mapping[str, object]) -> None:
     """Print one JSON object on one line."""
-    typer.echo(json.dumps(found, ensure_ascii=False))
-
-
-def print_figures(
-    found: dict[str, Any], as_tables: Callable[[dict[str, Any]], None], *, as_json: bool
-) -> None:
-    """Print the figures of a verb: one JSON object, or its tables."""
-    show = print_json if as_json else as_tables
-    show(found)
+    typer.echo(json.dumps(values, ensure_ascii=False))
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """Return a figure as a cell."""
+    """Format a number for a table."""
     return MISSING if value is None else f"{value:.{digits}f}{unit}"
-
-
-def interval(figure: Mapping[str, Any] | None, digits: int = 3) -> str:
-    """Return a figure with ``mean``, ``low`` and ``high`` as a cell."""
-    if figure is None:
-        return MISSING
-    mean, low, high = (number(figure[key], digits) for key in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"

@@ -61,7 +61,7 @@ class Pasta:
         self.guess = guess
         self._requests = Requests(engine.loaded, guess, self._note)
         self._printed_notes: set[str] = set()
-        self._worker: ThreadPoolExecutor | None = None  # runs the engine for coroutines
+        self._executor: ThreadPoolExecutor | None = None  # runs the engine for coroutines
 
     @classmethod
     def from_pretrained(
@@ -167,10 +167,10 @@ class Pasta:
         self.close()
 
     def close(self) -> None:
-        """End the worker of the asynchronous calls."""
-        if self._worker is not None:
-            self._worker.shutdown(cancel_futures=True)
-            self._worker = None
+        """Shut down the executor of the asynchronous calls."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
 
     @property
     def has_tag_pieces(self) -> bool:
@@ -295,7 +295,7 @@ class Pasta:
     ) -> Answer:
         """Answer a prompt; coroutines that wait at the same time are decoded together."""
         request = self._request(prompt, params, {**options, "n": 1})
-        async for event in self._in_worker(self.engine.stream(request)):
+        async for event in self._in_executor(self.engine.stream(request)):
             if isinstance(event, Finished):
                 return event.answer
         raise AssertionError("the answer has no end")
@@ -304,25 +304,25 @@ class Pasta:
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[StreamEvent]:
         """Answer a prompt and yield its events as they happen."""
-        return self._in_worker(self.stream(prompt, params, **options))
+        return self._in_executor(self.stream(prompt, params, **options))
 
     def astream_text(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[str]:
         """Answer a prompt and yield its text in reading order, as far as it is certain."""
-        return self._in_worker(self.stream_text(prompt, params, **options))
+        return self._in_executor(self.stream_text(prompt, params, **options))
 
-    async def _in_worker(self, items: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the items of a stream; one worker advances all streams, so they take turns."""
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pasta")
+    async def _in_executor(self, items: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the items of a stream; one executor advances all streams, so they take turns."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pasta")
         loop, end = asyncio.get_running_loop(), object()
         try:
-            while (item := await loop.run_in_executor(self._worker, next, items, end)) is not end:
+            while (item := await loop.run_in_executor(self._executor, next, items, end)) is not end:
                 yield item  # type: ignore[misc]  # not the end
         finally:
             if isinstance(items, Generator):
-                await loop.run_in_executor(self._worker, items.close)
+                await loop.run_in_executor(self._executor, items.close)
 
     def _request(self, prompt: Prompt, params: SamplingParams | None, options: Options) -> Request:
         check_prompt(prompt)

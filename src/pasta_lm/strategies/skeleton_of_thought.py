@@ -13,7 +13,7 @@ Source: Ning et al. 2024, "Skeleton-of-Thought", arXiv 2307.15337, section 2, pr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.tags import bounded_topic
 from pasta_lm.models.encoded import EncodedDocument
+from pasta_lm.strategies.prompts import Prompt
 
 if TYPE_CHECKING:
     from pasta_lm.models.vocabulary import Vocabulary
@@ -30,7 +31,6 @@ NAME = "sot"
 MIN_POINTS = 2  # a single point would decode in one thread, after a skeleton that saves nothing
 MAX_SKELETON_TOKENS = 256  # skeletons are cut here; ten points of five words have about 100 tokens
 
-Prompt = str | Sequence[Mapping[str, str]]  # a text, or messages with 'role' and 'content'
 
 _POINT = re.compile(r"^[ \t]*(\d+)[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
@@ -110,10 +110,10 @@ class Stages:
 
     @classmethod
     def of(cls, prompt: Prompt, vocabulary: Vocabulary, wording: Wording) -> Stages:
-        """Return the stages of a prompt; of several messages, the last one is the question."""
+        """Return the stages of a prompt."""
         alone = vocabulary.encode_prompt(prompt)
-        asked = vocabulary.encode_prompt(_asked(prompt, wording))
-        whole = (*asked, *vocabulary.encode_text(wording.lead))
+        question = vocabulary.encode_prompt(_question(prompt, wording))
+        whole = (*question, *vocabulary.encode_text(wording.lead))
         # The fallback reuses the cache of the tokens with which both prompts begin, except for its
         # own last token, which is fed again: its logits choose the first token of the answer.
         pairs = zip(alone[:-1], whole, strict=False)
@@ -132,10 +132,10 @@ class Stages:
     def start(self, point: Point, *, is_first: bool) -> Start:
         """Return the start of one point."""
         vocabulary, wording = self._vocabulary, self._wording
-        asked = wording.point.format(number=point.number, point=point.text)
+        prompt = wording.point.format(number=point.number, point=point.text)
         opening = wording.opening.format(number=point.number, point=point.text)
         encode = vocabulary.encode_reply if wording.is_turn else vocabulary.encode_text
-        prefix = (*encode(asked), *vocabulary.encode_text(opening))
+        prefix = (*encode(prompt), *vocabulary.encode_text(opening))
         # Given points stand on lines of their own; a trained model decodes its line breaks itself.
         text = opening if is_first or not opening else f"\n{opening}"
         return Start(prefix=prefix, topic=bounded_topic(point.text), text=text)
@@ -201,18 +201,15 @@ def blocks_of(document: Document) -> tuple[Block, ...]:
 
 
 def skeleton_of(blocks: Sequence[Block]) -> str:
-    """Return the numbered topics of the blocks; empty for fewer than ``MIN_POINTS``."""
+    """Return the numbered topics of the blocks; empty for a single block."""
     if len(blocks) < MIN_POINTS:
         return ""  # ends the skeleton at once, and the sequential answer begins
     return "\n".join(f"{number}. {block.topic}" for number, block in enumerate(blocks, start=1))
 
 
-def _question(prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
-
-
-def _asked(prompt: Prompt, wording: Wording) -> Prompt:
-    question = wording.question.format(question=_question(prompt))
+def _question(prompt: Prompt, wording: Wording) -> Prompt:
+    """Return the prompt that asks for a skeleton; of several messages, the last is the question."""
     if isinstance(prompt, str):
-        return question
-    return [*prompt[:-1], {**prompt[-1], "content": question}]
+        return wording.question.format(question=prompt)
+    last = prompt[-1]
+    return [*prompt[:-1], {**last, "content": wording.question.format(question=last["content"])}]
