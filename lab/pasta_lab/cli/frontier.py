@@ -24,8 +24,7 @@ NoPublished = Annotated[
 
 def print_frontier(found: Figures) -> None:
     """Print what ``frontier.report`` returned."""
-    missing = (*found["not_run"], *found["step_costs"], *found["replays"])
-    not_run = [[m["name"], f"not run: {m['command']}"] for m in missing if not m.get("found")]
+    not_run = [[point["name"], f"not run: {point['command']}"] for point in found["not_run"]]
     header = ["", "quality", "theoretical", "realised", "length", "frontier"]
     print_table(header, [*map(_row, found["points"]), *not_run])
     _print_reference_points(found)

@@ -8,9 +8,7 @@ Source: PASTA, Figure 4 (quality against speed).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +17,6 @@ from pasta_lab.evaluate.points import (
     Pairing,
     Point,
     PointAnswers,
-    SideMeasurement,
     Speed,
     Verdict,
     pair,
@@ -29,7 +26,6 @@ from pasta_lab.evaluate.quality import decisions, quality, smallest_difference
 from pasta_lab.evaluate.records import task_of
 from pasta_lab.tasks.registry import training_families
 from pasta_lab.tasks.task import Task
-from pasta_lm.errors import InputError
 from pasta_lm.measure.intervals import as_dict, geometric_mean
 from pasta_lm.measure.speed import num_failed, realised, speed
 from pasta_lm.measure.table import to_json
@@ -60,8 +56,6 @@ def report(comparison: Comparison, read: Sequence[PointAnswers]) -> Figures:
         "points": points,
         "comparisons": list(compare(comparison, answering)),
         "fastest_sequential": fastest and fastest.point.name,
-        "step_costs": read_side_measurements(comparison.step_costs),
-        "replays": read_side_measurements(comparison.replays),
         "not_run": [{**_about(point), "command": comparison.command(point)} for point in missing],
     }
 
@@ -178,7 +172,7 @@ def over_prompts(one: PointAnswers, ids: Sequence[str]) -> Figures:
     }
 
 
-# Reference points for speedups: the fastest sequential decoding, gold forks, other model shapes.
+# Reference points for speedups: the fastest sequential decoding, gold forks.
 
 
 def fastest_sequential(read: Sequence[PointAnswers]) -> PointAnswers | None:
@@ -215,25 +209,3 @@ def fraction_of_perfect_forks(one: PointAnswers) -> Figures | None:
         Speed.THEORETICAL.value: as_dict(geometric_mean(paths)),
         Speed.REALISED.value: as_dict(geometric_mean(clocks)),
     }
-
-
-def read_side_measurements(files: Sequence[SideMeasurement]) -> list[Figures]:
-    """Return what measurements besides the points found, or the command of a missing one.
-
-    Raises:
-        InputError: a file exists and is no JSON object.
-    """
-    return [{"name": one.name, "command": one.command, "found": _read(one)} for one in files]
-
-
-def _read(measurement: SideMeasurement) -> Mapping[str, Any] | None:
-    path = Path(measurement.file)
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as exc:
-        raise InputError(f"{path} is no JSON: {exc}") from exc
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is no JSON object")
-    return found

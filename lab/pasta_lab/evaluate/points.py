@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import exp, log
 from pathlib import Path
-from statistics import fmean
 
 from pasta_lab.evaluate.records import BOUNDS, PERFECT, GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
@@ -164,42 +163,17 @@ class Pairing:
 
 def pair(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Pairing | None:
     """Return how two points compare; None if one of them was not timed."""
-    return pair_over([(ours, other)], kind)
-
-
-def pair_over(both: Sequence[tuple[PointAnswers, PointAnswers]], kind: Speed) -> Pairing | None:
-    """Return how two points compare over several training seeds.
-
-    Each prompt counts by its mean over the seeds; None if no prompt has the figures in all seeds.
-    """
-    grades = _mean_over_seeds([_grade_differences(*one) for one in both])
-    ratios = _mean_over_seeds([_log_ratios(*one, kind) for one in both])
-    return None if ratios is None or grades is None else Pairing(grades, _exp(ratios))
+    theirs = other.answers
+    grades = [one.grade - theirs[n].grade for n, one in ours.answers.items() if n in theirs]
+    quality, speed = mean(grades), speed_ratio(ours, other, kind)
+    return None if quality is None or speed is None else Pairing(quality, speed)
 
 
 def speed_ratio(ours: PointAnswers, other: PointAnswers, kind: Speed) -> Interval | None:
     """Return our speedup over the other's on the prompts that both have, a geometric mean."""
-    ratios = _mean_over_seeds([_log_ratios(ours, other, kind)])
-    return ratios and _exp(ratios)
-
-
-def _grade_differences(ours: PointAnswers, other: PointAnswers) -> dict[str, float]:
-    theirs = other.answers
-    return {n: one.grade - theirs[n].grade for n, one in ours.answers.items() if n in theirs}
-
-
-def _log_ratios(ours: PointAnswers, other: PointAnswers, kind: Speed) -> dict[str, float]:
     fast, slow = ours.log_speed(kind), other.log_speed(kind)
-    return {name: fast[name] - slow[name] for name in fast if name in slow}
-
-
-def _mean_over_seeds(by_seed: Sequence[Mapping[str, float]]) -> Interval | None:
-    names = [name for name in by_seed[0] if all(name in one for one in by_seed)] if by_seed else []
-    return mean([fmean(one[name] for one in by_seed) for name in names])
-
-
-def _exp(found: Interval) -> Interval:
-    return Interval(exp(found.mean), exp(found.low), exp(found.high))
+    found = mean([fast[name] - slow[name] for name in fast if name in slow])
+    return found and Interval(exp(found.mean), exp(found.low), exp(found.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,15 +196,6 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideMeasurement:
-    """A measurement that is reported besides the points: a JSON file, and what makes it."""
-
-    name: str
-    file: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Points that answered the same prompts, compared with the same baseline."""
 
@@ -247,10 +212,6 @@ class Comparison:
     """Of the families that training sees, together."""
     num_timed: int = 10
     """Prompts of each family that are decoded alone, for clocks."""
-    step_costs: tuple[SideMeasurement, ...] = ()
-    """The cost of a step of several rows, from ``benchmarks/step_cost.py``."""
-    replays: tuple[SideMeasurement, ...] = ()
-    """The same answers at another model shape, from ``pasta replay --json``."""
 
     def __post_init__(self) -> None:
         """Validate combinations of keys."""

@@ -55,14 +55,6 @@ def test_a_figure_is_valid_xml_with_a_title_and_a_description() -> None:
     )
 
 
-def test_the_names_of_many_systems_are_written_below_their_bars() -> None:
-    names = [f"A-long-name-{number}" for number in range(12)]
-    drawn = bars("", "", ["s", "t"], {name: [Span(1, 1, 1)] * 2 for name in names})
-    root = ElementTree.fromstring(drawn)
-    assert {*names} <= {one.text for one in root.iter() if one.text}
-    assert float((root.get("width") or "").removesuffix("pt")) > 60 * len(names)
-
-
 def test_the_verb_writes_figures_and_explains_a_missing_one(records: Path, tmp_path: Path) -> None:
     rates, out = tmp_path / "rates.json", tmp_path / "figures"
     rates.write_text(json.dumps({"pasta": {"win_rate": 45.0, "standard_error": 2.0}}))

@@ -13,12 +13,11 @@ import pytest
 from lab.tests.evaluate.records import write_records
 from pasta_lab.evaluate.figures import Span, frontier_plot, point_place
 from pasta_lab.evaluate.frontier import report
-from pasta_lab.evaluate.pages import LABEL, frontier_page, published
+from pasta_lab.evaluate.pages import frontier_page
 from pasta_lab.evaluate.points import Comparison, Point, read_points
 from pasta_lab.evaluate.records import read_answers, write_answers
 from pasta_lm.errors import InputError
 
-SVG = "{http://www.w3.org/2000/svg}"
 EVIL = "<script>alert(1)|</script>"
 
 
@@ -61,33 +60,15 @@ def test_the_page_is_valid_markdown_without_links(found: dict[str, Any]) -> None
         assert len(counts) <= 1
 
 
-def test_names_are_escaped(found: dict[str, Any]) -> None:
-    evil = found | {"points": [point | {"name": EVIL} for point in found["points"]]}
-    page = frontier_page(evil | {"comparisons": []})
-    assert EVIL not in page
-    assert "&lt;script>alert(1)\\|" in page
-
-
 def test_the_page_has_kinds_figures_and_missing_points(
     found: dict[str, Any],
 ) -> None:
     page = frontier_page(found)
     assert "kind: simulated" in page
-    assert "not run: `pasta evaluate tasks --model absent" in page
+    assert "not run: `pasta-lab evaluate tasks --model absent" in page
     assert "| ! 2.0" in page
     assert "not separated" in page
     assert page.count("\n| takings |") == 2  # a row for each point of every family
-
-
-def test_published_figures_are_labelled_and_change_no_other_figure(
-    found: dict[str, Any],
-) -> None:
-    page = frontier_page(found)
-    whole = frontier_page(found | {"published": published()})
-    assert LABEL in whole
-    assert LABEL not in page
-    start, end = whole.index("## What the paper reports"), whole.index("## Families")
-    assert whole[:start] + whole[end:] == page
 
 
 def test_the_plot_is_a_file_of_svg_with_a_mark_for_each_point(found: dict[str, Any]) -> None:
@@ -104,29 +85,6 @@ def test_the_plot_is_a_file_of_svg_with_a_mark_for_each_point(found: dict[str, A
 def test_a_plot_of_nothing_is_refused(comparison: Comparison) -> None:
     with pytest.raises(InputError, match="no point was run"):
         frontier_plot(report(comparison, []))
-
-
-def test_ten_methods_have_ten_marks_that_are_drawn_differently() -> None:
-    point = {
-        "label": "",
-        "theoretical_speedup": as_figure([1.0, 1.5, 2.0]),
-        "realised_speedup": None,
-        "quality": as_figure([0.4, 0.5, 0.6]),
-        "quality_difference": as_figure([-0.2, 0.1, 0.15]),
-        "on_frontier": {"theoretical": True},
-        "is_length_unusual": False,
-        "is_bound": False,
-    }
-    points = [point | {"name": str(i), "method": f"method {i}"} for i in range(10)]
-    drawn = frontier_plot({"points": points, "kinds": ["simulated"]})
-    groups = {
-        one.get("id"): one for one in ElementTree.fromstring(drawn).iter(f"{SVG}g") if one.get("id")
-    }
-    shapes = []
-    for number in range(10):
-        paths = [one.get("d", "") for one in groups[f"points-{number}"].iter(f"{SVG}path")]
-        shapes.append(" ".join(paths[-1].split()))
-    assert len({*shapes}) == len(points)
 
 
 def test_the_vertical_bar_is_the_interval_of_the_difference() -> None:

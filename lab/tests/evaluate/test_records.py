@@ -49,29 +49,6 @@ def test_a_cut_answer_has_the_grade_of_its_text() -> None:
     assert not row.is_well_formed
 
 
-def test_content_is_counted_without_tags_and_topics() -> None:
-    row = graded_answer(make("legs", "test", 0), answer(Document()), "pasta")
-    assert (row.num_content_tokens, row.critical_path, row.parallelism) == (3, 2, 1.5)
-    assert answered(critical_path=0).parallelism == 10
-
-
-def test_only_timed_answers_have_a_clock() -> None:
-    task = make("legs", "test", 0)
-    assert graded_answer(task, answer(Document()), "pasta").wall_s is None
-    assert graded_answer(task, answer(Document()), "pasta", is_timed=True).wall_s == 0.5
-
-
-@pytest.mark.parametrize(
-    ("finish_reason", "num_illegal", "is_well_formed"),
-    [("stop", 0, True), ("stop", 1, False), ("length", 0, False), ("abort", 0, False)],
-)
-def test_well_formed_answers_stop_and_have_no_illegal_tag(
-    finish_reason: str, num_illegal: int, is_well_formed: bool
-) -> None:
-    row = answered(finish_reason=finish_reason, num_illegal=num_illegal)
-    assert row.is_well_formed is is_well_formed
-
-
 def test_a_record_has_all_fields_of_an_answer(tmp_path: Path) -> None:
     rows = [
         answered(0.5, structure=marks([2, 0], [1], 3), text="\u00e9\n\u2028x", wall_s=0.25),

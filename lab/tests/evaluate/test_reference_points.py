@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -18,22 +17,12 @@ from pasta_lab.evaluate.pages import frontier_page
 from pasta_lab.evaluate.points import (
     Comparison,
     Point,
-    SideMeasurement,
     Speed,
-    read_comparison,
     read_points,
 )
 from pasta_lab.evaluate.records import PERFECT, export_answers, read_answers, write_answers
-from pasta_lm.errors import InputError, UsageError
+from pasta_lm.errors import InputError
 from pasta_lm.models.annotated import read_annotated
-
-STEPS = {
-    "kind": "replayed",
-    "weights": "random-weights",
-    "dtype": "float32",
-    "device": "cpu",
-    "relative_to_one": {"1": 1.0, "2": 1.25},
-}
 
 
 def point(folder: Path, name: str, method: str = "PASTA", **changes: Any) -> Point:
@@ -56,7 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for one in plain
     ]
     write_answers(folder / "a.jsonl", [*rows, *perfect, *sped_up])
-    (folder / "steps.json").write_text(json.dumps(STEPS), "utf-8")
     return folder
 
 
@@ -71,12 +59,6 @@ def comparison(folder: Path) -> Comparison:
         ),
         ours="PASTA",
         baseline="base",
-        step_costs=(
-            SideMeasurement(name="tiny", file=str(folder / "steps.json"), command="make it"),
-        ),
-        replays=(
-            SideMeasurement(name="at 125M", file=str(folder / "absent.json"), command="replay it"),
-        ),
     )
 
 
@@ -123,15 +105,6 @@ def test_speed_is_also_given_over_the_fastest_sequential_decoding(found: dict[st
     assert over["ours"] == pytest.approx(realised / 1.5, abs=1e-4)
 
 
-def test_without_clocks_there_is_no_fastest_sequential_decoding(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.jsonl", num_timed=0)
-    points = (point(tmp_path, "ours"), point(tmp_path, "plain", strategy="sequential"))
-    asked = Comparison(points=points, ours="PASTA", baseline="b")
-    found = report(asked, read_points(asked))
-    assert found["fastest_sequential"] is None
-    assert {one["over_fastest_sequential"] for one in found["points"]} == {None}
-
-
 def test_speculative_strategies_have_no_theoretical_speedup(comparison: Comparison) -> None:
     """A pass checks several guesses and a draft's passes are not counted: paths say nothing."""
     found = report(comparison, read_points(comparison))
@@ -146,38 +119,13 @@ def test_speculative_strategies_have_no_theoretical_speedup(comparison: Comparis
     }
 
 
-def test_the_page_shows_bounds_step_costs_and_missing_replays(found: dict[str, Any]) -> None:
+def test_the_page_and_the_plot_show_bounds(found: dict[str, Any]) -> None:
     text = frontier_page(found)
     assert "| perfect forks | replayed | - |" in text
-    assert "tiny: replayed, random-weights, float32 on cpu: 1: 1.00, 2: 1.25\n" in text
-    assert "| at 125M | not run: `replay it` |" in text
     assert "The fastest sequential decoding: lookup" in text
     drawn = frontier_plot(found)
     assert drawn.count('id="bound-') == 1
     assert ">perfect forks<" in drawn
-
-
-def test_an_invalid_side_measurement_is_refused(comparison: Comparison, folder: Path) -> None:
-    (folder / "broken.json").write_text("{", "utf-8")
-    broken = SideMeasurement(name="tiny", file=str(folder / "broken.json"), command="")
-    with pytest.raises(InputError, match=r"broken\.json is no JSON"):
-        report(replace(comparison, replays=(broken,)), [])
-
-
-def test_side_measurements_are_read_from_the_recipe(tmp_path: Path) -> None:
-    head = 'ours = "P"\nbaseline = "b"\n'
-    table = '[[points]]\nname = "p"\nmethod = "P"\nmodel = "m"\nrecords = "r"\n'
-    path = tmp_path / "c.toml"
-    path.write_text(f'{head}{table}[[replays]]\nname = "r"\nfile = "f"\ncommand = "c"\n', "utf-8")
-    assert read_comparison(path).replays == (SideMeasurement(name="r", file="f", command="c"),)
-    for wrong, shown in (
-        ("replays = 3\n", "replays must be a list"),
-        ('[[replays]]\nfil = "f"\n', r"unknown key replays.fil"),
-    ):
-        is_head = wrong.startswith("replays")
-        path.write_text(wrong + head + table if is_head else head + table + wrong, "utf-8")
-        with pytest.raises(UsageError, match=shown):
-            read_comparison(path)
 
 
 def test_exported_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
