@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pasta_lm.engines.scripted import ScriptedEngine
     from pasta_lm.errors import PastaError
     from pasta_lm.language import Document, parse
+    from pasta_lm.learn.teach.run import teach
     from pasta_lm.strategies.model import Pasta
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "ThreadStarted",
     "__version__",
     "parse",
+    "teach",
 ]
 
 _MODULES = {
@@ -49,6 +51,7 @@ _MODULES = {
     "pasta_lm.engines.scripted": ("ScriptedEngine",),
     "pasta_lm.errors": ("PastaError",),
     "pasta_lm.language": ("Document", "parse"),
+    "pasta_lm.learn.teach.run": ("teach",),
     "pasta_lm.strategies.model": ("Pasta",),
 }
 LAZY = {name: module for module, names in _MODULES.items() for name in names}

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lab.tests.tasks.reading import annotate
-from pasta_lab.tasks import mixture
-from pasta_lm.learn.train.teach_config import (
+from pasta_lm.learn.teach.config import (
     AnswersConfig,
     LearningConfig,
     MeasuresConfig,
     MixConfig,
-    StageTwoConfig,
     TeachConfig,
 )
-from pasta_lm.models.annotated import Record, write_records
+from pasta_lm.models.annotated import write_records
+from tests.learn.train.recipes import records
 from tests.small_tokenizers import byte_level
 
 CHAT = "{% for one in messages %}<|begin|>{{ one['content'] }}\n{% endfor %}<|begin|>"
@@ -65,13 +63,11 @@ def write_instructions(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def recipe(folder: Path, **preference: object) -> TeachConfig:
+def recipe(folder: Path, **train: Any) -> TeachConfig:
     """Return the smallest recipe; its data are written to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_instructions(folder / "instructions.jsonl")
-    drawn = islice(mixture("train", 7), 6)
-    records = [Record(task.id, task.prompt, annotate(task, "gold")) for task in drawn]
-    write_records(folder / "mixed.jsonl", records)
+    write_records(folder / "mixed.jsonl", records(6))
     return TeachConfig(
         answers=AnswersConfig(
             file=str(folder / "instructions.jsonl"),
@@ -82,13 +78,8 @@ def recipe(folder: Path, **preference: object) -> TeachConfig:
             in_flight=8,
         ),
         data=MixConfig(file=(str(folder / "mixed.jsonl"),), max_tokens=600),
-        train=LearningConfig(passes=6, save_steps=1),
-        preference=StageTwoConfig(
-            **{
-                **{"rounds": 1, "num_prompts": 4, "num_development": 3, "samples": 3},
-                **{"sampled": "all", "steps": 2, "max_length_change": None},
-                **preference,
-            }
+        train=LearningConfig(**{"passes": 4, "rank": 2, "save_steps": 1, **train}),
+        measures=MeasuresConfig(
+            num_prompts=2, max_tokens=24, num_timed=1, num_unmasked=1, num_references=4
         ),
-        measures=MeasuresConfig(num_prompts=2, max_tokens=24, num_timed=1, num_unmasked=1),
     )

@@ -8,6 +8,7 @@ Source: PASTA, section 4.2 and appendix on training (Gemma 7B: batch 8, LR 1e-5,
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,6 +18,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import set_seed
 
+from pasta_lm.language.document import Document
+from pasta_lm.language.events import Text
 from pasta_lm.learn.train.adapters import adapted, base_of, merged, save_trained
 from pasta_lm.learn.train.collate import collate, example_table, labelled_logits, labelled_weights
 from pasta_lm.learn.train.config import LoraConfig, ModelConfig, SftConfig, TrainConfig
@@ -32,6 +35,7 @@ from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.learn.train.output import MAY_CHANGE, open_output
 from pasta_lm.learn.train.sources import Pack, PackSet, packs_of
 from pasta_lm.learn.train.trainer import (
+    LOG,
     PackTrainer,
     check_launch,
     is_first,
@@ -39,6 +43,8 @@ from pasta_lm.learn.train.trainer import (
     num_processes,
     whole_model,
 )
+from pasta_lm.models.annotated import Record
+from pasta_lm.strategies import pasta
 
 
 def train_sft(recipe: SftConfig, *, resume: bool = False, overwrite: bool = False) -> Path:
@@ -132,6 +138,23 @@ def save_whole(learner: Learner, trainer: PackTrainer, train: TrainConfig) -> Pa
 def preflight(recipe: SftConfig) -> str:
     """Return a summary of a recipe, with one encoded example; nothing is trained."""
     return summary(*prepare(recipe), recipe.train, recipe.lora)
+
+
+def seconds_of_a_pass(recipe: SftConfig) -> float:
+    """Measure one forward and backward pass of a full pack, with the recipe's model and settings.
+
+    The data of the recipe are not read. Its output folder is written to.
+    """
+    train = replace(recipe.train, steps=2, accumulate=1, log_steps=1, warmup=0.0)
+    learner = begin_learner(recipe.model, train, recipe.lora, pasta.NAME)
+    encode = learner.encoder(train)
+    text = "The bath is large, and a shower of five minutes takes a third of its water. "
+    example = encode(Record("pass", "Name a way to save water.", Document((Text(text),))))
+    finetune(
+        learner, [[example] * (recipe.data.max_tokens // len(example))], train, lora=recipe.lora
+    )
+    rows = [json.loads(line) for line in (Path(train.out) / LOG).read_text("utf-8").splitlines()]
+    return float(rows[1]["time"] - rows[0]["time"])
 
 
 def summary(learner: Learner, packs: PackSet, train: TrainConfig, lora: LoraConfig | None) -> str:

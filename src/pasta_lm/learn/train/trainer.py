@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import platform
@@ -207,6 +208,13 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, 32 << 20)
     libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def free_memory() -> None:
+    """Give back the memory of models that nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _has_glibc() -> bool:

@@ -1,17 +1,16 @@
-"""The recipe of ``pasta teach``: what is asked, how it is annotated, learned and measured."""
+"""The recipe of ``pasta teach``: own answers, their annotation, both stages, and the measures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.join import Join, check_join
+from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.learn.annotate.recipe import MARKDOWN_RULE, TEACHER, TeacherConfig
 from pasta_lm.learn.train.judging import JudgeConfig
 from pasta_lm.recipe import check_not_ignored, check_positive
-
-MAX_WHOLE = 400_000_000
-"""Weights up to which all are trained by default; larger models get adapters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +18,11 @@ class AnswersConfig:
     """The model's own answers; ``[answers]``."""
 
     file: str | None = None
-    """Instructions, JSON lines with ``id`` and ``instruction``; None: those of the project."""
+    """Instructions, JSON lines with ``id`` and ``instruction``; None: the 4,829 of the package."""
     num: int = 2000
     """Instructions that are answered."""
     num_held_out: int = 100
-    """Instructions that only measure; of the project's own, those of its held-out file."""
+    """Instructions at the end of ``file`` that only measure; the package's own are marked."""
     temperature: float = 0.3
     max_tokens: int = 500
     seed: int = 0
@@ -36,10 +35,10 @@ class AnswersConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationConfig:
-    """What marks the blocks; ``[annotation]``."""
+    """The annotator of the blocks; ``[annotation]``."""
 
-    annotator: Literal["teacher", "markdown_rule"] = MARKDOWN_RULE
-    """The rule agrees best with reading of all that needs no teacher, see docs/annotation.md."""
+    annotator: Literal["markdown_rule", "teacher"] = MARKDOWN_RULE
+    """``markdown_rule``, which reads layout and question; or ``teacher``, a model on a server."""
     teacher: TeacherConfig | None = None
 
     def __post_init__(self) -> None:
@@ -51,11 +50,12 @@ class AnnotationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixConfig:
-    """What is learned beside the own answers; ``[data]``."""
+    """Training data besides the own answers; ``[data]``."""
 
-    file: tuple[str, ...] | None = None
-    """Annotated answers; None: those of the project that were annotated by reading."""
+    file: tuple[str, ...] = ()
+    """Files of annotated answers."""
     exclude: tuple[str, ...] = ()
+    """Files of ids that are held out."""
     max_tokens: int = 2048
     """Of one forward pass."""
 
@@ -67,10 +67,10 @@ class MixConfig:
 class LearningConfig:
     """Stage one, of both models; ``[train]``."""
 
-    weights: Literal["auto", "all", "adapter"] = "auto"
-    """``auto``: all weights of a small model, adapters of a larger one."""
+    weights: Literal["adapter", "all"] = "adapter"
+    """``all`` trains every weight: for models of a few hundred million weights."""
     passes: int = 110
-    """Forward passes of ``data.max_tokens`` tokens: what taught SmolLM2-135M."""
+    """Forward passes of ``data.max_tokens`` tokens: enough for SmolLM2-135M."""
     learning_rate: float | None = None
     """None: 1e-3 of adapters, 2e-4 of all weights."""
     tag_learning_rate: float | None = None
@@ -78,6 +78,8 @@ class LearningConfig:
     decision_weight: float = 5.0
     rank: int = 64
     positions: Literal["predict", "continue"] = "predict"
+    join: Literal["shared", "recompute"] = "shared"
+    """``continue`` and ``recompute`` are for stock servers, as ``--for servers`` sets them."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of frozen and of saved weights; None: float32, on a GPU bfloat16."""
     checkpointing: bool = False
@@ -87,41 +89,39 @@ class LearningConfig:
     def __post_init__(self) -> None:
         keys = ("passes", "learning_rate", "tag_learning_rate", "decision_weight", "rank")
         check_positive("train", self, *keys, "save_steps")
+        check_join(Join(self.join), PositionStrategy(self.positions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTwoConfig:
-    """Stage two on decisions; ``[preference]``."""
+    """Stage two; ``[preference]``."""
 
-    rounds: int = 0
-    """0: no stage two."""
+    judge: JudgeConfig
+    """The model that compares samples with the baseline's answers."""
+    rounds: int = 2
     num_prompts: int = 100
-    """Of one round."""
-    num_development: int = 0
-    samples: int = 8
-    quality_weight: float = 1.0
+    """Of one round; fewer if there are too few usable answers."""
+    samples: int = 10
+    quality_weight: float = 4.0
     steps: int = 30
     learning_rate: float | None = None
     """None: a tenth of that of stage one."""
-    judge: JudgeConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise UsageError("preference.rounds must be at least 0")
-        check_positive("preference", self, "num_prompts", "steps")
-        if self.rounds and self.judge is None:
-            raise UsageError("[preference.judge] is missing: it compares the samples")
+        check_positive("preference", self, "rounds", "num_prompts", "steps", "learning_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuresConfig:
-    """What is measured at the end; ``[measures]``."""
+    """The evaluation at the end; ``[measures]``."""
 
     num_prompts: int = 80
     """Of each set."""
     max_tokens: int = 512
     num_timed: int = 6
     num_unmasked: int = 15
+    num_references: int = 50
+    """Annotated answers that are not learned, for the cost of restricted visibility."""
     alpaca: str | None = None
     """AlpacaEval's instructions, a file of yours."""
     ifeval: str | None = None
@@ -130,7 +130,7 @@ class MeasuresConfig:
     """A model that reads the answers."""
 
     def __post_init__(self) -> None:
-        check_positive("measures", self, "num_prompts", "max_tokens")
+        check_positive("measures", self, "num_prompts", "max_tokens", "num_references")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +141,21 @@ class TeachConfig:
     annotation: AnnotationConfig = field(default_factory=AnnotationConfig)
     data: MixConfig = field(default_factory=MixConfig)
     train: LearningConfig = field(default_factory=LearningConfig)
-    preference: StageTwoConfig = field(default_factory=StageTwoConfig)
+    preference: StageTwoConfig | None = None
+    """None: no stage two, which needs a judge."""
     measures: MeasuresConfig = field(default_factory=MeasuresConfig)
 
-    def trains_all(self, num_weights: int) -> bool:
-        """Return whether all weights of a model of this size are trained."""
-        by_size = num_weights <= MAX_WHOLE
-        return by_size if self.train.weights == "auto" else self.train.weights == "all"
+    def for_servers(self) -> TeachConfig:
+        """Return the recipe of a model that stock servers decode exactly."""
+        return replace(self, train=replace(self.train, positions="continue", join="recompute"))
+
+    def on(self, device: str) -> TeachConfig:
+        """Return the recipe with the defaults of a device, ``cpu`` or another."""
+        is_cpu = device == "cpu"
+        dtype = self.train.dtype or ("float32" if is_cpu else "bfloat16")
+        in_flight = self.answers.in_flight or (16 if is_cpu else 64)
+        return replace(
+            self,
+            train=replace(self.train, dtype=dtype),
+            answers=replace(self.answers, in_flight=in_flight),
+        )

@@ -1,0 +1,250 @@
+"""The recipe of each step of ``pasta teach``, and the files that the steps share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pasta_lm.errors import InputError
+from pasta_lm.journal import write_rows, write_whole
+from pasta_lm.learn.annotate.own_answers import ROOM, AnswerConfig, read_instructions
+from pasta_lm.learn.annotate.recipe import AnnotateConfig, OutputConfig
+from pasta_lm.learn.data.preferences import ScoreConfig
+from pasta_lm.learn.teach.config import StageTwoConfig, TeachConfig
+from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
+from pasta_lm.learn.train.learner import MODEL_FOLDER
+from pasta_lm.learn.train.preference_config import (
+    PairsConfig,
+    PreferenceConfig,
+    PreferenceTrainConfig,
+    RecordsConfig,
+    RolloutsConfig,
+    StartConfig,
+)
+from pasta_lm.measure.instructions import InstructionSettings
+from pasta_lm.measure.prompt_sets import SetFiles
+from pasta_lm.models.annotated import read_ids, read_records, write_records
+
+ANSWERS, ANNOTATED, BASELINE = "01-answers", "02-annotated", "03-baseline"
+PASTA, PREFERENCE, MEASURES = "04-pasta", "05-preference", "06-measures"
+"""The folders of the steps."""
+INSTRUCTIONS, HELD_OUT = "instructions.jsonl", "held_out.txt"
+RECORDS, HELD_BACK, PROMPTS = "annotated.jsonl", "held_back.txt", "prompts.jsonl"
+REFERENCES = "references.txt"
+ALL_ACCUMULATE = 2
+"""Forward passes of a step, where all weights are trained."""
+
+
+class Recipes(NamedTuple):
+    """The recipes of all steps, in order."""
+
+    answers: AnswerConfig
+    annotation: AnnotateConfig
+    baseline: SftConfig
+    pasta: SftConfig
+    preference: PreferenceConfig | None
+    measures: InstructionSettings
+
+
+def recipes_of(model: str, out: Path, config: TeachConfig, instructions: Path) -> Recipes:
+    """Return the recipes of a run.
+
+    Args:
+        model: Folder, GGUF file or hub id.
+        out: The run's folder.
+        config: With the defaults of the device.
+        instructions: The file that is answered.
+    """
+    own, two, measures = config.answers, config.preference, config.measures
+    answers = AnswerConfig(
+        model=model,
+        instructions=str(instructions),
+        exclude=str(out / MEASURES / "prompts" / HELD_OUT),
+        out=str(out / ANSWERS),
+        limit=own.num,
+        temperature=own.temperature,
+        max_tokens=own.max_tokens,
+        seed=own.seed,
+        dtype=config.train.dtype,
+        in_flight=own.in_flight or 1,
+    )
+    return Recipes(
+        answers=answers,
+        annotation=AnnotateConfig(
+            answers=answers,
+            output=OutputConfig(folder=str(out / ANNOTATED)),
+            annotator=config.annotation.annotator,
+            teacher=config.annotation.teacher,
+        ),
+        baseline=_stage_one(model, out, config, BASELINE),
+        pasta=_stage_one(model, out, config, PASTA),
+        preference=None if two is None else _stage_two(out, config, two),
+        measures=InstructionSettings(
+            model=str(out / MODEL_FOLDER),
+            baseline=str(out / BASELINE / MODEL_FOLDER),
+            untaught=model,
+            limit=measures.num_prompts,
+            max_tokens=measures.max_tokens,
+            num_timed=measures.num_timed,
+            num_unmasked=measures.num_unmasked,
+            num_read=measures.num_prompts,
+            reader=measures.reader,
+            references=str(out / ANNOTATED / RECORDS),
+            reference_ids=str(out / ANNOTATED / REFERENCES),
+            dtype=config.train.dtype,
+            sets=SetFiles(
+                alpaca=measures.alpaca,
+                ifeval=measures.ifeval,
+                instructions=str(out / MEASURES / "prompts"),
+            ),
+        ),
+    )
+
+
+def _lora(config: TeachConfig) -> LoraConfig | None:
+    rank = config.train.rank
+    return None if config.train.weights == "all" else LoraConfig(rank=rank, alpha=float(rank))
+
+
+def _rate(config: TeachConfig) -> float:
+    return config.train.learning_rate or (2e-4 if config.train.weights == "all" else 1e-3)
+
+
+def _stage_one(model: str, out: Path, config: TeachConfig, step: str) -> SftConfig:
+    own, trains_all = config.train, config.train.weights == "all"
+    accumulate = ALL_ACCUMULATE if trains_all else 1
+    return SftConfig(
+        model=ModelConfig(base=model),
+        data=DataConfig(
+            file=(str(out / ANNOTATED / RECORDS), *config.data.file),
+            exclude=(str(out / ANNOTATED / HELD_BACK), *config.data.exclude),
+            max_tokens=config.data.max_tokens,
+            plain=step == BASELINE,
+        ),
+        train=TrainConfig(
+            out=str(out / step),
+            steps=max(1, own.passes // accumulate),
+            accumulate=accumulate,
+            learning_rate=_rate(config),
+            tag_learning_rate=own.tag_learning_rate or (1e-3 if trains_all else 2e-3),
+            decision_weight=own.decision_weight,
+            freeze_old_rows=trains_all,
+            warmup=0.03,
+            positions=own.positions,
+            join=own.join,
+            save="merged" if trains_all else "adapter",
+            dtype=own.dtype or "float32",
+            mixed_precision=True,
+            checkpointing=own.checkpointing,
+            log_steps=1,
+            save_steps=own.save_steps,
+            seed=own.seed,
+        ),
+        lora=_lora(config),
+    )
+
+
+def _stage_two(out: Path, config: TeachConfig, two: StageTwoConfig) -> PreferenceConfig:
+    own, answers = config.train, config.answers
+    return PreferenceConfig(
+        model=StartConfig(
+            base=str(out / PASTA / MODEL_FOLDER), baseline=str(out / BASELINE / MODEL_FOLDER)
+        ),
+        data=PairsConfig(
+            records=RecordsConfig(file=str(out / PREFERENCE / PROMPTS)),
+            max_tokens=2 * config.data.max_tokens,
+        ),
+        rollouts=RolloutsConfig(
+            samples=two.samples,
+            max_tokens=answers.max_tokens,
+            pool_tokens=(answers.in_flight or 1) * (answers.max_tokens + ROOM),
+        ),
+        score=ScoreConfig(quality_weight=two.quality_weight),
+        judge=two.judge,
+        lora=_lora(config),
+        train=PreferenceTrainConfig(
+            out=str(out / PREFERENCE),
+            rounds=two.rounds,
+            steps=two.steps,
+            learning_rate=two.learning_rate or _rate(config) / 10,
+            positions=own.positions,
+            join=own.join,
+            dtype=own.dtype or "float32",
+            mixed_precision=True,
+            checkpointing=own.checkpointing,
+            log_steps=1,
+            save_steps=own.save_steps,
+            seed=own.seed,
+        ),
+    )
+
+
+# --- files
+
+
+def packaged_instructions() -> Path:
+    """Return the folder of the package's instructions; a clone has them in ``corpora``."""
+    installed = Path(__file__).with_name("instructions")
+    in_clone = Path(__file__).parents[4] / "corpora" / "instructions"
+    return installed if installed.is_dir() else in_clone
+
+
+def split_instructions(config: TeachConfig) -> tuple[Path, list[str]]:
+    """Return the file of instructions, and the ids of those that only measure.
+
+    Raises:
+        InputError: the file cannot be read, or has too few.
+    """
+    if config.answers.file is None:
+        folder = packaged_instructions()
+        return folder / INSTRUCTIONS, read_ids(folder / HELD_OUT)[: config.answers.num_held_out]
+    path, num_held_out = Path(config.answers.file).resolve(), config.answers.num_held_out
+    names = list(read_instructions(path))
+    if len(names) < num_held_out + 2:
+        raise InputError(
+            f"{config.answers.file} has {len(names)} instructions, too few beside "
+            f"answers.num_held_out = {num_held_out}"
+        )
+    return path, names[-num_held_out:]
+
+
+def write_held_out(out: Path, instructions: Path, held_out: Sequence[str]) -> None:
+    """Write the instructions that only measure, as the evaluation reads them."""
+    rows, folder = read_instructions(instructions), out / MEASURES / "prompts"
+    write_rows(folder / INSTRUCTIONS, [rows[name] for name in held_out])
+    write_ids(folder / HELD_OUT, held_out)
+
+
+def hold_back(out: Path, config: TeachConfig) -> None:
+    """Hold annotated answers back from stage one: references, and prompts of stage two.
+
+    Raises:
+        InputError: too few answers were usable.
+    """
+    records = read_records(out / ANNOTATED / RECORDS)
+    if len(records) < 2:
+        raise InputError(
+            f"{len(records)} of the model's answers can be used, too few to teach it",
+            hint=f"ask for more: answers.num in --recipe; {ANSWERS}/counts.json has the reasons",
+        )
+    two, num_references = config.preference, config.measures.num_references
+    num_prompts = 0 if two is None else two.rounds * two.num_prompts
+    drawn = sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).digest())
+    kept = drawn[: min(num_references + num_prompts, len(drawn) // 2)]
+    num_references = min(num_references, len(kept) if two is None else len(kept) // 2)
+    write_ids(out / ANNOTATED / HELD_BACK, [record.id for record in kept])
+    write_ids(out / ANNOTATED / REFERENCES, [record.id for record in kept[:num_references]])
+    if two is not None:
+        part = out / PREFERENCE / f"{PROMPTS}.part"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        prompts = kept[num_references:]
+        write_records(part, [replace(one, document=one.document.without_tags()) for one in prompts])
+        part.replace(part.with_suffix(""))
+
+
+def write_ids(path: Path, ids: Sequence[str]) -> None:
+    """Write ids, one a line; the file is complete or absent."""
+    write_whole(path, "".join(f"{name}\n" for name in ids).encode())

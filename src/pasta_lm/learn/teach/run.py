@@ -1,0 +1,290 @@
+"""Teach a model PASTA-LANG from its own answers, in steps that survive any interruption.
+
+::
+
+    01-answers     the model answers instructions
+    02-annotated   the independent parts of its answers are marked
+    03-baseline    Baseline-SFT on the answers without tags
+    04-pasta       Pasta-SFT on the answers with tags
+    05-preference  stage two, if the recipe has it
+    model          the taught model, with its card
+    06-measures    the taught model against the baseline on held-out instructions
+
+Each folder has the recipe of its step, so each step can be repeated by hand. A step is done when
+``journal.jsonl`` says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from pasta_lm.engines.local.loading import usable_device
+from pasta_lm.errors import PastaError
+from pasta_lm.journal import Journal, read_rows, write_whole
+from pasta_lm.learn.annotate.layout_rule import markdown_rule
+from pasta_lm.learn.annotate.own_answers import USABLE, answer
+from pasta_lm.learn.annotate.run import annotate
+from pasta_lm.learn.teach.card import model_card
+from pasta_lm.learn.teach.config import TeachConfig
+from pasta_lm.learn.teach.recipes import (
+    ANNOTATED,
+    ANSWERS,
+    BASELINE,
+    MEASURES,
+    PASTA,
+    PREFERENCE,
+    Recipes,
+    hold_back,
+    recipes_of,
+    split_instructions,
+    write_held_out,
+)
+from pasta_lm.learn.train.config import SftConfig
+from pasta_lm.learn.train.learner import MODEL_FOLDER, written_whole
+from pasta_lm.learn.train.output import full_disk_named
+from pasta_lm.learn.train.preference import train_preference
+from pasta_lm.learn.train.rounds import Show
+from pasta_lm.learn.train.sft import seconds_of_a_pass, train_sft
+from pasta_lm.learn.train.trainer import free_memory
+from pasta_lm.measure.instructions import evaluate_instructions
+from pasta_lm.measure.instructions_report import write_report
+from pasta_lm.recipe import toml_of
+from pasta_lm.run_folder import RunFolder
+from pasta_lm.strategies.model import Pasta
+
+SETTINGS, JOURNAL, RECIPE, CARD = "teach.json", "journal", "recipe.toml", "README.md"
+MAY_CHANGE = {"answers.in_flight", "train.save_steps", "measures.reader"}
+"""Keys of the recipe that change no result."""
+Result = Mapping[str, Any]
+
+
+class Step(NamedTuple):
+    """One step of a run."""
+
+    name: str
+    """Its row in the journal."""
+    title: str
+    carry_out: Callable[[], Result]
+    """Continues where it was stopped; returns what the journal keeps."""
+    folder: str
+    verb: str = ""
+    """The command that repeats it."""
+    recipe: Any = None
+    """The dataclass of that command's recipe."""
+
+
+def teach(
+    model: str,
+    out: str | Path,
+    recipe: TeachConfig | None = None,
+    *,
+    for_servers: bool = False,
+    budget_hours: float | None = None,
+    show: Show | None = None,
+) -> Path:
+    """Teach a model from its own answers; return the folder of the taught model.
+
+    The same call continues a run that was stopped in any way.
+
+    Args:
+        model: Folder, GGUF file or hub id.
+        out: The folder of the run.
+        recipe: Amounts and settings; None: the default recipe.
+        for_servers: Train for positions and join that stock servers compute.
+        budget_hours: No further step begins when the finished ones took longer.
+        show: Shows the progress of one activity.
+
+    Raises:
+        UsageError: the folder holds a run with another model or recipe.
+        InputError: the instructions cannot be read, or too few answers can be used.
+        PastaError: the budget is used up, or a step failed; what was done is kept.
+    """
+    config = (recipe or TeachConfig()).on(usable_device(None).type)
+    config = config.for_servers() if for_servers else config
+    source = str(Path(model).resolve()) if Path(model).exists() else model
+    run = RunFolder(Path(out).resolve(), SETTINGS)
+    instructions, held_out = split_instructions(config)
+    with run.locked(), full_disk_named(run.path):
+        run.begin(
+            {"model": source, **asdict(config)},
+            may_change=MAY_CHANGE,
+            prepare=lambda: write_held_out(run.path, instructions, held_out),
+        )
+        journal = run.journal(JOURNAL)
+        recipes = recipes_of(source, run.path, config, instructions)
+        steps = [*steps_of(run.path, source, config, recipes, journal, show)]
+        for number, step in enumerate(steps, start=1):
+            if step.name not in journal.rows:
+                check_budget(journal, budget_hours, step)
+                say(f"step {number} of {len(steps)}: {step.title}")
+                carry_out(step, run.path, journal)
+    return run.path / MODEL_FOLDER
+
+
+def steps_of(
+    out: Path,
+    model: str,
+    config: TeachConfig,
+    recipes: Recipes,
+    journal: Journal,
+    show: Show | None,
+) -> Iterator[Step]:
+    """Yield the steps of a run, in order."""
+    bar: Show = show or (lambda name, done, total, note="": None)
+    sft = "pasta train sft {}/recipe.toml --resume"
+    yield Step(
+        "answers",
+        "the model answers instructions",
+        lambda: _answer(recipes, bar),
+        ANSWERS,
+    )
+    yield Step(
+        "annotated",
+        "its answers are annotated",
+        lambda: _annotate(recipes, out, config, partial(bar, "answers annotated")),
+        ANNOTATED,
+        "pasta annotate {}/recipe.toml",
+        recipes.annotation,
+    )
+    for name, title, folder, own in (
+        ("baseline", "Baseline-SFT", BASELINE, recipes.baseline),
+        ("pasta", "Pasta-SFT", PASTA, recipes.pasta),
+    ):
+        yield Step(name, title, partial(_train, own, out), folder, sft, own)
+    if recipes.preference is not None:
+        optimise = partial(train_preference, recipes.preference, resume=True, show=show)
+        yield Step(
+            "preference",
+            "rounds of preference optimisation",
+            lambda: _best(optimise(), out),
+            PREFERENCE,
+            "pasta train preference {}/recipe.toml --resume",
+            recipes.preference,
+        )
+    last = "pasta" if recipes.preference is None else "preference"
+    yield Step(
+        "model",
+        "the taught model is written",
+        lambda: _copy(out / journal.rows[last]["best"], out / MODEL_FOLDER),
+        MODEL_FOLDER,
+    )
+    yield Step(
+        "measures",
+        "measures",
+        lambda: _measure(recipes, out, bar),
+        MEASURES,
+        "pasta evaluate instructions {0}/recipe.toml --out {0}",
+        recipes.measures,
+    )
+    yield Step("card", "the model card", lambda: _card(out, model, config, journal), MODEL_FOLDER)
+
+
+def check_budget(journal: Journal, budget_hours: float | None, step: Step) -> None:
+    """Raise a PastaError if the finished steps took longer than the budget."""
+    spent = sum(float(row["wall_s"]) for row in journal.rows.values()) / 3600
+    if budget_hours is not None and spent >= budget_hours:
+        raise PastaError(
+            f"{spent:.2f} of {budget_hours:g} hours are used up before the step: {step.title}",
+            hint="what was done is kept; the same command with more --budget-hours continues",
+        )
+
+
+def carry_out(step: Step, out: Path, journal: Journal) -> None:
+    """Write the recipe of a step, carry it out, and note it in the journal."""
+    folder = out / step.folder
+    if step.recipe is not None and not (folder / RECIPE).exists():
+        command = f"Written by pasta teach. {step.verb.format(folder)}"
+        write_whole(folder / RECIPE, toml_of(asdict(step.recipe), [command]).encode())
+    start = time.monotonic()
+    result = step.carry_out()
+    wall_s = round(time.monotonic() - start, 2)
+    journal.append([{"id": step.name, "wall_s": wall_s, **result}])
+    free_memory()
+
+
+def describe(model: str, recipe: TeachConfig | None = None, *, for_servers: bool = False) -> str:
+    """Return what ``teach`` would do, with the measured time of one pass of training."""
+    config = (recipe or TeachConfig()).on(usable_device(None).type)
+    config = config.for_servers() if for_servers else config
+    instructions, held_out = split_instructions(config)
+    with TemporaryDirectory() as folder:
+        own = recipes_of(model, Path(folder), config, instructions).pasta
+        pass_s = seconds_of_a_pass(own)
+    two, passes, tokens = config.preference, config.train.passes, config.data.max_tokens
+    stage_two = "none: [preference] of the recipe names a judge"
+    if two is not None:
+        stage_two = f"{two.rounds} rounds of {two.num_prompts} prompts, judged by {two.judge.model}"
+    lines = (
+        f"answers: {config.answers.num} of {instructions}, {config.answers.in_flight} at a time",
+        f"annotation: {config.annotation.annotator}",
+        f"stage one: 2 models, {passes} passes of {tokens} tokens each; positions "
+        f"{config.train.positions}, join {config.train.join}, {config.train.weights} weights, "
+        f"{config.train.dtype}",
+        f"  one pass takes {pass_s:.1f} s on this machine: {2 * passes * pass_s / 60:.0f} min",
+        f"stage two: {stage_two}",
+        f"measures: {min(config.measures.num_prompts, len(held_out))} held-out instructions",
+    )
+    return "\n".join(lines)
+
+
+def say(line: str) -> None:
+    """Print a line on standard error."""
+    print(f"pasta: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+# --- the steps
+
+
+def _answer(recipes: Recipes, show: Show) -> Result:
+    own = recipes.answers
+    load = partial(Pasta.from_pretrained, own.model, dtype=own.dtype, pool_tokens=own.pool_tokens)
+    return answer(own, load, partial(show, "answers"))._asdict()
+
+
+def _annotate(
+    recipes: Recipes, out: Path, config: TeachConfig, show: Callable[[int, int], None]
+) -> Result:
+    total = len(read_rows(out / ANSWERS / USABLE))
+    run = annotate(
+        recipes.annotation,
+        rule=markdown_rule if recipes.annotation.teacher is None else None,
+        progress=lambda tally: show(tally.num_ended, total),
+    )
+    if not run.is_complete:
+        raise KeyboardInterrupt
+    hold_back(out, config)
+    return {"num_rows": dict(run.tally.num_rows)}
+
+
+def _train(recipe: SftConfig, out: Path) -> Result:
+    return _best(train_sft(recipe, resume=True), out)
+
+
+def _best(folder: Path, out: Path) -> Result:
+    return {"best": str(folder.resolve().relative_to(out))}
+
+
+def _copy(best: Path, folder: Path) -> Result:
+    with written_whole(folder) as part:
+        shutil.copytree(best, part)
+    return {}
+
+
+def _measure(recipes: Recipes, out: Path, show: Show) -> Result:
+    write_report(evaluate_instructions(out / MEASURES, recipes.measures, show))
+    return {}
+
+
+def _card(out: Path, model: str, config: TeachConfig, journal: Journal) -> Result:
+    report = (out / MEASURES / "report.md").read_text("utf-8")
+    card = model_card(model, config, journal.rows, report)
+    write_whole(out / MODEL_FOLDER / CARD, card.encode())
+    return {}
