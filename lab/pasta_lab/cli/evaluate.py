@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -25,7 +24,6 @@ from pasta_lm.cli.flags import (
 )
 from pasta_lm.cli.tables import number, print_json, print_table
 from pasta_lm.cli.terminal import bars, interruptible, silence_libraries, write_text
-from pasta_lm.errors import InputError
 
 if TYPE_CHECKING:
     from pasta_lab.evaluate.tasks import TaskSettings
@@ -117,29 +115,21 @@ def tasks(
 
 def _evaluate_tasks(recipe: TaskSettings, records: Path | None) -> dict[str, Any]:
     """Let the models answer, write the records, and return the report."""
-    from pasta_lab.evaluate import tasks
     from pasta_lab.evaluate.records import write_answers
-    from pasta_lab.evaluate.workers import worker_pool
+    from pasta_lab.evaluate.tasks import evaluate_tasks, report
     from pasta_lm import __version__
 
     if recipe.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(recipe.threads)  # torch reads it when it is imported
     if records is not None:
-        known = recipe.baseline_records
-        if known and records.resolve() == Path(known).resolve():
-            hint = "give --records another name"
-            raise InputError(f"{records} would be read and written", hint=hint)
         write_answers(records, ())  # fails now rather than at the end
     models = recipe.load_models()
-    pool = worker_pool(recipe.workers, recipe.load_models) if recipe.workers > 1 else nullcontext()
-    with interruptible("nothing was measured"), bars() as progress, pool as workers:
-        answers = tasks.evaluate_tasks(
-            recipe, models["model"], models["baseline"], progress, workers
-        )
+    both = models["model"], models["baseline"]
+    with interruptible("nothing was measured"), bars() as progress:
+        answers = evaluate_tasks(recipe, *both, progress)
     if records is not None:
         write_answers(records, answers.records())
-    found = tasks.report(recipe, answers, models["model"], models["baseline"])
-    return found | recipe.model_names | {"version": __version__}
+    return report(recipe, answers, *both) | recipe.model_names | {"version": __version__}
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -175,27 +165,6 @@ def _short(figures: dict[str, Any]) -> str:
     quality = figures.get("quality")
     grade = number(quality and quality["mean"], 3)
     return f"{grade}  {speedup['mean']:.2f}x" if speedup else grade
-
-
-@app.command()
-def export(
-    records: Annotated[
-        Path, typer.Argument(metavar="RECORDS.jsonl", help="What tasks --records wrote.")
-    ],
-    out: Annotated[
-        Path, option("--out", metavar="FILE.jsonl", help="Annotated answers for replay.")
-    ],
-    strategy: Annotated[
-        str, option("--strategy", metavar="NAME", help="Strategy of the answers: pasta, apar, sot.")
-    ] = "pasta",
-) -> None:
-    """Export recorded answers as annotated data, to replay them.
-
-    The timed answers in the families that training sees, with their prompts.
-    """
-    from pasta_lab.evaluate.records import export_answers
-
-    typer.echo(f"{out}: {export_answers(records, strategy, out)} answers")
 
 
 @app.command()

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import exp, log
 from pathlib import Path
 
-from pasta_lab.evaluate.records import BOUNDS, PERFECT, GradedAnswer, read_answers
+from pasta_lab.evaluate.records import PERFECT, GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.intervals import Interval, mean
@@ -47,7 +47,7 @@ class PointAnswers:
     @property
     def is_bound(self) -> bool:
         """Return whether the text was forced, so that the point has no quality."""
-        return self.point.strategy in BOUNDS
+        return self.point.strategy == PERFECT
 
     @property
     def is_speculative(self) -> bool:
@@ -97,7 +97,7 @@ def _read(point: Point) -> PointAnswers:
         some = (one for one in rows if one.strategy == strategy)
         return {one.task_id: one for one in some if (one.wall_s is not None) is is_timed}
 
-    is_bound = point.strategy in BOUNDS
+    is_bound = point.strategy == PERFECT
     answers, baseline = (
         by_task(name, is_timed=is_bound) for name in (point.strategy, sequential.NAME)
     )

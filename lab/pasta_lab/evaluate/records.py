@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pasta_lab.evaluate.structure import Structure
-from pasta_lab.tasks.registry import make, training_families
+from pasta_lab.tasks.registry import make
 from pasta_lab.tasks.task import Task
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.errors import InputError, cause
-from pasta_lm.journal import Row, write_rows
-from pasta_lm.language.document import parse_program
-from pasta_lm.measure.answering import Answerer, AnswerStore, Decoded, Prompt, System
-from pasta_lm.strategies import apar, pasta, sequential
+from pasta_lm.strategies import apar, pasta
 
-if TYPE_CHECKING:
-    pass
-
-
-PERFECT, ALWAYS, RANDOM = "perfect forks", "always fork", "random fork"
-"""Reference answers that are replayed: with their true forks, with every unit a block, and with
-as many blocks as the model makes, chosen by chance."""
-BOUNDS = (PERFECT, ALWAYS, RANDOM)
+PERFECT = "perfect forks"
+"""Reference answers that are replayed with their true forks: a speed without a quality."""
 UNMASKED = {name: f"{name}, mask off" for name in (pasta.NAME, apar.NAME)}
 """The names under which records keep what a strategy decodes with every tag allowed."""
-NUM_CHECKED = 25
-"""Prompts whose reused answers are decoded again, because records do not name their model."""
-MAX_DIFFERENT = 1
-"""Of those, the answers that rounding may change between two machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,89 +99,7 @@ def read_answers(path: Path) -> list[GradedAnswer]:
     return found
 
 
-def reused(
-    path: Path, prompts: Sequence[Prompt], system: System, answerer: Answerer
-) -> list[tuple[System, Prompt, Decoded]]:
-    """Return the baseline's answers from a record file, so that many models can share them.
-
-    Clocks are never reused: timed answers are decoded beside the other strategies.
-
-    Args:
-        path: What ``pasta-lab evaluate tasks --records`` wrote.
-        prompts: The prompts; some of the first are decoded again and compared.
-        system: The sequential baseline.
-        answerer: Its model.
-
-    Raises:
-        InputError: the file cannot be read, lacks a prompt, or has answers of another model.
-    """
-    rows = [one for one in read_answers(path) if one.strategy == sequential.NAME]
-    stored = {one.task_id: one for one in rows if one.wall_s is None}
-    lacking = [prompt.id for prompt in prompts if prompt.id not in stored]
-    if lacking:
-        raise InputError(
-            f"{path} has no sequential answer to {len(lacking)} of {len(prompts)} prompts, "
-            f"{lacking[0]} first",
-            hint="write it with the same --split, --seed and --num-prompts, or more of them",
-        )
-    first, again = prompts[:NUM_CHECKED], AnswerStore()
-    answerer.answer_together(first, [system], again)
-    differ = sum(again.answer(system.name, one).text != stored[one.id].text for one in first)
-    if differ > MAX_DIFFERENT:
-        raise InputError(
-            f"{path}: {differ} of {len(first)} answers are not the baseline's",
-            hint="write it with the same --baseline, --max-tokens, --wordings and --dtype",
-        )
-    return [(system, one, Decoded(_plain(stored[one.id]), "", "")) for one in prompts]
-
-
-def _plain(answer: GradedAnswer) -> AnswerRecord:
-    """Return an answer without its grade, so that it is graded again."""
-    names = (field.name for field in fields(AnswerRecord))
-    return AnswerRecord(**{name: getattr(answer, name) for name in names})
-
-
 def task_of(task_id: str, family: str, wordings: str | None) -> Task:
     """Return the task of a record; its id names the split and the seed."""
     split, seed = task_id.removeprefix(f"{family}-").rsplit("-", 1)
     return make(family, split, int(seed), wordings=wordings)
-
-
-def export_answers(records: Path, strategy: str, out: Path) -> int:
-    """Write the timed answers of one strategy as annotated data; return how many there are.
-
-    Only answers with text, in the families that training sees.
-
-    Args:
-        records: What ``pasta-lab evaluate tasks --records`` wrote.
-        strategy: Whose answers.
-        out: The file; it is written as a whole or not at all.
-
-    Raises:
-        InputError: the records cannot be read, or have no timed answer by this strategy.
-    """
-    trained = set(training_families())
-    timed = [
-        one
-        for one in read_answers(records)
-        if one.strategy == strategy and one.wall_s is not None and one.family in trained
-    ]
-    if not timed:
-        raise InputError(
-            f"{records} has no timed answer by {strategy}",
-            hint="write it with `pasta-lab evaluate tasks --num-timed`",
-        )
-    rows = [_row(one) for one in timed if one.text.strip()]
-    write_rows(out, rows)
-    return len(rows)
-
-
-def _row(one: GradedAnswer) -> Row:
-    has_lengths = all(block.units is not None for block in parse_program(one.program).blocks)
-    prompt = task_of(one.task_id, one.family, None).prompt
-    return {
-        "id": one.task_id,
-        "messages": [{"role": "user", "content": prompt}],
-        "response" if has_lengths else "annotated": one.program,
-        "source": one.strategy,
-    }

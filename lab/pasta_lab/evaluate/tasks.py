@@ -7,34 +7,24 @@ others; held-out families are reported apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pasta_lab.evaluate.quality import decisions, quality, share
-from pasta_lab.evaluate.records import (
-    ALWAYS,
-    BOUNDS,
-    PERFECT,
-    RANDOM,
-    UNMASKED,
-    GradedAnswer,
-    reused,
-)
+from pasta_lab.evaluate.records import PERFECT, UNMASKED, GradedAnswer
 from pasta_lab.evaluate.structure import structure
-from pasta_lab.evaluate.workers import PooledAnswerer
-from pasta_lab.tasks.annotators import always_fork, gold, random_fork
+from pasta_lab.tasks.annotators import gold
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lab.tasks.registry import held_out_families, make, prompts_hash, training_families
 from pasta_lab.tasks.task import Split, Task
 from pasta_lm.engines.record import AnswerRecord
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import UsageError
-from pasta_lm.language.document import Document, parse_program
+from pasta_lm.language.document import parse_program
 from pasta_lm.measure.answering import (
+    Answerer,
     AnswerStore,
     Progress,
     Prompt,
@@ -82,14 +72,8 @@ class TaskSettings:
     """Of an answer, all threads together."""
     positions: str | None = None
     """The position strategy of pasta; None: the one that the model was trained with."""
-    baseline_records: str | None = None
-    """Records of an earlier run with the baseline's answers; None: they are decoded."""
-    bounds: bool = False
-    """Whether the bounds 'always fork' and 'random fork' are replayed besides perfect forks."""
     threads: int | None = None
     """CPU threads of torch."""
-    workers: int = 1
-    """Processes that decode what is not timed."""
     dtype: str | None = None
     device: str | None = None
     servers: Servers | None = None
@@ -103,14 +87,10 @@ class TaskSettings:
             raise UsageError(f"draft and the strategy {DRAFT} go together")
         for key, value in (("split", self.split), ("wordings", self.wordings or self.split)):
             check_choice(key, value, [one.value for one in Split])
-        check_positive("tasks", self, "num_prompts", "max_tokens", "threads", "workers")
+        check_positive("tasks", self, "num_prompts", "max_tokens", "threads")
         check_served(self.servers, self.model, self.model_names.values())
-        is_local = self.draft is not None or self.bounds or self.workers > 1
-        if self.servers is not None and is_local:
-            raise UsageError(
-                "draft, bounds and worker processes are for the local engine",
-                hint="leave out --engine",
-            )
+        if self.servers is not None and self.draft is not None:
+            raise UsageError("draft is for the local engine", hint="leave out --engine")
 
     @property
     def model_names(self) -> dict[str, str]:
@@ -152,8 +132,6 @@ class TaskEvaluation:
     """Answers to the first tasks, decoded one at a time; empty if nothing was timed."""
     unmasked: Answers
     """By strategy, answers to the timed tasks with every tag allowed."""
-    fork_rate: float | None
-    """The share of units that 'random fork' forks; None: it was not replayed."""
 
     def records(self) -> list[GradedAnswer]:
         """Return every answer, in the order of the record file."""
@@ -203,51 +181,39 @@ def choose_tasks(settings: TaskSettings) -> tuple[list[Task], int]:
 
 
 def evaluate_tasks(
-    settings: TaskSettings,
-    model: Pasta,
-    baseline: Pasta,
-    progress: Progress,
-    workers: Executor | None = None,
+    settings: TaskSettings, model: Pasta, baseline: Pasta, progress: Progress
 ) -> TaskEvaluation:
-    """Let the model answer by each strategy, and the baseline by those with sequential tokens.
-
-    Args:
-        settings: Which tasks, and how.
-        model: The model that is evaluated.
-        baseline: The sequential baseline.
-        progress: Called after each batch.
-        workers: Processes with the same two models; they decode what is not timed.
-    """
+    """Let the model answer by each strategy, and the baseline by those with sequential tokens."""
     tasks, num_timed = choose_tasks(settings)
     prompts = prompts_of(tasks)
-    answerer = PooledAnswerer(
+    answerer = Answerer(
         models={"model": model, "baseline": baseline},
         params=SamplingParams(max_tokens=settings.max_tokens),
         positions=settings.positions,
         progress=progress,
-        workers=workers,
     )
     systems = [
         System(name, name, "baseline" if name in EXACT_SEQUENTIAL else "model")
         for name in dict.fromkeys((sequential.NAME, *settings.strategies))
     ]
-    store = AnswerStore()
-    if settings.baseline_records:
-        store.add(reused(Path(settings.baseline_records), prompts, systems[0], answerer))
+    store, clocks = AnswerStore(), AnswerStore()
     answerer.answer_together(prompts, systems, store)
     scored = _grade_all(tasks, [system.name for system in systems], store)
-    rate = None
-    replays: Mapping[str, Replay] = {}
+    replays: dict[str, Replay] = {}
     if num_timed and model.has_tag_pieces and not model.engine.is_remote:
-        if settings.bounds and pasta.NAME in scored and model.supports(pasta.NAME):
-            rate = fork_rate(tasks, scored[pasta.NAME])
-        replays = _bounds(model, tasks, settings.bounds, rate)
-    store = AnswerStore()
-    answerer.answer_in_turn(prompts[:num_timed], systems, store, replays)
-    names = [*scored, *replays] if num_timed else []
-    timed = _grade_all(tasks[:num_timed], names, store)
+        replays[PERFECT] = partial(_perfect_forks, model, {task.id: task for task in tasks})
+    answerer.answer_in_turn(prompts[:num_timed], systems, clocks, replays)
+    timed = _grade_all(tasks[:num_timed], [*scored, *replays] if num_timed else [], clocks)
     unmasked = _answer_unmasked(tasks[:num_timed], systems, answerer)
-    return TaskEvaluation(tasks, num_timed, scored, timed, unmasked, rate)
+    return TaskEvaluation(tasks, num_timed, scored, timed, unmasked)
+
+
+def _perfect_forks(
+    model: Pasta, tasks: Mapping[str, Task], prompt: Prompt
+) -> tuple[Pasta, Request]:
+    """Return how the reference is decoded with its true forks."""
+    document = gold(tasks[prompt.id]).with_spaces_after_tags()
+    return model, model.replay_request(prompt.text, document)
 
 
 def _grade_all(tasks: Sequence[Task], names: Sequence[str], store: AnswerStore) -> Answers:
@@ -256,10 +222,10 @@ def _grade_all(tasks: Sequence[Task], names: Sequence[str], store: AnswerStore) 
 
 
 def _answer_unmasked(
-    tasks: Sequence[Task], systems: Sequence[System], answerer: PooledAnswerer
+    tasks: Sequence[Task], systems: Sequence[System], answerer: Answerer
 ) -> Answers:
     """Return the answers of the strategies that a mask keeps from wrong tags, without the mask."""
-    free = replace(answerer, params=replace(answerer.params, mask=False), workers=None)
+    free = replace(answerer, params=replace(answerer.params, mask=False))
     masked = [
         system._replace(name=UNMASKED[system.strategy])
         for system in systems
@@ -270,36 +236,12 @@ def _answer_unmasked(
     return _grade_all(tasks, [system.name for system in masked] if tasks else [], store)
 
 
-def fork_rate(tasks: Sequence[Task], answers: Sequence[GradedAnswer]) -> float:
-    """Return the share of the tasks' units that the answers fork."""
-    num_units = sum(len(task.units) for task in tasks)
-    return sum(len(answer.structure.forked) for answer in answers) / num_units
-
-
-def _bounds(
-    model: Pasta, tasks: Sequence[Task], has_all: bool, rate: float | None
-) -> dict[str, Replay]:
-    """Return by name how the references are decoded with structures that no model chose."""
-    by_id = {task.id: task for task in tasks}
-    structures: dict[str, Callable[[Task], Document]] = {PERFECT: gold}
-    if has_all:
-        structures[ALWAYS] = always_fork
-    if rate is not None:
-        structures[RANDOM] = partial(random_fork, rate=rate)
-
-    def replay(structured: Callable[[Task], Document], prompt: Prompt) -> tuple[Pasta, Request]:
-        document = structured(by_id[prompt.id]).with_spaces_after_tags()
-        return model, model.replay_request(prompt.text, document)
-
-    return {name: partial(replay, structured) for name, structured in structures.items()}
-
-
 def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline: Pasta) -> Figures:
     """Return the object that ``pasta-lab evaluate tasks --json`` prints."""
     loaded = model.engine.loaded
     trained, held_out = training_families(), held_out_families()
     order = (*trained, *held_out)
-    names = [*dict.fromkeys(settings.strategies), *(name for name in BOUNDS if name in found.timed)]
+    names = [*dict.fromkeys(settings.strategies), *([PERFECT] if PERFECT in found.timed else [])]
 
     def by_family(name: str, families: Sequence[str]) -> Figures:
         each = {family: _figures(found, name, [family]) for family in families}
@@ -318,8 +260,6 @@ def report(settings: TaskSettings, found: TaskEvaluation, model: Pasta, baseline
         "wordings": settings.wordings or settings.split,
         "first_seed": settings.seed,
         "max_tokens": settings.max_tokens,
-        "fork_rate": found.fork_rate,
-        "baseline_records": settings.baseline_records,
         "prompts_sha256": prompts_hash(sorted(found.tasks, key=lambda t: order.index(t.family))),
         "strategies": {
             name: by_family(name, trained) | {"held_out": by_family(name, held_out)}
@@ -337,7 +277,7 @@ def _figures(found: TaskEvaluation, name: str, families: Sequence[str]) -> Figur
     tasks = [task for task in found.tasks if task.family in families]
     ours, base = of(found.timed.get(name, ())), of(found.timed.get(sequential.NAME, ()))
     clocks = to_json(realised(ours, base))
-    if name in BOUNDS:
+    if name == PERFECT:
         timed = [task for task in found.tasks[: found.num_timed] if task.family in families]
         head = {"num_prompts": len(ours), "kind": "replayed", **to_json(speed(ours, base))}
         return {**head, **clocks, **decisions(timed, ours)}

@@ -116,19 +116,6 @@ def always_fork(task: Task, seed: int = 0) -> Document:
     return _forking(task, range(len(task.units)))
 
 
-def random_fork(task: Task, rate: float, seed: int = 0) -> Document:
-    """Return the answer with random units as blocks, and syncs where its true blocks need them.
-
-    Args:
-        task: The task.
-        rate: The probability that a unit is a block.
-        seed: With the task's id, the random seed: a unit that is a block at one rate is a block at
-            every higher rate.
-    """
-    random = Random(f"fork/{task.id}/{seed}")
-    return _forking(task, [i for i in range(len(task.units)) if random.random() < rate])
-
-
 def never_sync(task: Task, seed: int = 0) -> Document:
     """Return the answer with its true blocks and no sync."""
     return write(task.units, _true_blocks(task.units), (), task.preface)

@@ -20,9 +20,7 @@ from pasta_lab.evaluate.points import (
     Speed,
     read_points,
 )
-from pasta_lab.evaluate.records import PERFECT, export_answers, read_answers, write_answers
-from pasta_lm.errors import InputError
-from pasta_lm.models.annotated import read_annotated
+from pasta_lab.evaluate.records import PERFECT, read_answers, write_answers
 
 
 def point(folder: Path, name: str, method: str = "PASTA", **changes: Any) -> Point:
@@ -126,21 +124,3 @@ def test_the_page_and_the_plot_show_bounds(found: dict[str, Any]) -> None:
     drawn = frontier_plot(found)
     assert drawn.count('id="bound-') == 1
     assert ">perfect forks<" in drawn
-
-
-def test_exported_answers_can_be_replayed(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "programs.jsonl"
-    assert export_answers(folder / "a.jsonl", "pasta", out) == 2 * len(FAMILIES)
-    read = read_annotated(out, needs_prompt=True)
-    assert not read.problems
-    rows = {
-        one.task_id: one
-        for one in read_answers(folder / "a.jsonl")
-        if one.strategy == "pasta" and one.wall_s is not None
-    }
-    prompts = {task.id: task.prompt for task in tasks(2)}
-    for one in read.records:
-        assert one.document.plain_text == rows[one.id].text
-        assert (one.prompt, one.source) == (prompts[one.id], "pasta")
-    with pytest.raises(InputError, match="no timed answer by apar"):
-        export_answers(folder / "a.jsonl", "apar", out)

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pasta_lab.evaluate.quality import decisions, quality
-from pasta_lab.evaluate.records import ALWAYS, BOUNDS, PERFECT, RANDOM, UNMASKED, GradedAnswer
+from pasta_lab.evaluate.records import PERFECT, UNMASKED, GradedAnswer
 from pasta_lab.evaluate.structure import true_structure
 from pasta_lab.evaluate.tasks import (
     TaskEvaluation,
@@ -23,7 +23,6 @@ from pasta_lab.evaluate.tasks import (
     report,
 )
 from pasta_lab.tasks import Task, make, training_families
-from pasta_lab.tasks.annotators import random_fork
 from pasta_lab.tasks.registry import held_out_families, prompts_hash, task_set
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.measure.speed import realised, speed
@@ -209,31 +208,6 @@ def test_perfect_forks_are_the_references_with_their_true_structure(timed: TaskE
     figures = strategies_of(TIMED, timed)[PERFECT]
     assert figures["kind"] == "replayed"
     assert "quality" not in figures  # it would be no answer of the model's
-
-
-def test_bounds_fork_everywhere_and_at_the_model_s_rate() -> None:
-    settings = TaskSettings(num_prompts=2, num_timed=1, max_tokens=MAX_TOKENS, bounds=True)
-    answers, _ = run(settings)
-    rows = {name: answers.timed[name] for name in BOUNDS}
-    for place, task in enumerate(answers.tasks[: answers.num_timed]):
-        assert [rows[name][place].text for name in BOUNDS] == [task.text] * 3
-        assert rows[ALWAYS][place].structure.forked == {*range(len(task.units))}
-    forked = sum(len(row.structure.forked) for row in answers.scored["pasta"])
-    rate = forked / sum(len(task.units) for task in answers.tasks)
-    assert 0 <= rate < 1
-    found = report(settings, answers, MODEL, BASELINE)
-    assert found["fork_rate"] == rate
-    assert [row.program for row in rows[RANDOM]] == [
-        random_fork(task, rate).with_lengths(MODEL.engine.loaded.vocabulary.count_tokens).written()
-        for task in answers.tasks[: answers.num_timed]
-    ]
-    figures = {name: found["strategies"][name] for name in BOUNDS}
-    assert figures[PERFECT]["fork_precision"]["mean"] == 1
-    assert figures[ALWAYS]["fork_recall"]["mean"] == 1
-    assert figures[ALWAYS]["fork_precision"]["mean"] < 1
-    for one in figures.values():
-        assert one["kind"] == "replayed"
-        assert "quality" not in one
 
 
 def test_unmasked_answers_are_decoded_without_the_mask(timed: TaskEvaluation) -> None:

@@ -14,7 +14,6 @@ from pasta_lab.tasks.annotators import (
     SHORT_TOPIC,
     SYNC_NOISE,
     plan,
-    random_fork,
 )
 from pasta_lm.language.document import parse
 from pasta_lm.language.parser import Form
@@ -85,27 +84,6 @@ def test_annotators_that_break_a_rule_break_only_that_rule(family: str) -> None:
         _, syncs = marked(task, annotate(task, "gold"))
         assert marked(task, annotate(task, "always_fork")) == ({*range(len(task.units))}, syncs)
         assert marked(task, annotate(task, "plain")) == (set(), set())
-
-
-@pytest.mark.parametrize("family", ["takings", "lookups", "plain_chunks"])
-def test_random_forks_occur_at_their_rate_and_syncs_where_needed(family: str) -> None:
-    tasks = [make(family, "train", seed) for seed in range(150)]
-    num_forked = num_units = 0
-    for task in tasks:
-        assert random_fork(task, 0) == annotate(task, "plain")
-        assert random_fork(task, 1) == annotate(task, "always_fork")
-        few, many = (marked(task, random_fork(task, rate)) for rate in (0.3, 0.6))
-        assert few[0] <= many[0]
-        unjoined: set[int] = set()
-        for index, one in enumerate(task.units):
-            unjoined -= unjoined if index in few[1] else set()
-            assert not one.needs & unjoined  # no text reads a true block that it cannot see
-            unjoined |= {index} & few[0] if one.fork else set()
-        num_forked, num_units = num_forked + len(few[0]), num_units + len(task.units)
-    assert num_forked / num_units == pytest.approx(0.3, abs=0.07)
-    again = [make(family, "train", seed) for seed in range(150)]
-    assert [random_fork(t, 0.5) for t in tasks] == [random_fork(t, 0.5) for t in again]
-    assert [random_fork(t, 0.5) for t in tasks] != [random_fork(t, 0.5, 1) for t in tasks]
 
 
 def test_the_noisy_annotator_errs_at_its_rates() -> None:
