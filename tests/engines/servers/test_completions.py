@@ -8,13 +8,13 @@ from itertools import pairwise, product
 
 import pytest
 
-from pasta_lm.engines.request import Finished, Request, SamplingParams, ThreadStarted
+from pasta_lm.engines.request import Request, SamplingParams, ThreadStarted
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.servers.dialects import DIALECTS
 from pasta_lm.engines.servers.streamed_response import MAX_ASKED_AGAIN, seed_of
 from pasta_lm.errors import BrokenAnswerError, EndpointError, RemoteError, RequestError, UsageError
 from pasta_lm.interpreter import Join, Limits, PositionStrategy, Role
-from pasta_lm.language.document import Document, parse
+from pasta_lm.language.document import parse
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
@@ -238,13 +238,6 @@ def test_inexact_answers_must_be_allowed() -> None:
     assert (answer.trace.positions, answer.trace.join) == ("continue", "recompute")
 
 
-def test_a_request_that_does_not_fork_needs_no_positions() -> None:
-    plain = DOCUMENT.without_tags()
-    with serving((PROMPT, BARE.encode_document(plain))) as server:
-        ((answer,),) = engine(server).generate([Request(prompt=PROMPT, forks=False)])
-    assert answer.text == plain.plain_text
-
-
 def test_no_server_and_an_unknown_dialect_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="no server is named"):
         CompletionsEngine(connect(" , "), MODEL)
@@ -253,12 +246,6 @@ def test_no_server_and_an_unknown_dialect_are_usage_errors() -> None:
 
 
 # --- servers that fail
-
-
-def test_a_server_that_is_busy_is_asked_again_before_the_first_token() -> None:
-    with serving(faults=StockFaults(num_refused=2)) as server:
-        ((answer,),) = engine(server).generate([asked()])
-    assert answer.document == DOCUMENT
 
 
 def test_a_server_that_stays_busy_ends_in_an_error() -> None:
@@ -274,14 +261,6 @@ def test_a_refusal_is_not_repeated(status: int, error: type[Exception]) -> None:
         with pytest.raises(error, match=f"HTTP {status}"):
             engine(server).generate([asked()])
         assert len(server.prompts) == 1
-
-
-def test_a_server_that_is_not_there_ends_in_an_error() -> None:
-    with serving() as server:
-        gone = server.url
-    asking = CompletionsEngine(connect(gone), MODEL, checks=False)
-    with pytest.raises(RemoteError, match="no answer after 4 requests"):
-        asking.generate([asked()])
 
 
 @pytest.mark.parametrize(
@@ -315,32 +294,3 @@ def test_a_stream_that_is_closed_cancels_all_completions_of_its_tree() -> None:
 
 def _starts(events: object) -> object:
     return (event for event in events if isinstance(event, ThreadStarted))  # type: ignore[attr-defined]
-
-
-def test_the_events_of_a_stream_end_with_the_answer() -> None:
-    with serving() as server:
-        *_, last = engine(server).stream(asked())
-    assert isinstance(last, Finished)
-    assert last.answer.document == DOCUMENT
-
-
-def test_one_slow_server_mixes_nothing() -> None:
-    pairs = []
-    for number in range(8):
-        document = parse(
-            f'{number}<promise topic="t" tokens="1"/><async> {number} x</async> y<sync/> z {number}'
-        )
-        pairs.append(((5, 6, number), document))
-    answers = [(prompt, BARE.encode_document(document)) for prompt, document in pairs]
-    slow = StockFaults(pause_s=0.01, num_refused=2)
-    with serving(*answers) as one, serving(*answers, faults=slow) as other:
-        found = engine(one, other).generate([asked(prompt) for prompt, _ in pairs])
-    assert [answer.document for (answer,) in found] == [document for _, document in pairs]
-
-
-def test_a_document_of_one_thread_is_one_completion() -> None:
-    document = Document(parse("Nothing is marked.\n").items)
-    with serving((PROMPT, BARE.encode_document(document))) as server:
-        ((answer,),) = engine(server).generate([asked()])
-        assert len(server.prompts) == 1
-    assert answer.document == document

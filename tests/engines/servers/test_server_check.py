@@ -10,7 +10,6 @@ import pytest
 from pasta_lm.engines.servers.completions import CompletionsEngine, ServedModel, connect
 from pasta_lm.engines.servers.dialects import DIALECTS, KEY_ENV
 from pasta_lm.errors import EndpointError, ModelError, PastaError, RemoteError, VocabularyError
-from pasta_lm.language.tags import PROMISE_OPEN
 from tests.fakes.stock_server import Draw, NextToken, StockTestServer
 from tests.stock import playing, spelled
 from tests.taught import TAUGHT
@@ -75,11 +74,6 @@ def test_a_server_that_holds_another_model_is_refused(
     assert caught.value.hint
 
 
-def test_a_model_that_was_not_taught_can_be_allowed() -> None:
-    with serving(untaught) as server:
-        engine(server, allow_inexact=True).check()
-
-
 def test_a_server_without_a_page_that_encodes_is_checked_by_what_it_decodes() -> None:
     with serving(tokenize=None) as server:
         engine(server).check()
@@ -129,10 +123,3 @@ def test_one_server_that_answers_is_enough() -> None:
         assert [server.is_up for server in asking.servers] == [False, True]
     with pytest.raises(RemoteError, match="no answer after"):
         engine(gone, good).check()
-
-
-def test_what_is_asked_behind_a_promise_is_a_topic() -> None:
-    with serving() as server:
-        engine(server).check()
-        (asked,) = [one for one in server.prompts if one[-1] == VOCABULARY.piece_id(PROMISE_OPEN)]
-    assert len(asked) > 1

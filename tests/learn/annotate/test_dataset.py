@@ -60,15 +60,6 @@ def test_parquet_has_every_record_and_nulls_for_missing_columns(
     assert parquet.ParquetFile(folder / PARQUET).num_row_groups == 3
 
 
-def test_the_types_of_parquet_do_not_depend_on_its_rows(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    schemas = []
-    for name, answer in (("a", LISTED), ("b", "short"), ("c", PLAIN)):
-        (tmp_path / name).mkdir()
-        schemas.append(parquet.read_schema(annotated(tmp_path / name, answer) / PARQUET))
-    assert schemas[0] == schemas[1] == schemas[2]
-
-
 def test_parquet_is_never_older_than_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from pasta_lm.errors import EndpointError, InputError, PastaError, RemoteError, UsageError
-from pasta_lm.language.document import Document, parse
+from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
 from pasta_lm.learn.annotate.run import Run, annotate
@@ -19,7 +18,7 @@ from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.models.annotated import read_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
-from tests.fakes.scripted_teacher import teacher_by_record, teacher_by_rule
+from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.learn.annotate.runs import (
     AT_ONCE,
     Nursery,
@@ -95,13 +94,6 @@ def test_a_complete_run_sends_no_request(source: Path, clean: Path) -> None:
         done = run(source, clean, server)
         assert (server.num_requests, files_of(clean)) == (0, before)
         assert done.tally.num_ended == NUM_ROWS
-
-
-def test_recorded_replies_drive_a_whole_run(source: Path, clean: Path, tmp_path: Path) -> None:
-    with ScriptedServer(teacher_by_record(clean / "journal.jsonl")) as server:
-        run(source, tmp_path, server)
-        assert server.outcomes["refusal"] == 0
-    assert files_of(tmp_path) == files_of(clean)
 
 
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(
@@ -191,19 +183,6 @@ def test_a_cost_limit_holds_where_replies_carry_no_usage(source: Path, tmp_path:
     assert again.tally.spent.cost_usd == done.tally.spent.cost_usd
 
 
-def test_a_wrong_key_stops_with_advice_before_anything_is_written(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("A_KEY", "wrong")
-    with ScriptedServer(teacher_by_rule(), api_key="right") as server:
-        with pytest.raises(EndpointError, match="401") as caught:
-            run(source, tmp_path, server, api_key_env="A_KEY")
-        assert "api_key_env" in str(caught.value.hint)
-        assert server.num_requests <= 8
-        monkeypatch.setenv("A_KEY", "right")
-        assert run(source, tmp_path, server, api_key_env="A_KEY").is_complete
-
-
 def test_a_server_that_is_gone_stops_the_run_and_its_rows_are_asked_again(
     source: Path, clean: Path, tmp_path: Path
 ) -> None:
@@ -260,20 +239,3 @@ def test_the_rule_marks_lists_and_the_card_calls_it_a_heuristic(tmp_path: Path) 
     card = (tmp_path / "out" / "README.md").read_text()
     assert "heuristic" in card
     assert "| share sequential | 0.500 |" in card
-
-
-def test_a_damaged_journal_is_reported(source: Path, tmp_path: Path) -> None:
-    with ScriptedServer(teacher_by_rule()) as server:
-        annotate(recipe(source, tmp_path, server.base_url), limit=3, policy=AT_ONCE)
-        journal = tmp_path / "journal.jsonl"
-        lines = journal.read_bytes().split(b"\n")
-        journal.write_bytes(b"\n".join([*lines[:2], b"{torn", *lines[3:]]))
-        with pytest.raises(PastaError, match=r"journal\.jsonl:3"):
-            run(source, tmp_path, server)
-
-
-def test_the_records_can_be_parsed(clean: Path) -> None:
-    for line in (clean / "annotated.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        form = "annotator" if "annotated" in row else "written"
-        assert isinstance(parse(row.get("annotated") or row["response"], form), Document)

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-from statistics import mean
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import HttpReply, Pace, RetryPolicy
-from pasta_lm.learn.chat.chat import ChatRequest
-from pasta_lm.learn.chat.client import ChatClient, Endpoint
+from pasta_lm.engines.servers.request_pace import Pace
 
 
 def rounds(pace: Pace, era: int, number: int) -> list[float]:
@@ -31,26 +28,6 @@ def test_after_a_refusal_the_bound_grows_by_one_each_round() -> None:
     assert pace.limit == 16
     assert rounds(pace, 1, 3) == pytest.approx([17, 18, 19], abs=0.2)
     assert rounds(pace, 1, 99)[-1] == 64
-
-
-def test_the_bound_returns_quickly_to_a_known_refusal() -> None:
-    pace = Pace(max_in_flight=64, first_limit=4)
-    rounds(pace, 0, 3)
-    pace.shrink(0)
-    rounds(pace, 1, 15)
-    met = pace.limit
-    pace.shrink(1)
-    first, second, third = rounds(pace, 2, 3)
-    assert met / 2 < 0.8 * met < first < second < met
-    assert third - second == pytest.approx(1, abs=0.2)
-
-
-def test_answers_to_requests_sent_before_a_cut_do_not_raise_the_bound() -> None:
-    pace = Pace(first_limit=32)
-    pace.shrink(0)
-    for _ in range(31):
-        pace.grow(0)
-    assert pace.limit == 16
 
 
 def test_many_refusals_at_once_halve_the_bound_once() -> None:
@@ -112,48 +89,3 @@ def test_no_request_begins_during_a_pause() -> None:
         return seen
 
     assert asyncio.run(run()) == ["pause over", "began"]
-
-
-class FullAboveFour:
-    """A server that refuses whoever is one too many, and answers after a few turns of the loop."""
-
-    def __init__(self) -> None:
-        self.num_in_flight = 0
-        self.num_refused = 0
-
-    async def post(self, body: object) -> HttpReply:
-        self.num_in_flight += 1
-        is_full = self.num_in_flight > 4
-        self.num_refused += is_full
-        for _ in range(5):
-            await asyncio.sleep(0)
-        self.num_in_flight -= 1
-        return HttpReply(429, {}, b"") if is_full else OK
-
-    async def close(self) -> None:
-        pass
-
-
-OK = HttpReply(200, {}, b'{"choices": [{"message": {"content": "yes"}}]}')
-
-
-def test_the_pace_finds_what_a_server_can_take() -> None:
-    server, limits = FullAboveFour(), []
-
-    async def run() -> None:
-        pace = Pace(max_in_flight=64, first_limit=32)
-        policy = RetryPolicy(max_requests=100, first_delay_s=0)
-        where = Endpoint(base_url="http://h/v1", model="m")
-        client = ChatClient(where, pace=pace, policy=policy, transport=server)
-
-        async def one() -> None:
-            await client.complete(ChatRequest([{"role": "user", "content": "x"}]))
-            limits.append(pace.limit)
-
-        await asyncio.gather(*(one() for _ in range(150)))
-
-    asyncio.run(run())
-    assert 3 < mean(limits[60:]) < 5.5
-    assert max(limits[60:]) < 8
-    assert min(limits[60:]) > 2
-    assert server.num_refused < 80  # 28 of them in the first round

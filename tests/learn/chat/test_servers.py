@@ -56,7 +56,7 @@ def test_a_server_that_fails_rests_and_is_asked_again(status: int) -> None:
     async def check() -> None:
         nonlocal now_s
         bad, good = Server(status), Server()
-        spread = ChatServers([bad, good], clock=lambda: now_s)
+        spread = ChatServers([bad, good], lambda: now_s)
         for _ in range(5):
             try:
                 await spread.post({})

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner, both_orders, smoothed_ratio
+from pasta_lm.learn.judge.judge import Verdict, Winner, smoothed_ratio
 
 FIRST, SECOND, TIE = Winner.FIRST, Winner.SECOND, Winner.TIE
-
-
-def test_an_opponent_is_compared_in_both_orders() -> None:
-    assert both_orders("id", "why?", "ours", "theirs") == [
-        Comparison("id", "why?", "ours", "theirs"),
-        Comparison("id", "why?", "theirs", "ours"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -37,8 +30,3 @@ def test_the_ratio_of_confidences_is_smoothed(
 ) -> None:
     given = [Verdict(*verdict) for verdict in verdicts]
     assert smoothed_ratio(given, smoothing) == pytest.approx(ratio)
-
-
-def test_with_little_smoothing_it_is_the_ratio_of_the_paper() -> None:
-    given = [Verdict(FIRST, 0.9), Verdict(SECOND, 0.6), Verdict(SECOND, 0.5), Verdict(FIRST, 0.25)]
-    assert smoothed_ratio(given, 1e-12) == pytest.approx(1.5 / 0.75)

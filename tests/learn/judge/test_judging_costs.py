@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 
 from pasta_lm.engines.servers.request_pace import HttpReply
-from pasta_lm.errors import EndpointError, PastaError, RemoteError, UsageError
-from pasta_lm.journal import Journal, held, read_rows
+from pasta_lm.errors import EndpointError, RemoteError, UsageError
+from pasta_lm.journal import read_rows
 from pasta_lm.learn.chat.budget import (
     CostLimitError,
     Estimate,
     Prices,
     Tokens,
-    format_usd,
     max_tokens,
 )
 from pasta_lm.learn.chat.chat import ChatRequest
 from pasta_lm.learn.chat.pool import MAX_FAILURES
 from pasta_lm.learn.judge.judge import Comparison
-from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, one_token, stated
+from tests.learn.judge.endpoint import ScriptedTransport, answers_of, judge, stated
 
 MANY = [Comparison(f"q{n}", "What?", f"{n}", f"{n}!") for n in range(30)]
 PRICES = Prices(10.0, 30.0)
@@ -84,48 +83,11 @@ def test_an_estimate_excludes_stored_replies_and_equal_answers(tmp_path: Path) -
     assert token.tokens.completion == 30
 
 
-@pytest.mark.parametrize(
-    ("estimate", "said"),
-    [
-        (
-            Estimate(30, Tokens(9000, 3000), Prices(1.0, 2.0)),
-            "30 requests, about 9.0 k tokens in, 3.0 k out, about 0.0150 USD",
-        ),
-        (
-            Estimate(30, Tokens(9000, 3000), Prices()).scaled(100),
-            "3000 requests, about 0.90 M tokens in, 0.30 M out, no prices given",
-        ),
-    ],
-)
-def test_an_estimate_in_words(estimate: Estimate, said: str) -> None:
-    assert str(estimate) == said
-
-
-def test_amounts_in_words() -> None:
-    assert [format_usd(usd) for usd in (0.0, 0.01234, 12.345)] == [
-        "0.0000 USD",
-        "0.0123 USD",
-        "12.35 USD",
-    ]
-
-
 def test_no_text_has_more_tokens_than_bytes() -> None:
     asked = ChatRequest([{"role": "user", "content": "\u6c34" * 10}], max_tokens=5)
     assert max_tokens(asked) == Tokens(30 + 2 * 16, 5)
     with pytest.raises(ValueError, match="no bound"):
         max_tokens(ChatRequest([]))
-
-
-def test_progress_reports_the_spending(tmp_path: Path) -> None:
-    told: list[tuple[int, int, float]] = []
-    judge(
-        tmp_path,
-        ScriptedTransport(lambda _: VERDICT),
-        prices=PRICES,
-        progress=lambda done, total, spent: told.append((done, total, spent.cost_usd)),
-    ).ask(MANY[:3])
-    expected = [(n, 3, pytest.approx(n * USD_EACH)) for n in (1, 2, 3)]
-    assert told == expected
 
 
 def test_a_server_that_is_gone_stops_the_run_and_replies_are_kept(tmp_path: Path) -> None:
@@ -180,44 +142,3 @@ def test_an_interrupt_awaits_requests_in_flight_and_the_next_run_asks_for_the_re
     again = ScriptedTransport(lambda _: VERDICT)
     judge(tmp_path, again).ask(more)
     assert len(transport.asked) + len(again.asked) == 300
-
-
-def test_two_processes_never_pay_for_the_same(tmp_path: Path) -> None:
-    transports = [ScriptedTransport(lambda _: VERDICT) for _ in range(2)]
-    first, second = (judge(tmp_path, transport) for transport in transports)
-    with (
-        held(tmp_path / "replies.jsonl.lock"),
-        pytest.raises(UsageError, match="another process is writing"),
-    ):
-        first.ask(MANY)
-    first.ask(MANY[:20])
-    second.ask(MANY)  # it had read the journal when that was empty
-    assert [len(transport.asked) for transport in transports] == [20, 10]
-    assert len(rows(tmp_path)) == 30
-
-
-def test_a_full_disk_corrupts_nothing_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual, left = Journal._write, iter(range(9))
-
-    def full(self: Journal, data: bytes) -> None:
-        if next(left, None) is not None:
-            return usual(self, data)
-        usual(self, data[: len(data) // 2])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_write", full)
-        with pytest.raises(PastaError, match="cannot be written: No space left") as caught:
-            judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)
-    assert "make room" in str(caught.value.hint)
-    assert len(Journal(tmp_path / "replies.jsonl").rows) == 9
-    judge(tmp_path, ScriptedTransport(lambda _: VERDICT)).ask(MANY)
-    assert len(rows(tmp_path)) == 30
-
-
-def test_a_one_token_reply_reserves_one_token(tmp_path: Path) -> None:
-    transport = ScriptedTransport(lambda _: one_token(("A", 0.9), ("B", 0.1)))
-    one = judge(tmp_path, transport, template="one-token-v1", prices=PRICES, cost_limit_usd=0.05)
-    assert max_tokens(one.template.request(MANY[0])).completion == 1

@@ -36,12 +36,7 @@ ADVICE = "serve what pasta export MODEL OUT --merged wrote, and name that folder
 async def check_server(
     connection: Connection, expected: ServedModel, *, checks_tags: bool = True
 ) -> None:
-    """Check one server.
-
-    Args:
-        connection: The server was asked who it is.
-        expected: The model that it should hold.
-        checks_tags: Whether the rows of the tags must be taught.
+    """Check one server that was introduced; ``checks_tags``: the tags' rows must be trained.
 
     Raises:
         VocabularyError: it encodes a text or the tags otherwise.

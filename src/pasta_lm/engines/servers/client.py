@@ -32,15 +32,12 @@ class HttpClient:
     """
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float | None = None) -> None:
-        """Prepare to connect; the connections belong to the event loop of the first request.
+        """Prepare to connect; a UsageError if the URL is not an HTTP address.
 
         Args:
             url: The part that all paths share.
             api_key: Sent as a bearer token.
             timeout_s: Until the first part of a reply, and between two; None: the caller has one.
-
-        Raises:
-            UsageError: the URL is not an HTTP address.
         """
         check_address(url)
         self.address = without_password(url)

@@ -130,13 +130,7 @@ class Cluster:
 async def cluster_of(
     servers: Sequence[StockServer], check: Check, max_responses: int
 ) -> AsyncIterator[Cluster]:
-    """Connect to servers for the running event loop; errors as those of ``Cluster.meet``.
-
-    Args:
-        servers: At least one.
-        check: What a server must pass.
-        max_responses: Responses on all servers together; others wait here.
-    """
+    """Connect to servers for the running event loop; errors as those of ``Cluster.meet``."""
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(server.connected()) for server in servers]
         cluster = Cluster(opened, check, max_responses)

@@ -98,21 +98,16 @@ class CompletionsEngine:
         max_responses: int | None = None,
         num_again: int = 2,
     ) -> None:
-        """Keep the servers; nothing is sent.
+        """Keep the servers; nothing is sent. A UsageError if there is none.
 
         Args:
             servers: At least one.
             loaded: The model that they hold.
-            allow_inexact: Decode requests with other positions, or with another join, as if they
-                had those that a server can compute; also on a model that was not taught.
+            allow_inexact: Replace positions and joins that servers cannot compute, and use models
+                that were not taught.
             checks: Whether a server must show that it holds the model before it is used.
-            max_responses: Responses that are decoded at once, on all servers together; others
-                wait here, not in the servers. None: 64 for each server.
-            num_again: How often ``generate`` decodes a request anew that a failing server ended:
-                nobody has seen a part of it, and its tokens will be the same.
-
-        Raises:
-            UsageError: there is no server.
+            max_responses: Responses at once on all servers, others wait; None: 64 for each.
+            num_again: How often ``generate`` decodes a request anew that a failing server ended.
         """
         if not servers:
             raise UsageError("no server is named", hint="for example http://localhost:8000")
@@ -152,17 +147,14 @@ class CompletionsEngine:
         return self._flight is not None and self._flight.has_work
 
     def submit(self, request: Request) -> int:
-        """Begin a request and return its number; errors as those of ``stream``.
-
-        The first call connects to the servers; ``close`` disconnects.
-        """
+        """Begin a request; the first call connects. Errors as those of ``stream``."""
         checked = self.check_request(request)
         if self._flight is None:
             self._flight = self.in_flight()
         return self._flight.submit(checked)
 
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
-        """Wait for events of submitted requests, and return them with their requests' numbers."""
+        """Wait for events of submitted requests, each with the number of its request."""
         return [] if self._flight is None else self._flight.step()
 
     def cancel(self, number: int) -> list[StreamEvent]:
@@ -192,11 +184,7 @@ class CompletionsEngine:
         self.in_flight().close()
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Decode requests together and return each one's samples, in order; errors as ``stream``'s.
-
-        An error of one request ends all, unless a failing server is the cause and it can be decoded
-        anew.
-        """
+        """Decode requests together; the error of one ends all unless it can be decoded anew."""
         jobs = [_Job(self.check_request(request), self._num_again) for request in requests]
         if not jobs:
             return []

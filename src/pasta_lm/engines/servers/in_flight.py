@@ -35,15 +35,7 @@ class RequestsInFlight:
     def __init__(
         self, opened: Callable[[], AbstractAsyncContextManager[Cluster]], decode: Decode
     ) -> None:
-        """Open the servers.
-
-        Args:
-            opened: Returns the servers, to be entered in the event loop.
-            decode: Decodes a request there.
-
-        Raises:
-            PastaError: the servers cannot be used.
-        """
+        """Open the servers in a new event loop; a PastaError if they cannot be used."""
         self._opened, self._decode = opened, decode
         self._numbers = count()
         self._left: dict[int, int] = {}  # samples of each request that are not complete
@@ -94,11 +86,7 @@ class RequestsInFlight:
             self._futures.pop(number).cancel()
 
     def step(self, wait_s: float | None = None) -> list[tuple[int, StreamEvent | Failed]]:
-        """Return the events since the last call, each with the number of its request.
-
-        Args:
-            wait_s: How long to wait if there is none; None: until there is one.
-        """
+        """Return the events since the last call; wait for one, at most ``wait_s`` if given."""
         events: list[tuple[int, StreamEvent | Failed]] = []
         with suppress(Empty):
             item = self._events.get(timeout=wait_s)

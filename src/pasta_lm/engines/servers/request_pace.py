@@ -32,13 +32,7 @@ class Pace:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin with a small bound.
-
-        Args:
-            max_in_flight: The bound never grows beyond it.
-            first_limit: The first bound.
-            sleep: Replaced by tests.
-        """
+        """Begin with the bound ``first_limit``; it never grows beyond ``max_in_flight``."""
         self.max_in_flight = max_in_flight
         self.limit = min(float(max_in_flight), first_limit)
         self.num_in_flight = 0
@@ -127,7 +121,7 @@ class TemporaryFailure(Exception):
     def __init__(
         self, reason: str, retry_after_s: float | None = None, *, is_too_fast: bool = False
     ) -> None:
-        """Take the reason, the delay that the server asks for, and whether it answered 429."""
+        """``is_too_fast``: the server answered 429."""
         super().__init__(reason)
         self.retry_after_s = retry_after_s
         self.is_too_fast = is_too_fast
@@ -159,12 +153,8 @@ class RetryPolicy:
     ) -> float:
         """Return a random delay between 0 and a bound that doubles with each failure.
 
-        Full jitter: requests that failed together are not retried together.
-
-        Args:
-            num_failed: Failures of the same request.
-            random: Source of randomness.
-            first_delay_s: Replaces the policy's first delay if it is smaller.
+        Full jitter: requests that failed together are not retried together. ``first_delay_s``
+        replaces the policy's if it is smaller.
         """
         first_s = min(self.first_delay_s, first_delay_s or self.first_delay_s)
         return random.uniform(0, min(self.max_delay_s, first_s * 2.0 ** (num_failed - 1)))
@@ -189,12 +179,6 @@ def raise_for_status(
     reply: HttpReply, address: str, what: str = "", advice: Mapping[int, str] = ADVICE
 ) -> None:
     """Raise the error of a reply's status, unless it is a success.
-
-    Args:
-        reply: The reply.
-        address: Address of the server, for the message.
-        what: The part of the request that the server refuses, such as its model.
-        advice: Hint for each status that is permanent.
 
     Raises:
         EndpointError: no request can succeed.

@@ -70,18 +70,15 @@ class StockServer:
         policy: RetryPolicy = POLICY,
         busy_s: float = MAX_BUSY_S,
     ) -> None:
-        """Keep the settings; nothing is sent.
+        """Keep the settings; nothing is sent. A UsageError if there is no such dialect.
 
         Args:
             url: The address without ``/v1``.
             dialect: A name in ``DIALECTS``; None: detected from the server's pages.
             api_key: Sent as a bearer token.
-            timeout_s: Seconds until the first token, and between two of them.
+            timeout_s: Until the first token, and between two of them.
             policy: Number of requests and delays, until the first token.
-            busy_s: Seconds that a completion waits for a server that answers 429.
-
-        Raises:
-            UsageError: there is no such dialect.
+            busy_s: How long a completion waits for a server that answers 429.
         """
         self.url = without_password(url)
         self.num_in_flight = 0
@@ -153,13 +150,7 @@ class Connection:
     async def ask(
         self, path: str, body: Mapping[str, Any] | None = None, *, max_requests: int | None = None
     ) -> Any:
-        """Return the JSON of a reply that is not streamed; errors as those of ``stream``.
-
-        Args:
-            path: Behind the server's address.
-            body: It is posted; None: the path is read.
-            max_requests: Replaces the policy's number.
-        """
+        """Return the JSON of a page, or of the reply to a posted body; errors as ``stream``'s."""
         for num_sent in count(1):
             try:
                 return await self._ask_once(path, body)

@@ -104,12 +104,7 @@ class AnnotationLog:
     ) -> None:
         """Store a raw reply, and the end of its row if it has one; errors as ``store_end``'s.
 
-        Args:
-            index: Of the row in the source.
-            row: The row.
-            raw: The JSON of the reply.
-            tokens: The count that is stored if the server reports none.
-            outcome: The end of the row.
+        ``tokens`` are stored if the server reports none.
         """
         known = self.rows.get(index)
         number = len(known.replies) + 1 if known else 1

@@ -152,17 +152,8 @@ def own_answers(
 
     A row is ``{"id", "answer", "num_tokens", "ended", "temperature"}``; ``ended`` is false where
     the limit of tokens cut an answer off, and where a prompt was too long for the model (then the
-    answer is empty). Each instruction has a seed of its own, so an answer does not depend on which
-    others are decoded.
-
-    Args:
-        load: Loads the model, which answers each instruction as a user's message, without tags;
-            called only if the file lacks an answer.
-        instructions: Texts by their ids.
-        sampling: One sample of each; its ``seed`` is combined with the id.
-        out: A file of JSON lines, in the order in which answers were complete.
-        progress: Called with the number of answers and of instructions.
-        in_flight: Answers that are decoded at the same time, if there is room for them.
+    answer is empty). The seed is combined with the id, so an answer does not depend on which
+    others are decoded. The model is loaded only if the file lacks an answer.
 
     Raises:
         UsageError: the answers of an existing file were sampled at another temperature, or more

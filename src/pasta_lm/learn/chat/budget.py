@@ -1,4 +1,4 @@
-"""What requests cost: tokens, prices, an estimate beforehand, and a limit that is never passed."""
+"""Costs of requests: tokens, prices, an estimate beforehand, and a hard limit."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 
 def max_tokens(request: ChatRequest) -> Tokens:
-    """Return the most tokens that a request can take: no token is shorter than one byte."""
+    """Return an upper bound of the tokens of a request: no token is shorter than one byte."""
     if request.max_tokens is None:
         raise ValueError("the length of the reply has no bound")
     template = MAX_TEMPLATE_TOKENS * (len(request.messages) + 1)

@@ -34,12 +34,10 @@ class Pool:
     def __init__(
         self, budget: Budget, what: str, notice: Callable[[int], None] = lambda num_sending: None
     ) -> None:
-        """Prepare a pool.
+        """Prepare a pool of jobs, which messages call ``what``.
 
-        Args:
-            budget: A request that does not fit ends the run.
-            what: Name of the jobs in messages, in the plural.
-            notice: Called at a first signal with the number of requests in flight.
+        A request that does not fit the budget ends the run; ``notice`` is called at a first signal
+        with the number of requests in flight.
         """
         self.stopped_by = ""
         self._budget = budget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -27,34 +27,28 @@ class Client(Protocol):
 class ChatServer:
     """One server and its load."""
 
-    def __init__(self, client: Client, clock: Callable[[], float] | None) -> None:
+    def __init__(self, client: Client, now_s: Callable[[], float]) -> None:
         """Begin without load."""
         self.client = client
         self.num_in_flight = 0
-        self._clock = clock
-        self._rests_until_s = 0.0
-
-    @property
-    def now_s(self) -> float:
-        """Return the time of the running event loop."""
-        return (self._clock or asyncio.get_running_loop().time)()
+        self.rests_until_s = 0.0
+        self._now_s = now_s
 
     @property
     def is_up(self) -> bool:
         """Return whether the server does not rest."""
-        return self._rests_until_s <= self.now_s
-
-    def rest(self, since_s: float) -> None:
-        """Prefer other servers for a while."""
-        self._rests_until_s = since_s + REST_S
+        return self.rests_until_s <= self._now_s()
 
 
 class ChatServers:
     """Several servers of one model as one transport."""
 
-    def __init__(self, clients: Sequence[Client], clock: Callable[[], float] | None = None) -> None:
-        """Take at least one client; a clock is given by tests."""
-        self._servers = [ChatServer(client, clock) for client in clients]
+    def __init__(
+        self, clients: Sequence[Client], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take at least one client."""
+        self._servers = [ChatServer(client, now_s) for client in clients]
+        self._now_s = now_s
 
     async def post(self, body: Mapping[str, Any]) -> HttpReply:
         """Send a request to one server; the next attempt may go to another one.
@@ -63,14 +57,14 @@ class ChatServers:
             TemporaryFailure: there is no complete reply.
         """
         with least_loaded(self._servers) as server:
-            began_s = server.now_s
+            rests_until_s = self._now_s() + REST_S
             try:
                 reply = await server.client.send("POST", PATH, body)
             except TemporaryFailure:
-                server.rest(began_s)
+                server.rests_until_s = rests_until_s
                 raise
             if reply.status >= 500:
-                server.rest(began_s)
+                server.rests_until_s = rests_until_s
             return reply
 
     async def close(self) -> None:
