@@ -19,10 +19,11 @@ from pasta_lm.learn.train.collate import collate
 from pasta_lm.learn.train.losses import token_nats
 from pasta_lm.measure.cost import (
     ReadingSystem,
-    cost_report,
+    cost_rows,
     measure,
     read_references,
 )
+from pasta_lm.measure.table import Report
 from pasta_lm.models.annotated import Record
 from tests.architectures import loaded
 
@@ -142,7 +143,7 @@ def test_the_cost_is_the_difference_of_nats_per_token() -> None:
         row_of("sequential/one", {"first": 2, "main": 7}, 2),
         row_of("sequential/two", {"main": 8}),
     ]
-    found = cost_report(rows).to_dict()
+    found = Report(title="", rows=cost_rows(rows)).to_dict()
     assert found["num_answers"] == 2
     assert found["cost"]["mean"] == pytest.approx(2 / 18, abs=1e-5)
     assert found["cost_by_region"]["first"]["mean"] == 0.5

@@ -247,7 +247,7 @@ def test_an_open_run_says_how_many_prompts_are_not_answered(tmp_path: Path) -> N
         [row(name, first, "No.", "No.", 1) for name in ("pasta", "sequential")]
     )
     report = instructions_report(begun)
-    assert report.num_unanswered == 3
+    assert report.to_dict()["num_unanswered"] == 3
     assert "3 prompts are not answered yet" in report.markdown()
 
 
@@ -262,7 +262,7 @@ def test_the_page_shows_tags_and_escapes_text(run: InstructionRun) -> None:
 
 def test_the_report_is_a_page_of_markdown(run: InstructionRun) -> None:
     page = instructions_report(run).markdown()
-    assert "## alpaca: speed and structure" in page
+    assert "## alpaca\n" in page
     assert "## alpaca, several" in page
     assert "| repetition |" in page
 

@@ -11,9 +11,7 @@ import pytest
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.language import parse
-from pasta_lm.measure.intervals import Interval
-from pasta_lm.measure.speed import read_systems, report_tables, speed_table, speed_tables
-from pasta_lm.measure.table import to_json
+from pasta_lm.measure.speed import read_systems, speed_report
 
 WRITTEN = (
     'Two. <promise topic="one" tokens="1"/><async>Go to bed.</async> '
@@ -34,9 +32,8 @@ def record(system: str, prompt: str, path: int, wall_s: float | None = 1.0, **re
     return usual | rest
 
 
-def found(interval: Interval | None) -> float:
-    assert interval is not None
-    return interval.mean
+def table_of(*sources: Path, baseline: str = "sequential") -> Any:
+    return speed_report(sources, baseline).to_dict()["systems"]
 
 
 def stored(tmp_path: Path, *rows: Any) -> Path:
@@ -59,7 +56,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_the_table_has_both_means_and_both_speedups(records: Path) -> None:
-    table = to_json(speed_table(read_systems([records]), "sequential"))
+    table = table_of(records)
     assert [*table] == ["sequential", "pasta"]
     figures = table["pasta"]
     means = {
@@ -83,9 +80,9 @@ def test_each_run_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         rows = (record("sequential", "1", 40, 4 * slowness), record(name, "1", 10, 2 * slowness))
         runs.append(stored(tmp_path / name, *rows))
-    table = speed_tables(runs, "sequential")
+    table = table_of(*runs)
     assert [*table] == ["sequential", "pasta", "apar"]
-    assert [found(table[name].realised_speedup) for name in table] == [1.0, 2.0, 2.0]
+    assert [table[name]["realised_speedup"]["mean"] for name in table] == [1.0, 2.0, 2.0]
 
 
 def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) -> None:
@@ -94,13 +91,13 @@ def test_runs_that_share_a_baseline_or_a_system_are_read_as_one(tmp_path: Path) 
         (tmp_path / prompt).mkdir()
         rows = (record("sequential", prompt, 40), record("pasta", prompt, 10))
         runs.append(stored(tmp_path / prompt, *rows))
-    assert speed_tables(runs, "sequential")["pasta"].num_prompts == 2
+    assert table_of(*runs)["pasta"]["num_prompts"] == 2
     (tmp_path / "alone").mkdir()
     alone = stored(tmp_path / "alone", record("apar", "1", 20))
-    table = speed_tables([*runs, alone], "sequential")
-    assert (table["apar"].num_prompts, table["apar"].num_unpaired) == (1, 1)
+    table = table_of(*runs, alone)
+    assert (table["apar"]["num_prompts"], table["apar"]["num_unpaired"]) == (1, 1)
     with pytest.raises(UsageError, match="no answers of the baseline"):
-        speed_tables([alone], "sequential")
+        table_of(alone)
 
 
 def test_the_record_with_a_clock_is_taken(tmp_path: Path) -> None:
@@ -128,9 +125,9 @@ def test_folders_of_traces_are_read(tmp_path: Path) -> None:
     ours, theirs = read["pasta"]["42"], read["sequential"]["42"]
     assert [(one.num_content_tokens, one.critical_path) for one in (theirs, ours)] == counts
     assert ours.kind == "simulated"
-    table = speed_table(read, "sequential")
+    table = table_of(tmp_path)
     wanted = theirs.critical_path / ours.critical_path
-    assert found(table["pasta"].theoretical_speedup) == pytest.approx(wanted, abs=1e-5)
+    assert table["pasta"]["theoretical_speedup"]["mean"] == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,7 @@ def test_empty_sources_and_an_unknown_baseline_are_refused(records: Path) -> Non
     with pytest.raises(InputError, match="no answers in"):
         read_systems([records.parent])
     with pytest.raises(UsageError, match="no answers of the baseline 'sot'"):
-        speed_table(read_systems([records]), "sot")
+        table_of(records, baseline="sot")
 
 
 def test_a_speedup_compares_answers_of_the_same_length_that_nothing_cut(tmp_path: Path) -> None:
@@ -162,8 +159,8 @@ def test_a_speedup_compares_answers_of_the_same_length_that_nothing_cut(tmp_path
         record("short", "1", 10, 1.0, text="x" * 30),
         record("cut", "1", 10, 1.0, text="x" * 40, finish_reason="length"),
     ]
-    table = speed_table(read_systems([stored(tmp_path, *rows)]), "sequential")
-    shown = {one.title: one for one in report_tables(table, "sequential")}
+    report = speed_report([stored(tmp_path, *rows)], "sequential")
+    shown = {one.title: one for one in report.tables()}
     titles = {name: [row[0] for row in one.rows] for name, one in shown.items()}
     assert "realised speedup" in titles["same"]
     for name, why in (

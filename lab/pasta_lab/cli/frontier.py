@@ -113,13 +113,12 @@ def figures(
     The paper's figures stand in Figure 4 as hollow squares: for orientation.
     """
     from pasta_lab.evaluate.figures import speed_figures
-    from pasta_lm.measure.speed import speed_tables
-    from pasta_lm.measure.table import to_json
+    from pasta_lm.measure.speed import speed_report
 
     rates: dict[str, Any] = {}
     for file in win_rates or []:
         rates = _read_rates(file) | rates
-    table = to_json(speed_tables(sources, baseline))
+    table = speed_report(sources, baseline).to_dict()["systems"]
     drawn = speed_figures(table, rates, with_published=not no_published)
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in drawn.items():

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from pasta_lab.cli.app import app
 from pasta_lab.evaluate.figures import Place, Span, bars, scatter, speed_figures
-from pasta_lm.measure.speed import read_systems, speed_table
-from pasta_lm.measure.table import to_json
+from pasta_lm.measure.speed import speed_report
 from tests.measure.test_speed_table import record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +26,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_figure_4_needs_a_win_rate_and_a_clock(records: Path) -> None:
-    table = to_json(speed_table(read_systems([records]), "sequential"))
+    table = speed_report([records], "sequential").to_dict()["systems"]
     rates = {"pasta": {"length_controlled_winrate": 48.7, "lc_standard_error": 1.0}}
     assert "figure-4" not in speed_figures(table, {})
     assert "figure-4" not in speed_figures(table, {"other": rates["pasta"]})

@@ -34,7 +34,7 @@ from pasta_lm.recipe import read_recipe
 
 if TYPE_CHECKING:
     from pasta_lm.measure.instructions import InstructionSettings
-    from pasta_lm.measure.table import Table
+    from pasta_lm.measure.table import Report, Table
 
 T = TypeVar("T")
 
@@ -93,6 +93,14 @@ def print_tables(tables: Iterable[Table]) -> None:
             typer.echo(f"\n{table.note}")
 
 
+def print_report(report: Report, page: Path | None = None) -> None:
+    """Print the tables of a report and its facts; ``page`` is the file that has them too."""
+    print_tables(report.tables())
+    typer.echo("".join(f"\n{fact}" for fact in report.facts))
+    if page is not None:
+        typer.echo(f"{page} has all figures")
+
+
 def alpaca(
     out: Out,
     recipe: Recipe = None,
@@ -125,7 +133,7 @@ def alpaca(
     """
     from pasta_lm.measure import alpaca as measure
     from pasta_lm.measure.alpaca_recipe import AlpacaRecipe
-    from pasta_lm.measure.alpaca_report import PAGE, alpaca_report, write_outputs
+    from pasta_lm.measure.alpaca_report import PAGE, alpaca_report, refused, write_outputs
 
     is_stopped = False
     if offline:
@@ -146,11 +154,11 @@ def alpaca(
     if as_json:
         print_json(report.to_dict())
     else:
-        print_tables(report.tables())
-        typer.echo(f"\n{report.comparability}\n{out / PAGE} has all figures")
-    for name, reason in report.refused.items():
+        print_report(report, out / PAGE)
+    without_rate = refused(report)
+    for name, reason in without_rate.items():
         say(f"{name}: {reason}; run again, or --allow-missing gives both rates")
-    if report.refused or is_stopped:
+    if without_rate or is_stopped:
         raise typer.Exit(FAILED)
 
 
@@ -260,8 +268,7 @@ def _instructions(
     if as_json:
         print_json(report.to_dict())
     else:
-        print_tables(report.tables())
-        typer.echo("\n" + "\n".join(report.facts()) + f"\n{out / 'report.md'} has all figures")
+        print_report(report, out / "report.md")
 
 
 def cost(
@@ -294,10 +301,9 @@ def cost(
     readers = Readers.of(model, baseline, untaught)
     report = evaluate_cost(references, ids, readers, dtype, device, records)
     if as_json:
-        print_json({"references": str(references), **readers._asdict(), **report.to_dict()})
+        print_json(report.to_dict())
     else:
-        print_tables([report.table()])
-        typer.echo(f"{readers.taught} against {readers.baseline}")
+        print_report(report)
 
 
 def speed(
@@ -321,11 +327,10 @@ def speed(
     over prompts. Answers of other lengths than the baseline's, or cut ones, have tokens per second
     instead of speedups.
     """
-    from pasta_lm.measure.speed import report_tables, speed_tables
-    from pasta_lm.measure.table import to_json
+    from pasta_lm.measure.speed import speed_report
 
-    found = speed_tables(sources, baseline)
+    report = speed_report(sources, baseline)
     if as_json:
-        print_json({"baseline": baseline, "systems": to_json(found)})
+        print_json(report.to_dict())
     else:
-        print_tables(report_tables(found, baseline))
+        print_report(report)

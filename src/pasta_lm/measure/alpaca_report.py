@@ -10,9 +10,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta_lm.errors import InputError, PastaError, cause
 from pasta_lm.journal import Row, write_whole
@@ -21,16 +21,8 @@ from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome, missing_to_json, m
 from pasta_lm.measure.alpaca import AlpacaRun, outcomes_of
 from pasta_lm.measure.intervals import Interval, mean
 from pasta_lm.measure.judgements import Judgement, alpaca_eval_rows
-from pasta_lm.measure.speed import Systems, SystemSpeed, answer_of, speed_rows, speed_table
-from pasta_lm.measure.table import (
-    FIGURE_HEADER,
-    Cells,
-    Table,
-    fields_of,
-    figure_row,
-    markdown,
-    to_json,
-)
+from pasta_lm.measure.speed import Systems, answer_of, speed_rows
+from pasta_lm.measure.table import Metric, Place, Report
 from pasta_lm.measure.win_rates import (
     WinRates,
     comparability,
@@ -44,6 +36,12 @@ from pasta_lm.measure.win_rates import (
 TIE = 0.5
 PROVENANCE = ("model", "strategy", "engine", "positions", "hardware", "dtype", "commit", "version")
 REPORT, PAGE, JUDGEMENTS, OUTPUTS = "report.json", "report.md", "judgements.jsonl", "alpaca_eval"
+TITLES = {
+    "length_controlled_interval": "length-controlled win rate, %",
+    "length_controlled_winrate": "length-controlled win rate, %",
+    "win_rate_interval": "win rate, %",
+    "win_rate_missing_lost": "win rate, missing verdicts lost, %",
+}
 MEANING = (
     "Speedups are over the speed baseline's own answer to the same prompt, decoded by the same "
     "engine on the same machine: geometric means, percentile bootstrap over prompts. A win rate is "
@@ -53,198 +51,114 @@ MEANING = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(NamedTuple):
     """The judged figures of one system."""
 
-    rates: WinRates | None = None
-    pipeline_check: str | None = None
-    """Instead of rates, if the judge is scripted."""
-    problems: dict[str, Any] = field(default_factory=dict)
-    """Comparisons without a verdict, by reason."""
-    first_place_share: float | None = None
-    """How often the answer that is read first wins; 0.5 is fair."""
-    order_agreement: float | None = None
-    win_rate_interval: Interval | None = None
-    length_controlled_interval: Interval | None = None
+    rates: WinRates | None
+    """None if the judge is scripted."""
+    figures: dict[str, Any]
+    """All figures by key."""
     judgements: Sequence[Judgement] = ()
     predictions: Sequence[float] = ()
     """Of the length-controlled fit, by row."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
-        if self.rates is None:
-            return {"pipeline_check": self.pipeline_check, "problems": self.problems}
-        bounds = {
-            "win_rate_interval": self.win_rate_interval,
-            "length_controlled_interval": self.length_controlled_interval,
-        }
-        return {
-            **self.rates.to_dict(),
-            "problems": self.problems,
-            "first_place_share": self.first_place_share,
-            "order_agreement": self.order_agreement,
-            **{key: to_json(one) for key, one in bounds.items() if one is not None},
-        }
-
-    def rows(self) -> list[Cells]:
-        """Return the rows of a table."""
+    def metrics(self, place: Place) -> list[Metric]:
+        """Return the figures; without rates nothing stands in a table."""
         rates = self.rates
         if rates is None or rates.win_rate is None:
-            return []
-        controlled = self.length_controlled_interval or rates.length_controlled_winrate
-        rows = [
-            figure_row("length-controlled win rate, %", controlled, rates.n_total),
-            figure_row("win rate, %", self.win_rate_interval, rates.n_total),
-        ]
-        if rates.n_missing:
-            num, lost = rates.n_total + rates.n_missing, rates.win_rate_missing_lost
-            rows.append(figure_row("win rate, missing verdicts lost, %", lost, num))
-        return rows
+            return [Metric(place, *item) for item in self.figures.items()]
+        titles = {key: title for key, title in TITLES.items() if self.figures.get(key) is not None}
+        if "length_controlled_interval" in titles:
+            titles.pop("length_controlled_winrate", None)
+        num_all = rates.n_total + rates.n_missing
+        return [
+            Metric(
+                place, key, value, titles.get(key, ""),
+                num_all if key == "win_rate_missing_lost" else rates.n_total,
+            )
+            for key, value in self.figures.items()
+        ]  # fmt: skip
 
     def notes(self) -> list[str]:
         """Return the footnotes of a table."""
-        notes = [self.pipeline_check, self.rates and self.rates.refused]
-        for problem, found in self.problems.items():
+        figures = self.figures
+        notes = [figures.get("pipeline_check", ""), figures.get("refused", "")]
+        for problem, found in figures.get("problems", {}).items():
             names = ", ".join(found["instructions"])
             notes.append(f"No verdict, {problem}: {found['count']} comparisons, of {names}")
-        if self.order_agreement is not None:
+        if figures.get("order_agreement") is not None:
             notes.append(
-                f"Both orders agree on {self.order_agreement:.1%}; the first answer gets "
-                f"{self.first_place_share:.1%}"
+                f"Both orders agree on {figures['order_agreement']:.1%}; the first answer gets "
+                f"{figures['first_place_share']:.1%}"
             )
-        return [note for note in notes if note]
+        return notes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemReport:
-    """The figures of one system, over all instructions or those of one data set."""
-
-    judged: Judged | None
-    speed: SystemSpeed
-    provenance: dict[str, str] = field(default_factory=dict)
-    datasets: dict[str, SystemReport] = field(default_factory=dict)
-    """Empty if there is one data set."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
-        return {
-            **(self.judged.to_dict() if self.judged else {}),
-            **fields_of(self.speed),
-            "datasets": {name: one.to_dict() for name, one in self.datasets.items()},
-            "provenance": self.provenance,
-        }
-
-    def table(self, title: str, facts: str, *, is_baseline: bool) -> Table:
-        """Return the figures as a table."""
-        rows = [*(self.judged.rows() if self.judged else ())]
-        rows += speed_rows(self.speed, is_baseline=is_baseline)
-        notes = [facts, self.speed.incomparable, *(self.judged.notes() if self.judged else ())]
-        return Table(FIGURE_HEADER, rows, title, "\n\n".join(note for note in notes if note))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlpacaReport:
-    """The report of a run."""
-
-    instructions: str
-    num_instructions: int
-    max_tokens: int
-    baseline: str
-    speed_baseline: str
-    judge: dict[str, Any] | None
-    is_comparable: bool | None
-    """With AlpacaEval's leaderboard; None: nothing was judged."""
-    comparability: str
-    systems: dict[str, SystemReport]
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """Return why systems have no win rate."""
-        rates = {name: one.judged and one.judged.rates for name, one in self.systems.items()}
-        return {name: one.refused for name, one in rates.items() if one and one.refused}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that ``pasta evaluate alpaca --json`` prints."""
-        systems = {name: one.to_dict() for name, one in self.systems.items()}
-        return fields_of(replace(self, systems={})) | {"systems": systems}
-
-    def tables(self) -> list[Table]:
-        """Return a table for each system, and for each of its data sets."""
-        found = []
-        for name, one in self.systems.items():
-            is_baseline = name == self.speed_baseline
-            found.append(one.table(name, self._facts(one), is_baseline=is_baseline))
-            found += [
-                own.table(f"{name}, {dataset}", "", is_baseline=is_baseline)
-                for dataset, own in one.datasets.items()
-            ]
-        return found
-
-    def _facts(self, one: SystemReport) -> str:
-        judge = self.judge or {"model": "none", "template": "none"}
-        facts = {
-            "Judge": judge["model"],
-            "template": judge["template"],
-            "baseline": f"{self.baseline} (speed: {self.speed_baseline})",
-            "kind": ", ".join(one.speed.kinds),
-            **one.provenance,
-        }
-        return "; ".join(f"{key}: {value}" for key, value in facts.items()) + "."
-
-    def markdown(self) -> str:
-        """Return the report as a page."""
-        facts = [
-            self.comparability,
-            f"instructions: {self.num_instructions} of {self.instructions}",
-            f"answers: greedy, {self.max_tokens} tokens at most",
-        ]
-        if judge := self.judge:
-            replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
-            facts += [
-                f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
-                f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
-                f"stored replies: {judge['num_replies']}; {judge['usage']['prompt_tokens']} tokens "
-                f"read, {judge['usage']['completion_tokens']} written",
-            ]
-        title = "Answers to instructions: quality and speed"
-        return markdown(title, facts, self.tables(), MEANING)
-
-
-def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> AlpacaReport:
-    """Compute the report of a run.
-
-    Args:
-        run: An opened run.
-        allow_missing: Whether win rates are given although verdicts are missing.
+def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
+    """Compute the report of a run; win rates with missing verdicts only if that is allowed.
 
     Raises:
         InputError: a system has no answers yet.
     """
     settings, judge = run.settings, run.judge()
-    answers = _answers(run)
-    speeds = speed_table(answers, settings.baseline)
-    systems = {}
-    for name in (system.name for system in settings.systems):
-        judged = _judged(run, judge, name, allow_missing) if judge else None
-        systems[name] = SystemReport(
-            judged=judged,
-            speed=speeds[name],
-            datasets=_datasets(run, answers, name, judged),
-            provenance=_provenance([*run.rows(name).values()]),
-        )
+    answers, baseline = _answers(run), settings.baseline
+    judge_facts = _judge_facts(run, judge) if judge else None
     is_comparable, label = _comparability(run, judge)
-    return AlpacaReport(
-        instructions=settings.instructions,
-        num_instructions=len(run.instructions),
-        max_tokens=settings.max_tokens,
-        baseline=run.opponent()[0],
-        speed_baseline=settings.baseline,
-        judge=_judge_facts(run, judge) if judge else None,
-        is_comparable=is_comparable,
-        comparability=label,
-        systems=systems,
+    head = {
+        "instructions": settings.instructions,
+        "num_instructions": len(run.instructions),
+        "max_tokens": settings.max_tokens,
+        "baseline": run.opponent()[0],
+        "speed_baseline": baseline,
+        "judge": judge_facts,
+        "is_comparable": is_comparable,
+        "comparability": label,
+    }
+    metrics, notes = [Metric((), *item) for item in head.items()], dict[Place, list[str]]()
+    for name in answers:
+        judged = _judged(run, judge, name, allow_missing) if judge else None
+        place: Place = ("systems", name)
+        made = _provenance([*run.rows(name).values()])
+        found, note = speed_rows(place, answers[name], answers[baseline])
+        metrics += [*(judged.metrics(place) if judged else ()), *found]
+        metrics += _datasets(run, answers, name, judged)
+        metrics.append(Metric(place, "provenance", made))
+        template = judge_facts["template"] if judge_facts else "none"
+        origin = {"Judge": judge.model if judge else "none", "template": template, **made}
+        origin["baseline"] = f"{head['baseline']} (speed: {baseline})"
+        line = "; ".join(f"{key}: {value}" for key, value in origin.items())
+        notes[place] = [f"kind: {note}", line, *(judged.notes() if judged else ())]
+    return Report(
+        title="Answers to instructions: quality and speed",
+        rows=metrics,
+        facts=_facts(head, judge_facts),
+        notes=notes,
+        ending=MEANING,
     )
+
+
+def refused(report: Report) -> dict[str, str]:
+    """Return why systems have no win rate."""
+    return {row.place[1]: row.value for row in report.rows if row.key == "refused"}
+
+
+def _facts(head: Mapping[str, Any], judge: Mapping[str, Any] | None) -> list[str]:
+    facts = [
+        head["comparability"],
+        f"instructions: {head['num_instructions']} of {head['instructions']}",
+        f"answers: greedy, {head['max_tokens']} tokens at most",
+    ]
+    if judge is None:
+        return facts
+    replied = ", ".join(f"{name} ({count})" for name, count in judge["replied_as"].items())
+    usage = judge["usage"]
+    return [
+        *facts,
+        f"judge: {judge['model']} at {judge['url']}, which replied as {replied or '-'}",
+        f"template: {judge['template']}, {judge['template_sha256']}, {judge['method']}",
+        f"stored replies: {judge['num_replies']}; {usage['prompt_tokens']} tokens read, "
+        f"{usage['completion_tokens']} written",
+    ]
 
 
 def _answers(run: AlpacaRun) -> Systems:
@@ -300,48 +214,38 @@ def _judged(run: AlpacaRun, judge: LLMJudge, system: str, allow_missing: bool) -
     problems = missing_to_json(missing_verdicts(each), "instructions")
     if judge.is_scripted:
         num = sum(one.preference is not None for one in judgements)
-        return Judged(pipeline_check=f"pipeline check, n = {num}", problems=problems)
+        return Judged(None, {"pipeline_check": f"pipeline check, n = {num}", "problems": problems})
     calibration = run.calibration()
     rates = win_rates(judgements, calibration, allow_missing=allow_missing)
-    share, agreement = _order_figures(outcomes)
-    judged = Judged(
-        rates=rates,
-        problems=problems,
-        first_place_share=share,
-        order_agreement=agreement,
-        judgements=judgements,
-    )
+    figures = {**rates.to_dict(), "problems": problems, **_order_figures(outcomes)}
     if rates.refused is not None:
         pairs = zip(run.instructions, judgements, strict=True)
         missing = [one.id for one, verdict in pairs if verdict.preference is None]
-        return replace(judged, rates=replace(rates, refused=refusal(len(judgements), missing)))
+        figures["refused"] = refusal(len(judgements), missing)
+        return Judged(rates, figures)
+    figures["win_rate_interval"] = _mean_rate(judgements)
     fitted = fitted_of(judgements, calibration)
-    controlled = None
-    if fitted is not None:
-        bounds = interval(judgements, calibration.difficulty, calibration.gamed, fitted)
-        controlled = Interval(fitted.win_rate, *bounds)
-    return replace(
-        judged,
-        win_rate_interval=_mean_rate(judgements),
-        length_controlled_interval=controlled,
-        predictions=fitted.predictions if fitted else (),
-    )
+    if fitted is None:
+        return Judged(rates, figures, judgements)
+    bounds = interval(judgements, calibration.difficulty, calibration.gamed, fitted)
+    figures["length_controlled_interval"] = Interval(fitted.win_rate, *bounds)
+    return Judged(rates, figures, judgements, fitted.predictions)
 
 
 def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
     return mean([100 * one.preference for one in judgements if one.preference is not None])
 
 
-def _order_figures(
-    outcomes: Mapping[str, Sequence[Outcome]],
-) -> tuple[float | None, float | None]:
-    """Return how often the first answer wins, and how often both orders agree."""
+def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float | None]:
+    """Return how often the answer read first wins (0.5 is fair), and how often orders agree."""
     pairs = [[outcome.reading.first_wins for outcome in pair] for pair in outcomes.values()]
     whole = [(a, b) for a, b in (pair for pair in pairs if pair) if a is not None and b is not None]
     if not whole:
-        return None, None
-    share = fmean((a + b) / 2 for a, b in whole)
-    return round(share, 5), round(fmean(same_winner(a, b) for a, b in whole), 5)
+        return {"first_place_share": None, "order_agreement": None}
+    return {
+        "first_place_share": round(fmean((a + b) / 2 for a, b in whole), 5),
+        "order_agreement": round(fmean(same_winner(a, b) for a, b in whole), 5),
+    }
 
 
 def _comparability(run: AlpacaRun, judge: LLMJudge | None) -> tuple[bool | None, str]:
@@ -378,39 +282,38 @@ def _provenance(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def _datasets(
-    run: AlpacaRun, answers: Systems, system: str, judged: Judged | None
-) -> dict[str, SystemReport]:
+def _datasets(run: AlpacaRun, answers: Systems, system: str, judged: Judged | None) -> list[Metric]:
     """Return the figures over the instructions of each data set, if there are several."""
     sources = dict.fromkeys(one.dataset for one in run.instructions)
+    group, metrics = ("systems", system), list[Metric]()
     if len(sources) < 2:
-        return {}
-    baseline, found = run.settings.baseline, {}
+        return [Metric(group, "datasets", {})]
     for source in sources:
         places = [place for place, one in enumerate(run.instructions) if one.dataset == source]
         names = {run.instructions[place].id for place in places}
-        some = {
-            name: {key: one for key, one in answers[name].items() if key in names}
-            for name in (baseline, system)
-        }
-        speeds = speed_table(some, baseline)[system]
-        own = _judged_places(judged, places) if judged else None
-        found[source or "unnamed"] = SystemReport(judged=own, speed=speeds)
-    return found
+        ours, theirs = (
+            {key: one for key, one in answers[name].items() if key in names}
+            for name in (system, run.settings.baseline)
+        )
+        place = (*group, "datasets", source or "unnamed")
+        if judged and judged.rates and judged.rates.win_rate is not None:
+            metrics += _of_places(judged, places).metrics(place)
+        metrics += speed_rows(place, ours, theirs)[0]
+    return metrics
 
 
-def _judged_places(judged: Judged, places: Sequence[int]) -> Judged | None:
-    """Return the rates over some instructions; None if there are none."""
-    if judged.rates is None or judged.rates.win_rate is None:
-        return None
+def _of_places(judged: Judged, places: Sequence[int]) -> Judged:
+    """Return the rates over some instructions."""
     some, predictions = [judged.judgements[place] for place in places], judged.predictions
-    controlled = fmean(predictions[place] for place in places) if predictions else None
-    plain = asdict(plain_rates(some))
-    rates = WinRates(**plain, n_absent=None, length_controlled_winrate=controlled)
-    return Judged(rates=rates, win_rate_interval=_mean_rate(some))
+    plain = plain_rates(some)
+    figures = asdict(plain) | {"win_rate_interval": _mean_rate(some)}
+    if predictions:
+        controlled = fmean(predictions[place] for place in places)
+        figures["length_controlled_winrate"] = controlled
+    return Judged(WinRates(**asdict(plain), n_absent=None), figures)
 
 
-def write_outputs(run: AlpacaRun, report: AlpacaReport) -> None:
+def write_outputs(run: AlpacaRun, report: Report) -> None:
     """Write the report, its page and files for AlpacaEval into the run's folder.
 
     ``alpaca_eval/SYSTEM.json`` is what AlpacaEval reads as a model's outputs,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.measure.answering import require_models
 from pasta_lm.measure.intervals import Interval, ratio
-from pasta_lm.measure.table import Table, figure_row, to_json
+from pasta_lm.measure.table import Metric, Place, Report
 from pasta_lm.models.annotated import Record, read_ids, read_records
 from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.models.vocabulary import Vocabulary
@@ -227,87 +227,40 @@ def _region_at(regions: Sequence[str], begin: int, text: bytes) -> str:
     return regions[min(begin + offset, len(regions) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """A difference in nats per token of two systems, over all text and by region."""
-
-    total: Interval | None
-    by_region: dict[str, Interval | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostFigures:
-    """The figures over some answers."""
-
-    num_answers: int
-    num_tokens: dict[str, int]
-    """By region."""
-    nats: dict[str, Interval | None]
-    """Nats per token by system."""
-    tag_nats: Interval | None
-    """Nats per tag token."""
-    costs: dict[str, Cost]
-    """By the keys of ``COSTS`` whose systems have read."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
-        found = to_json(replace(self, costs={}))
-        del found["costs"]
-        for name, cost in self.costs.items():
-            found |= {name: to_json(cost.total), f"{name}_by_region": to_json(cost.by_region)}
-        return dict(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostReport:
-    """The figures over all answers, and over those with blocks."""
-
-    whole: CostFigures
-    forked: CostFigures
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
-        return {"kind": KIND, **self.whole.to_dict(), "forked": self.forked.to_dict()}
-
-    def table(self) -> Table:
-        """Return the costs as a table."""
-        rows = [
-            (label, TITLES[name], region, *figure_row("", figure, part.num_answers)[1:])
-            for label, part in (("all", self.whole), ("with blocks", self.forked))
-            for name, cost in part.costs.items()
-            for region, figure in (("all", cost.total), *cost.by_region.items())
-        ]
-        header = ("answers", "nats per token", "region", "value", "low", "high", "n")
-        return Table(header, rows, "The cost of not seeing", f"{KIND}; 95 % bootstrap intervals")
-
-
-def cost_report(rows: Sequence[Mapping[str, Any]]) -> CostReport:
-    """Compute the report of some rows."""
+def cost_rows(rows: Sequence[Mapping[str, Any]], place: Place = ()) -> list[Metric]:
+    """Return the figures over all answers, and over those with blocks."""
     forked = {row["reference_id"] for row in rows if row["num_blocks"]}
     some = [row for row in rows if row["reference_id"] in forked]
-    return CostReport(whole=_figures(rows), forked=_figures(some))
+    return [Metric(place, "kind", KIND), *_rows(rows, place), *_rows(some, (*place, "forked"))]
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> CostFigures:
+def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
     systems: dict[str, Answers] = {}
     for row in rows:
         systems.setdefault(row["system"], {})[row["reference_id"]] = row
     base = systems.get(BASELINE, {})
     counts = [row["num_tokens"] for row in base.values()]
     tags = systems.get(PASTA, {}).values()
-    costs = {}
+    tag_nats = [row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]
+    num_tokens = {region: sum(count[region] for count in counts) for region in REGIONS}
+    nats = {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()}
+    found = [
+        Metric(place, "num_answers", len(base)),
+        Metric(place, "num_tokens", num_tokens),
+        Metric(place, "nats", nats),
+        Metric(place, "tag_nats", ratio(*tag_nats)),
+    ]
     for name, (ours, theirs, key) in COSTS.items():
         if ours in systems and theirs in systems:
-            sides = systems[ours], systems[theirs]
-            by_region = {region: _cost(base, key, [region], *sides) for region in REGIONS}
-            costs[name] = Cost(total=_cost(base, key, REGIONS, *sides), by_region=by_region)
-    return CostFigures(
-        num_answers=len(base),
-        num_tokens={region: sum(count[region] for count in counts) for region in REGIONS},
-        nats={name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()},
-        tag_nats=ratio([row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]),
-        costs=costs,
-    )
+            sides, inner = (systems[ours], systems[theirs]), (*place, f"{name}_by_region")
+            found.append(
+                Metric(place, name, _cost(base, key, REGIONS, *sides), TITLES[name], len(base))
+            )
+            found += [
+                Metric(inner, region, _cost(base, key, [region], *sides), region, len(base))
+                for region in REGIONS
+            ]
+    return found
 
 
 def _cost(
@@ -346,7 +299,7 @@ def evaluate_cost(
     dtype: str | None,
     device: str | None,
     records: Path | None = None,
-) -> CostReport:
+) -> Report:
     """Read reference answers with all models; write a row for each answer and model to a file.
 
     Raises:
@@ -358,7 +311,12 @@ def evaluate_cost(
     rows = list(measure(given, reading_systems(readers, dtype, device)))
     if records is not None:
         write_rows(records, rows)
-    return cost_report(rows)
+    head = [Metric((), key, value) for key, value in readers._asdict().items()]
+    return Report(
+        title="The cost of not seeing",
+        rows=[Metric((), "references", str(references)), *head, *cost_rows(rows)],
+        facts=[f"{KIND}: {readers.taught} against {readers.baseline}; 95 % bootstrap intervals"],
+    )
 
 
 def reading_systems(

@@ -9,7 +9,6 @@ Source: PASTA, section 5.1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +20,7 @@ from pasta_lm.interpreter.trace import Role, Trace
 from pasta_lm.journal import read_objects
 from pasta_lm.measure.answering import TOO_LONG
 from pasta_lm.measure.intervals import Interval, geometric_mean, mean
-from pasta_lm.measure.table import FIGURE_HEADER, Cells, Table, figure_row
+from pasta_lm.measure.table import Metric, Place, Report
 
 Systems = dict[str, dict[str, AnswerRecord]]
 """Answers by system and by prompt."""
@@ -34,92 +33,56 @@ MIN_PARALLELISM = 1e-3
 """Of an answer without content, so that the geometric mean exists."""
 MAX_LENGTH_CHANGE = 0.1
 """A speedup compares answers of about the same length: shorter ones look faster."""
+SPEEDUPS = {
+    "theoretical_speedup": "theoretical speedup",
+    "realised_speedup": "realised speedup",
+    "efficiency": "realised / theoretical",
+    "theoretical_speedup_arithmetic": "theoretical, arithmetic mean",
+    "realised_speedup_arithmetic": "realised, arithmetic mean",
+}
+RATES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "the baseline's tokens/s"}
+BOTH = {
+    "parallelism": "parallelism",
+    "length_ratio": "length ratio, characters",
+    "num_failed": "failed prompts",
+}
+"""Titles of figures by key."""
+TIMED = {"realised_speedup", "efficiency", "realised_speedup_arithmetic", *RATES}
+"""Figures over the timed prompts alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """The figures that need no clock."""
+def speed(
+    answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]
+) -> dict[str, Interval | None]:
+    """Return the figures that need no clock, of answers to the same prompts in the same order.
 
-    theoretical_speedup: Interval | None
-    parallelism: Interval | None
-    length_ratio: Interval | None
-    """In characters."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Realised:
-    """The realised speedup over the prompts of which both answers have a clock."""
-
-    realised_speedup: Interval | None
-    num_timed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemSpeed(Speed):
-    """All figures of a system."""
-
-    realised_speedup: Interval | None
-    num_timed: int
-    num_prompts: int
-    num_unpaired: int
-    num_failed: int
-    num_cut: int
-    """Answers, ours and the baseline's, that a limit of tokens ended."""
-    kinds: list[str]
-    theoretical_speedup_arithmetic: Interval | None
-    realised_speedup_arithmetic: Interval | None
-    parallelism_arithmetic: Interval | None
-    efficiency: Interval | None
-    mean_characters: float | None
-    mean_content_tokens: float | None
-    tokens_per_s: float | None
-    """Content tokens of the timed answers per second."""
-    baseline_tokens_per_s: float | None
-
-    @property
-    def incomparable(self) -> str | None:
-        """Return why the answers have no speedup over the baseline's; None if they have."""
-        reasons = [f"{self.num_cut} answers were cut at a limit"] if self.num_cut else []
-        if self.length_ratio and abs(self.length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
-            reasons.append(f"lengths are {self.length_ratio.mean:.2f} of the baseline's")
-        return " and ".join(reasons) or None
-
-
-def speed(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Speed:
-    """Return the figures of answers to the same prompts in the same order.
-
-    Failed answers, ours or the baseline's, have no speed.
+    ``length_ratio`` is in characters. Failed answers, ours or the baseline's, have no speed.
     """
     pairs = _decoded(answers, baseline)
-    return Speed(
-        theoretical_speedup=geometric_mean(_theoretical(pairs)),
-        parallelism=geometric_mean([max(a.parallelism, MIN_PARALLELISM) for a, _ in pairs]),
-        length_ratio=geometric_mean([max(len(a.text), 1) / max(len(b.text), 1) for a, b in pairs]),
-    )
+    lengths = [max(len(a.text), 1) / max(len(b.text), 1) for a, b in pairs]
+    return {
+        "theoretical_speedup": geometric_mean(_theoretical(pairs)),
+        "parallelism": geometric_mean([max(a.parallelism, MIN_PARALLELISM) for a, _ in pairs]),
+        "length_ratio": geometric_mean(lengths),
+    }
 
 
-def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Realised:
-    """Return the realised speedup of answers to the same prompts in the same order."""
+def realised(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> dict[str, Any]:
+    """Return the realised speedup over the prompts of which both answers have a clock."""
     ratios = _realised(_decoded(answers, baseline))
-    return Realised(realised_speedup=geometric_mean(ratios), num_timed=len(ratios))
+    return {"realised_speedup": geometric_mean(ratios), "num_timed": len(ratios)}
 
 
-def speed_table(systems: Systems, baseline: str) -> dict[str, SystemSpeed]:
-    """Return the figures of every system, the baseline first.
-
-    Raises:
-        UsageError: the baseline is no system.
-    """
+def check_baseline(systems: Systems, baseline: str) -> None:
+    """Raise a UsageError unless the baseline is a system."""
     if baseline not in systems:
         raise UsageError(
             f"no answers of the baseline {baseline!r}",
             hint=f"--baseline can be {', '.join(systems)}",
         )
-    names = [baseline, *(name for name in systems if name != baseline)]
-    return {name: _of_system(systems[name], systems[baseline]) for name in names}
 
 
-def speed_tables(sources: Sequence[Path], baseline: str) -> dict[str, SystemSpeed]:
+def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     """Return the figures of the systems of several sources, the baseline first.
 
     If each source has answers of the baseline and no system is in two sources, a system is
@@ -133,41 +96,72 @@ def speed_tables(sources: Sequence[Path], baseline: str) -> dict[str, SystemSpee
     each = [read_systems([source]) for source in sources]
     others = [name for systems in each for name in systems if name != baseline]
     if any(baseline not in systems for systems in each) or len({*others}) < len(others):
-        return speed_table(read_systems(sources), baseline)
-    found: dict[str, SystemSpeed] = {}
-    for systems in each:
-        found = speed_table(systems, baseline) | found
-    return {name: found[name] for name in (baseline, *others)}
+        each = [read_systems(sources)]
+        others = [name for name in each[0] if name != baseline]
+        check_baseline(each[0], baseline)
+    sides = {baseline: (each[0][baseline],) * 2} | {
+        name: (systems[name], systems[baseline])
+        for systems in each
+        for name in systems
+        if name != baseline
+    }
+    rows, notes = [Metric((), "baseline", baseline)], dict[Place, list[str]]()
+    for name in (baseline, *others):
+        found, note = speed_rows(("systems", name), *sides[name])
+        rows += found
+        notes["systems", name] = [note]
+    return Report(title="Speed", rows=rows, notes=notes)
 
 
-def _of_system(ours: Mapping[str, AnswerRecord], theirs: Mapping[str, AnswerRecord]) -> SystemSpeed:
+def speed_rows(
+    place: Place, ours: Mapping[str, AnswerRecord], theirs: Mapping[str, AnswerRecord]
+) -> tuple[list[Metric], str]:
+    """Return a system's figures over the prompts of both sides, and a footnote.
+
+    Answers of other lengths, or cut ones, have tokens per second instead of speedups in tables.
+    """
     shared = [prompt for prompt in theirs if prompt in ours]
     answers, base = [ours[one] for one in shared], [theirs[one] for one in shared]
     pairs = _decoded(answers, base)
     timed = [(a, b) for a, b in pairs if a.wall_s and b.wall_s]
-    plain, clocked = speed(answers, base), realised(answers, base)
-    return SystemSpeed(
-        num_prompts=len(shared),
-        num_unpaired=len(ours) + len(theirs) - 2 * len(shared),
-        num_failed=num_failed(answers),
-        num_cut=sum(one.finish_reason == "length" for pair in pairs for one in pair),
-        kinds=sorted({one.kind or "unknown" for one in answers}),
-        theoretical_speedup=plain.theoretical_speedup,
-        parallelism=plain.parallelism,
-        length_ratio=plain.length_ratio,
-        realised_speedup=clocked.realised_speedup,
-        num_timed=clocked.num_timed,
-        theoretical_speedup_arithmetic=mean(_theoretical(pairs)),
-        realised_speedup_arithmetic=mean(_realised(pairs)),
-        parallelism_arithmetic=mean([a.parallelism for a, _ in pairs]),
-        efficiency=geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
-        mean_characters=round(fmean(len(a.text) for a in answers), 1) if answers else None,
-        mean_content_tokens=round(fmean(a.num_content_tokens for a in answers), 1)
-        if answers
-        else None,
-        tokens_per_s=_tokens_per_s([a for a, _ in timed]),
-        baseline_tokens_per_s=_tokens_per_s([b for _, b in timed]),
-    )
+    figures = {**speed(answers, base), **realised(answers, base)}
+    figures |= {
+        "theoretical_speedup_arithmetic": mean(_theoretical(pairs)),
+        "realised_speedup_arithmetic": mean(_realised(pairs)),
+        "parallelism_arithmetic": mean([a.parallelism for a, _ in pairs]),
+        "efficiency": geometric_mean([*map(efficiency, _realised(timed), _theoretical(timed))]),
+        "tokens_per_s": _tokens_per_s([a for a, _ in timed]),
+        "baseline_tokens_per_s": _tokens_per_s([b for _, b in timed]),
+        "num_prompts": len(shared),
+        "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
+        "num_failed": num_failed(answers),
+        "num_cut": sum(one.finish_reason == "length" for pair in pairs for one in pair),
+        "kinds": sorted({one.kind or "unknown" for one in answers}),
+        "mean_characters": _mean_of([len(a.text) for a in answers]),
+        "mean_content_tokens": _mean_of([a.num_content_tokens for a in answers]),
+    }
+    why = None if ours is theirs else _incomparable(figures["num_cut"], figures["length_ratio"])
+    titles = (RATES if why else SPEEDUPS) | BOTH
+    rows = [
+        Metric(
+            place, key, figures[key], titles.get(key, ""), len(timed if key in TIMED else shared)
+        )
+        for key in dict.fromkeys((*titles, *figures))
+    ]
+    kinds = ", ".join(figures["kinds"])
+    return rows, f"{kinds}; no speedup is given: {why}" if why else kinds
+
+
+def _incomparable(num_cut: int, length_ratio: Interval | None) -> str | None:
+    """Return why answers have no speedup over the baseline's; None if they have."""
+    reasons = [f"{num_cut} answers were cut at a limit"] if num_cut else []
+    if length_ratio and abs(length_ratio.mean - 1) > MAX_LENGTH_CHANGE:
+        reasons.append(f"lengths are {length_ratio.mean:.2f} of the baseline's")
+    return " and ".join(reasons) or None
+
+
+def _mean_of(counts: Sequence[int]) -> float | None:
+    return round(fmean(counts), 1) if counts else None
 
 
 def num_failed(answers: Sequence[AnswerRecord]) -> int:
@@ -191,46 +185,6 @@ def _realised(pairs: Pairs) -> list[float]:
 def _tokens_per_s(answers: Sequence[AnswerRecord]) -> float | None:
     wall_s = sum(one.wall_s or 0.0 for one in answers)
     return round(sum(one.num_content_tokens for one in answers) / wall_s, 2) if wall_s else None
-
-
-def speed_rows(found: SystemSpeed, *, is_baseline: bool = False) -> list[Cells]:
-    """Return the rows of a system's figures.
-
-    Answers of other lengths, or cut ones, have tokens per second instead of speedups.
-    """
-    prompts, timed = found.num_prompts, found.num_timed
-    rows = [
-        figure_row("parallelism", found.parallelism, prompts),
-        figure_row("length ratio, characters", found.length_ratio, prompts),
-        figure_row("failed prompts", found.num_failed, prompts),
-    ]
-    if found.incomparable and not is_baseline:
-        return [
-            figure_row("tokens/s", found.tokens_per_s, timed),
-            figure_row("the baseline's tokens/s", found.baseline_tokens_per_s, timed),
-            *rows,
-        ]
-    return [
-        figure_row("theoretical speedup", found.theoretical_speedup, prompts),
-        figure_row("realised speedup", found.realised_speedup, timed),
-        figure_row("realised / theoretical", found.efficiency, timed),
-        figure_row("theoretical, arithmetic mean", found.theoretical_speedup_arithmetic, prompts),
-        figure_row("realised, arithmetic mean", found.realised_speedup_arithmetic, timed),
-        *rows,
-    ]
-
-
-def report_tables(systems: Mapping[str, SystemSpeed], baseline: str) -> list[Table]:
-    """Return the tables of ``pasta evaluate speed``, one for each system."""
-    return [
-        Table(
-            FIGURE_HEADER,
-            speed_rows(found, is_baseline=name == baseline),
-            title=name,
-            note=f"{', '.join(found.kinds)}" + (f"; {why}" if (why := found.incomparable) else ""),
-        )
-        for name, found in systems.items()
-    ]
 
 
 def read_systems(sources: Sequence[Path]) -> Systems:

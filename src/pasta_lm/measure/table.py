@@ -1,20 +1,57 @@
-"""Figures of a report as tables: one place makes text of a cell, one Markdown, one JSON."""
+"""A report is a list of figures: one place makes of them JSON, tables and a page of Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pasta_lm.measure.intervals import Interval
 
 Figure = Interval | float | int | None
 Cell = str | Figure
 Cells = Sequence[Cell]
+Place = tuple[str, ...]
 MISSING = "-"
 """Stands where there is no figure."""
-FIGURE_HEADER = ("figure", "value", "low", "high", "n")
-"""The columns of ``figure_row``; low and high bound the 95 % interval."""
+HEADER = ("figure", "value", "low", "high", "n")
+COMPARED_HEADER = ("figure", "pasta", "sequential", "difference", "low", "high", "pairs")
+GROUPS = {"systems", "datasets", "sets", "parts"}
+"""Keys of objects that are named in no title: their members are."""
+
+
+class Compared(NamedTuple):
+    """A measure of both systems, and their difference where both have a value."""
+
+    pasta: Figure
+    sequential: Figure
+    difference: Figure
+    num_pairs: int
+
+
+class Metric(NamedTuple):
+    """One figure of a report."""
+
+    place: Place
+    """Keys of the objects around it in JSON; figures of one place stand in one table."""
+    key: str
+    value: Any
+    """JSON, in which a figure may be an ``Interval`` or ``Compared``."""
+    title: str = ""
+    """In tables; without one it stands in JSON alone."""
+    num: int | None = None
+    """The number of prompts or answers."""
+
+    def cells(self) -> Cells:
+        """Return its value and the bounds of its 95 % interval."""
+        value, difference, num = self.value, self.value, self.num
+        both: Cells = ()
+        if isinstance(value, Compared):
+            both, difference, num = (value.pasta, value.sequential), value.difference, value[3]
+        bounds: Cells = (None, None)
+        if isinstance(difference, Interval):
+            bounds = (difference.low, difference.high)
+        return [self.title, *both, difference, *bounds, num]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +71,55 @@ class Table:
         return [[cell(value, self.digits) for value in row] for row in self.rows]
 
 
-def figure_row(title: str, figure: Figure, num: int | None) -> Cells:
-    """Return the row of a figure over ``num`` prompts: its value and the bounds of its interval."""
-    if isinstance(figure, Interval):
-        return title, figure.mean, figure.low, figure.high, num
-    return title, figure, None, None, num
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The figures of a run, and the words around them."""
+
+    title: str
+    rows: list[Metric]
+    facts: list[str] = field(default_factory=list)
+    notes: Mapping[Place, Sequence[str]] = field(default_factory=dict)
+    """Footnotes of the tables."""
+    ending: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that a verb prints with ``--json``."""
+        found: dict[str, Any] = {}
+        for row in self.rows:
+            at = found
+            for key in row.place:
+                at = at.setdefault(key, {})
+            at[row.key] = to_json(row.value)
+        return found
+
+    def at(self, *place: str) -> dict[str, Any]:
+        """Return the values of one place by their keys."""
+        return {row.key: row.value for row in self.rows if row.place == place}
+
+    def tables(self) -> list[Table]:
+        """Return a table for each place that has figures with titles."""
+        places = dict.fromkeys(row.place for row in self.rows if row.title)
+        return [self._table(place) for place in places]
+
+    def _table(self, place: Place) -> Table:
+        rows = [row for row in self.rows if row.place == place and row.title]
+        header = COMPARED_HEADER if isinstance(rows[0].value, Compared) else HEADER
+        title = ", ".join(key for key in place if key not in GROUPS)
+        return Table(header, [row.cells() for row in rows], title, "\n\n".join(self._notes(place)))
+
+    def _notes(self, place: Place) -> list[str]:
+        return [note for note in self.notes.get(place, ()) if note]
+
+    def markdown(self) -> str:
+        """Return the report as a page."""
+        parts = [f"# {self.title}", "\n".join(f"- {_escaped(fact)}" for fact in self.facts)]
+        for table in self.tables():
+            ruler = ["---", *["--:"] * (len(table.header) - 1)]
+            rows = [table.header, ruler, *table.texts()]
+            parts += [f"## {_escaped(table.title)}"] if table.title else []
+            parts.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows))
+            parts.append(_escaped(table.note))
+        return "\n\n".join(part for part in (*parts, self.ending) if part) + "\n"
 
 
 def cell(value: Cell, digits: int = 3) -> str:
@@ -50,37 +131,17 @@ def cell(value: Cell, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
-def markdown(title: str, facts: Sequence[str], tables: Sequence[Table], note: str = "") -> str:
-    """Return a page: its title, a list of facts, the tables under their titles, and a note."""
-    parts = [f"# {title}", "\n".join(f"- {_escaped(fact)}" for fact in facts)]
-    for table in tables:
-        columns = zip(table.header, *table.rows, strict=True)
-        is_text = [any(isinstance(value, str) for value in column[1:]) for column in columns]
-        ruler = ["---" if left else "--:" for left in is_text]
-        rows = [table.header, ruler, *table.texts()]
-        parts += [f"## {_escaped(table.title)}"] if table.title else []
-        parts.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows))
-        parts += [_escaped(table.note)] if table.note else []
-    return "\n\n".join(part for part in (*parts, note) if part) + "\n"
-
-
 def _escaped(text: str) -> str:
     """Return a text that is neither HTML nor the end of a cell."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
-def fields_of(report: object) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON has them."""
-    assert is_dataclass(report)
-    return {field.name: to_json(getattr(report, field.name)) for field in fields(report)}
-
-
-def to_json(value: object) -> Any:
-    """Return a report as JSON has it; intervals are rounded to five digits."""
+def to_json(value: Any) -> Any:
+    """Return figures as JSON has them; intervals are rounded to five digits."""
     if isinstance(value, Interval):
         return value.to_dict()
-    if is_dataclass(value) and not isinstance(value, type):
-        return fields_of(value)
+    if isinstance(value, Compared):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {key: to_json(part) for key, part in value.items()}
-    return [to_json(part) for part in value] if isinstance(value, list | tuple) else value
+    return value
