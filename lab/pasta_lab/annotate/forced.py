@@ -4,23 +4,20 @@ The text is forced and a tag stands only at a unit's boundary, so the text canno
 proposal is scored by one masked forward pass in its own visibility, as in training; what a model
 would not decode, such as a block that needs its sibling, gets less likely. A block's topic and
 length are left out of the score: there are many good ones, and an answer without blocks needs none.
-Topics are then the model's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta_lm.errors import PastaError, RequestError, UsageError
-from pasta_lm.interpreter.commands import Legal
 from pasta_lm.interpreter.entries import Entries, Entry
 from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
-from pasta_lm.language.document import Block, Document, Item
+from pasta_lm.language.document import Document
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS, MAX_UNITS
 from pasta_lm.learn.annotate.filters import Bounds
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
 from pasta_lm.learn.annotate.marks import Marks
@@ -29,9 +26,6 @@ from pasta_lm.models.annotated import Record
 
 if TYPE_CHECKING:
     from pasta_lm.engines.local.loading import LoadedModel
-
-MAX_TOPIC_TOKENS = 12
-_IN_TOPIC = frozenset({LexemeKind.TEXT, LexemeKind.PROMISE_CLOSE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +81,6 @@ class ForcedAnnotator:
         Raises:
             UsageError: the model has no tag pieces.
         """
-        from pasta_lm.engines.local.sampling import TokenMasks
-
         if not loaded.vocabulary.has_pieces:
             raise UsageError(
                 f"{loaded.name} was not taught PASTA-LANG: it has no tag pieces",
@@ -98,9 +90,6 @@ class ForcedAnnotator:
         self._weights = weights or Weights()
         self._bounds = bounds
         self._eos_id = min(loaded.eos_ids)
-        self._masks = TokenMasks(
-            loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
-        )
 
     def __call__(self, prompt: str, answer: str) -> Document:
         """Return the annotated answer, with the same plain text.
@@ -111,8 +100,7 @@ class ForcedAnnotator:
             found = self.candidates(prompt, answer)
         except PastaError:  # it is too long, its prompt empty, or the tokenizer changes text
             return document_of(answer, Marks())
-        best = max(found, key=lambda one: one.total(self._weights))
-        return self.with_topics(prompt, best.document)
+        return max(found, key=lambda one: one.total(self._weights)).document
 
     def candidates(self, prompt: str, answer: str) -> list[Candidate]:
         """Return the annotations that the layout allows and the filters accept, with their scores.
@@ -177,42 +165,6 @@ class ForcedAnnotator:
             else:
                 yield "promises" if in_promise and is_main else "text"
 
-    def with_topics(self, prompt: str, document: Document) -> Document:
-        """Return the answer with topics of the model: greedy, legal, at most three words.
-
-        All topics grow together, a token in each pass, until each model's choice is its end.
-        """
-        from pasta_lm.engines.local.naive import naive_logits
-
-        topics: list[list[int]] = [[] for _ in document.blocks]
-        growing = set(range(len(topics)))
-        vocabulary = self._loaded.vocabulary
-        for _ in range(MAX_TOPIC_TOKENS if topics else 0):
-            texts = [vocabulary.text(topic) for topic in topics]
-            example = self._encode(prompt, _with_topics(document, texts))
-            ends = [s for s, label in enumerate(example.labels) if self._closes_promise(label)]
-            logits = naive_logits(self._loaded.model, entries_of(example), wanted=ends)
-            for index in sorted(growing):
-                kinds = (
-                    _IN_TOPIC if texts[index].strip() else _IN_TOPIC - {LexemeKind.PROMISE_CLOSE}
-                )
-                legal = Legal(kinds, False, MAX_UNITS, in_topic=True, needs_text=kinds != _IN_TOPIC)
-                token = int((logits[index] + self._masks.row(legal)).argmax())
-                longer = vocabulary.text([*topics[index], token])
-                if self._closes_promise(token) or _is_long(longer):
-                    growing.discard(index)
-                else:
-                    topics[index].append(token)
-            if not growing:
-                break
-        given = [block.topic for block in document.blocks]
-        texts = [vocabulary.text(topic).strip() for topic in topics]
-        return _with_topics(document, [new or old for new, old in zip(texts, given, strict=True)])
-
-    def _closes_promise(self, token: int) -> bool:
-        lexeme = self._loaded.vocabulary.id_to_lexeme(token)
-        return lexeme is not None and lexeme.kind is LexemeKind.PROMISE_CLOSE
-
 
 def entries_of(example: EncodedExample) -> Entries:
     """Return an encoded answer as the entries that decoding it would make."""
@@ -225,16 +177,3 @@ def entries_of(example: EncodedExample) -> Entries:
         for token, owner, position, row in zip(*columns, strict=True)
     ]
     return Entries(items, num_owners=len(example.rows[0]))
-
-
-def _is_long(topic: str) -> bool:
-    return len(topic.split()) > MAX_TOPIC_WORDS or len(topic.strip()) > MAX_TOPIC_CHARACTERS
-
-
-def _with_topics(document: Document, topics: Sequence[str]) -> Document:
-    remaining = iter(topics)
-    items: list[Item] = [
-        replace(item, topic=next(remaining)) if isinstance(item, Block) else item
-        for item in document.items
-    ]
-    return Document(tuple(items))

@@ -12,7 +12,7 @@ from pasta_lab.cli.figures import interval, print_figures
 from pasta_lm.cli.evaluate import Set
 from pasta_lm.cli.exit_codes import FAILED
 from pasta_lm.cli.flags import Json, Out, Recipe, option
-from pasta_lm.cli.tables import number, print_facts, print_table
+from pasta_lm.cli.tables import print_table
 from pasta_lm.cli.terminal import bars, interruptible, say, silence_libraries
 
 app = typer.Typer(no_args_is_help=True, help="Check a judge before it is used.")
@@ -22,14 +22,6 @@ COLUMNS = (
     ("in one order", "in_one_order"),
     ("orders agree", "order_agreement"),
     ("first place", "first_place_share"),
-)
-FACTS = (
-    ("agreement", "agreement"),
-    ("  of the longer answer", "longer"),
-    ("  above the longer answer", "over_longer"),
-    ("orders agree", "order_agreement"),
-    ("first place", "first_place_share"),
-    ("length bias", "length_bias"),
 )
 
 
@@ -56,7 +48,7 @@ def check(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a judge's accuracy on pairs with known winners, and its agreement with another.
+    """Measure a judge's accuracy on pairs with known winners.
 
     One part of each answer is dropped, doubled, swapped or cut; the judge compares both answers in
     both orders. A judge that is right on less than 0.9 is refused for headlines. Replies are kept
@@ -78,27 +70,16 @@ def check(
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    typer.echo(f"judge: {report['judge']}")
-    damage, preferences = report["damage"], report["preferences"]
-    if damage:
-        kinds = {**damage["kinds"], "all": damage["overall"]}
-        rows = [
-            [kind, str(one["num_pairs"]), *(interval(one[key]) for _, key in COLUMNS)]
-            for kind, one in kinds.items()
-        ]
-        typer.echo()
-        print_table(["planted damage", "pairs", *(title for title, _ in COLUMNS)], rows)
-    if preferences:
-        facts = [("stored judgements", str(preferences["num_pairs"]))]
-        facts += [(name, interval(preferences[key])) for name, key in FACTS]
-        typer.echo()
-        print_facts([*facts, ("Cohen's kappa", number(preferences["kappa"]))])
-        above = preferences["over_longer"]
-        if above and above["low"] <= 0:
-            typer.echo("Its agreement is not shown to be above that of the longer answer.")
-    num_missing = sum(part["num_missing"] for part in (damage, preferences) if part)
-    if num_missing:
-        typer.echo(f"\n{num_missing} pairs have no verdict and are left out")
+    damage = report["damage"]
+    kinds = {**damage["kinds"], "all": damage["overall"]}
+    rows = [
+        [kind, str(one["num_pairs"]), *(interval(one[key]) for _, key in COLUMNS)]
+        for kind, one in kinds.items()
+    ]
+    typer.echo(f"judge: {report['judge']}\n")
+    print_table(["planted damage", "pairs", *(title for title, _ in COLUMNS)], rows)
+    if damage["num_missing"]:
+        typer.echo(f"\n{damage['num_missing']} pairs have no verdict and are left out")
     typer.echo("\nboth orders averaged, ties count half, 95 % intervals over prompts")
     if not report["refused"]:
         typer.echo(f"may be used for headlines: right on at least {report['min_accuracy']}")

@@ -1,4 +1,4 @@
-"""A judge's accuracy on pairs with a known winner, and its agreement with stored judgements.
+"""A judge's accuracy on pairs with a known winner.
 
 Every pair is judged in both orders, whose log-odds are averaged. A tie counts half. Intervals are
 over prompts. Replies are stored as they come, so the same command continues a stopped run.
@@ -14,18 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pasta_lab.evaluate.agreement import cohens_kappa
 from pasta_lab.judge.damage import Damage
-from pasta_lab.judge.pairs import (
-    TIE,
-    DamageConfig,
-    Pair,
-    PreferencesConfig,
-    damaged_pairs,
-    stored_pairs,
-)
+from pasta_lab.judge.pairs import DamageConfig, Pair, damaged_pairs
 from pasta_lm.cli.terminal import Progress, say
-from pasta_lm.errors import PastaError, UsageError, cause
+from pasta_lm.errors import PastaError, cause
 from pasta_lm.journal import Row, write_rows
 from pasta_lm.learn.chat.budget import Spending
 from pasta_lm.learn.judge.judge import (
@@ -44,6 +36,7 @@ MIN_SHARE = 1e-9
 """Of a verdict in log-odds, which have no value at 0 and 1."""
 MIN_ACCURACY = 0.9
 """On planted damage; a judge with less gives no headline."""
+TIE = 0.5
 PAIRS, REPORT = "pairs.jsonl", "report.json"
 
 
@@ -53,15 +46,7 @@ class JudgeCheckRecipe:
 
     judge: JudgeConfig
     """As ``[judge]`` of stage two."""
-    damage: DamageConfig | None = None
-    preferences: PreferencesConfig | None = None
-
-    def __post_init__(self) -> None:
-        if self.damage is None and self.preferences is None:
-            raise UsageError(
-                "there is nothing to check the judge with",
-                hint="--answers FILE.jsonl, or [preferences] in the recipe",
-            )
+    damage: DamageConfig
 
 
 def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Figures:
@@ -74,21 +59,13 @@ def run_check(recipe: JudgeCheckRecipe, out: Path, show: Progress) -> Figures:
     def progress(done: int, total: int, spent: Spending) -> None:
         show("comparisons judged", done, total, str(spent))
 
-    damaged = recipe.damage and damaged_pairs(recipe.damage)
-    stored = recipe.preferences and stored_pairs(recipe.preferences)
+    damaged = damaged_pairs(recipe.damage)
     # Too many missing verdicts refuse the judge; they need not end its check.
     judge = replace(judge_of(recipe.judge, out, progress), max_missing=1.0)
-    judged = _judge(judge, [*(damaged.pairs if damaged else ()), *(stored.pairs if stored else ())])
-    num_damaged = len(damaged.pairs) if damaged else 0
+    judged = _judge(judge, damaged.pairs)
+    figures = asdict(recipe.damage) | {"num_left_out": damaged.num_left_out}
     report: Figures = {"judge": judge.name, "is_scripted": judge.is_scripted}
-    report |= {"damage": None, "preferences": None, "min_accuracy": MIN_ACCURACY}
-    if recipe.damage and damaged:
-        figures = damage_figures(judged[:num_damaged])
-        report["damage"] = asdict(recipe.damage) | {"num_left_out": damaged.num_left_out} | figures
-    if recipe.preferences and stored:
-        left_out = {"num_left_out": stored.num_left_out}
-        figures = preference_figures(judged[num_damaged:])
-        report["preferences"] = asdict(recipe.preferences) | left_out | figures
+    report |= {"damage": figures | damage_figures(judged), "min_accuracy": MIN_ACCURACY}
     report["refused"] = refusals(
         report["damage"], max_missing=recipe.judge.max_missing, is_scripted=judge.is_scripted
     )
@@ -125,14 +102,14 @@ class JudgedPair(NamedTuple):
 
     @property
     def is_right(self) -> float:
-        """Return 1 if the judge's winner is the known one, 0.5 for a tie of either, else 0."""
-        return _agreement(self.ours_wins, self.pair.ours_wins)
+        """Return 1 if the undamaged answer wins, 0.5 for a tie, else 0."""
+        return _accuracy_of(self.ours_wins)
 
     @property
     def is_right_in_one_order(self) -> float:
         """Return the mean accuracy of the two orders, each by itself."""
         orders = (self.ours_first, 1 - self.theirs_first)
-        return fmean(_agreement(wins, self.pair.ours_wins) for wins in orders)
+        return fmean(map(_accuracy_of, orders))
 
 
 def judged_pairs(judge: Judge, pairs: Sequence[Pair]) -> list[JudgedPair | None]:
@@ -209,46 +186,14 @@ def _order_figures(judged: Sequence[JudgedPair]) -> Figures:
     }
 
 
-def preference_figures(judged: Sequence[JudgedPair | None]) -> Figures:
-    """Return the agreement with stored verdicts, beside the rule that names the longer answer.
-
-    ``over_longer`` is the judge's agreement less that of the rule, on the same pairs. ``kappa`` is
-    Cohen's, over pairs that neither calls a tie. ``length_bias`` is the share of pairs of unequal
-    length whose longer answer wins, less that of the stored verdicts.
-    """
-    pairs = [pair for pair in judged if pair is not None]
-    unequal = [pair for pair in pairs if len(pair.pair.ours) != len(pair.pair.theirs)]
-    decided = [one for one in pairs if not (_is_tie(one.ours_wins) or _is_tie(one.pair.ours_wins))]
-
-    def by_length(pair: JudgedPair) -> float:
-        return _agreement(_longer_wins(pair.pair), pair.pair.ours_wins)
-
-    def bias(pair: JudgedPair) -> float:
-        longer = _longer_wins(pair.pair)
-        return _agreement(pair.ours_wins, longer) - _agreement(pair.pair.ours_wins, longer)
-
-    return {
-        "num_pairs": len(pairs),
-        "num_missing": len(judged) - len(pairs),
-        "agreement": _over_prompts(pairs, lambda pair: pair.is_right),
-        "kappa": cohens_kappa([(one.ours_wins > TIE, one.pair.ours_wins > TIE) for one in decided]),
-        "longer": _over_prompts(pairs, by_length),
-        "over_longer": _over_prompts(pairs, lambda pair: pair.is_right - by_length(pair)),
-        **_order_figures(pairs),
-        "length_bias": _over_prompts(unequal, bias),
-    }
-
-
-def refusals(damage: Figures | None, *, max_missing: float, is_scripted: bool = False) -> list[str]:
+def refusals(damage: Figures, *, max_missing: float, is_scripted: bool = False) -> list[str]:
     """Return the reasons why a judge may give no headline; empty if it may.
 
     Args:
-        damage: Its ``damage_figures``; None: no damage was planted.
+        damage: Its ``damage_figures``.
         max_missing: Largest share of pairs without a verdict.
         is_scripted: Whether its replies follow a script.
     """
-    if damage is None:
-        return ["no damage was planted"]
     reasons = ["its replies follow a script"] if is_scripted else []
     num_missing, num_judged = damage["num_missing"], damage["overall"]["num_pairs"]
     num_pairs = num_missing + num_judged
@@ -271,16 +216,5 @@ def _over_prompts(
     return as_dict(ratio(list(map(sum, sums.values())), list(map(len, sums.values()))))
 
 
-def _is_tie(ours_wins: float) -> bool:
-    return abs(ours_wins - TIE) < TIE_TOLERANCE
-
-
-def _agreement(wins: float, known: float) -> float:
-    if _is_tie(wins) or _is_tie(known):
-        return 0.5
-    return float((wins > TIE) == (known > TIE))
-
-
-def _longer_wins(pair: Pair) -> float:
-    ours, theirs = len(pair.ours), len(pair.theirs)
-    return TIE if ours == theirs else float(ours > theirs)
+def _accuracy_of(ours_wins: float) -> float:
+    return TIE if abs(ours_wins - TIE) < TIE_TOLERANCE else float(ours_wins > TIE)

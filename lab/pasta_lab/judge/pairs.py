@@ -1,8 +1,8 @@
-"""Pairs of answers with a known winner: planted damage, and stored judgements."""
+"""Pairs of answers with a known winner: answers and their damaged copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,11 +13,9 @@ from pasta_lab.judge.damage import Answer, long_enough, parts_of, plant, with_ma
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.journal import read_objects
 from pasta_lm.learn.judge.judge import Comparison, both_orders
-from pasta_lm.measure.judgements import Judgement, Reference, read_judgements, read_reference
+from pasta_lm.measure.judgements import read_reference
 from pasta_lm.models.annotated import Record, read_records
 from pasta_lm.recipe import check_positive
-
-TIE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,36 +34,15 @@ class DamageConfig:
         check_positive("damage", self, "num_answers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferencesConfig:
-    """Stored judgements to compare the judge with; ``[preferences]`` of a recipe."""
-
-    judgements: str
-    """AlpacaEval's, as ``pasta evaluate lc-winrate`` reads them."""
-    reference: str
-    """The answers of the reference, in the order in which the judgements count their rows."""
-    outputs: tuple[str, ...]
-    """The models' answers; the name of a model is that of its file, without ``outputs_``."""
-    num_pairs: int = 200
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.outputs:
-            raise UsageError("preferences.outputs names no file")
-        check_positive("preferences", self, "num_pairs")
-
-
 class Pair(NamedTuple):
-    """Two answers to one prompt, and the probability that ours is better; 0.5 is a tie."""
+    """An answer to a prompt, ours, and a damaged copy, theirs."""
 
     id: str
     """Pairs of the same id are drawn together for intervals."""
     kind: str
-    """The kind of damage, or the model."""
     prompt: str
     ours: str
     theirs: str
-    ours_wins: float
 
     @property
     def orders(self) -> list[Comparison]:
@@ -74,7 +51,7 @@ class Pair(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs, and the number of answers or judgements without a usable pair."""
+    """Pairs, and the number of answers with fewer than two parts."""
 
     pairs: list[Pair]
     num_left_out: int
@@ -95,7 +72,7 @@ def damaged_pairs(config: DamageConfig) -> Pairs:
         )
     Random(config.seed).shuffle(usable)
     pairs = [
-        Pair(answer.id, str(kind), answer.prompt, answer.text, text, 1.0)
+        Pair(answer.id, str(kind), answer.prompt, answer.text, text)
         for answer, kind, text in plant(usable[: config.num_answers], config.seed)
     ]
     return Pairs(pairs, len(answers) - len(usable))
@@ -124,40 +101,3 @@ def _parts(record: Record) -> tuple[tuple[int, int], ...]:
     text = record.document.plain_text
     blocks = long_enough(text, [with_marker(text, span) for span in marks(record.document).blocks])
     return blocks if len(blocks) > 1 else parts_of(text)
-
-
-def stored_pairs(config: PreferencesConfig) -> Pairs:
-    """Return pairs with a stored judgement, the model's answer ours; the same for the same seed.
-
-    Judgements without a verdict, or on answers of other lengths than those in the files, are left
-    out.
-
-    Raises:
-        InputError: a file cannot be read, a model has no judgements, or none fits its answers.
-    """
-    models = read_judgements(Path(config.judgements))
-    reference = read_reference(config.reference)
-    pairs, rows = list[Pair](), list[Judgement]()
-    for file in config.outputs:
-        outputs = read_reference(file)
-        if outputs.name not in models:
-            raise InputError(
-                f"{config.judgements} has no judgements on {outputs.name!r}",
-                hint=f"it has some on {', '.join(models)}",
-            )
-        rows += models[outputs.name]
-        pairs += _judged(models[outputs.name], reference, outputs)
-    if not pairs:
-        raise InputError(f"no judgement of {config.judgements} is on the answers of these files")
-    num_left_out = len(rows) - len(pairs)
-    Random(config.seed).shuffle(pairs)
-    return Pairs(pairs[: config.num_pairs], num_left_out)
-
-
-def _judged(rows: Iterable[Judgement], reference: Reference, outputs: Reference) -> Iterator[Pair]:
-    prompts: Sequence[str] = list(reference.outputs)
-    for row in rows:
-        prompt = prompts[row.row] if row.row < len(prompts) else ""
-        theirs, ours = reference.outputs.get(prompt, ""), outputs.outputs.get(prompt, "")
-        if row.preference is not None and (len(theirs), len(ours)) == (row.len_1, row.len_2):
-            yield Pair(str(row.row), row.model, prompt, ours, theirs, row.preference)

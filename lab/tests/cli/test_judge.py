@@ -67,40 +67,11 @@ def test_a_judge_that_is_often_mute_is_refused(pasta: Pasta, answers: Path, tmp_
     assert "damaged pairs have no verdict" in result.err
 
 
-def test_agreement_with_stored_judgements_is_printed(
-    pasta: Pasta, answers: Path, tmp_path: Path
-) -> None:
-    reference, judgements = tmp_path / "reference.jsonl", tmp_path / "judgements.jsonl"
-    short = [{"instruction": f"Write {n}.", "output": "No."} for n in range(NUM)]
-    reference.write_text("".join(json.dumps(row) + "\n" for row in short))
-    rows = [
-        {"model": "m", "row": n, "preference": 1.9, "len_1": 3, "len_2": len(text(n))}
-        for n in range(NUM)
-    ]
-    judgements.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with ScriptedServer(prefer_more_words, model="judge-1") as server:
-        recipe = tmp_path / "check.toml"
-        recipe.write_text(
-            f'[judge]\nmodel = "judge-1"\nbase_url = "{server.base_url}"\n[preferences]\n'
-            f'judgements = "{judgements}"\nreference = "{reference}"\noutputs = ["{answers}"]\n'
-        )
-        command = (*CHECK, recipe, "--out", tmp_path / "run")
-        shown = pasta(*command)
-        found = pasta(*command, "--json").json
-        required = pasta(*command, "--require")
-    assert "agreement                  1.000 [1.000, 1.000]" in shown.out
-    assert "not shown to be above that of the longer answer" in shown.out
-    assert "refused for headlines: no damage was planted" in shown.err
-    assert found["damage"] is None
-    assert found["preferences"]["num_pairs"] == NUM
-    assert required.code == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ((), "judge is missing"),
-        (("--set", "judge.model=m", "--set", "judge.base_url=http://x/v1"), "nothing to check"),
+        (("--set", "judge.model=m", "--set", "judge.base_url=http://x/v1"), "damage is missing"),
         (("--set", "judge.base_url=http://x/v1", "--answers", "a"), "judge.model is missing"),
     ],
 )

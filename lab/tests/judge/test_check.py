@@ -1,4 +1,4 @@
-"""Figures of a judge: by hand, for judges that read nothing, and on AlpacaEval's own judgements."""
+"""Figures of a judge: by hand, and for judges that read nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import pytest
 from pasta_lab.judge.check import (
     damage_figures,
     judged_pairs,
-    preference_figures,
     refusals,
     rows_of,
 )
 from pasta_lab.judge.pairs import (
     DamageConfig,
     Pair,
-    PreferencesConfig,
     damaged_pairs,
-    stored_pairs,
 )
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.judge.judge import Verdict, Winner
@@ -103,14 +100,13 @@ def test_a_pair_without_a_verdict_in_one_order_is_left_out(pairs: list[Pair]) ->
     assert len(refusals(mute, max_missing=0.1)) == 2
 
 
-def test_only_planted_damage_and_a_judge_of_its_own_mind_give_headlines(pairs: list[Pair]) -> None:
+def test_a_scripted_judge_gives_no_headlines(pairs: list[Pair]) -> None:
     found = damage_figures(judged_pairs(perfect({text(n) for n in range(NUM)}), pairs))
-    assert refusals(None, max_missing=0.1) == ["no damage was planted"]
     assert refusals(found, max_missing=0.1, is_scripted=True) == ["its replies follow a script"]
 
 
 def test_the_orders_are_averaged_by_their_log_odds() -> None:
-    pair = Pair("1", "dropped", "Why?", "ours", "theirs", 1.0)
+    pair = Pair("1", "dropped", "Why?", "ours", "theirs")
     said = {"ours": Verdict(Winner.FIRST, 0.9), "theirs": Verdict(Winner.FIRST, 0.6)}
     (found,) = judged_pairs(RuleJudge(lambda one: said[one.first]), [pair])
     assert found is not None
@@ -153,89 +149,3 @@ def test_answers_of_one_part_cannot_be_damaged(tmp_path: Path) -> None:
         damaged_pairs(DamageConfig(answers=(str(file),)))
     with pytest.raises(UsageError, match="names no file"):
         DamageConfig(answers=())
-
-
-# --- stored judgements
-
-# Reference's and model's answers, and the stored preference: 1 is the reference, 2 the model.
-STORED = [("aaaa", "bb", 1.1), ("aaaa", "bbb", 1.2), ("aa", "bbbbb", 1.8), ("aa", "bb", 1.5)]
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> PreferencesConfig:
-    rows = [
-        {"model": "m", "row": n, "preference": one, "len_1": len(a), "len_2": len(b), "judge": "j"}
-        for n, (a, b, one) in enumerate([*STORED, ("lost", "lost", 1.0)])
-    ]
-    rows[-1]["len_2"] = 99
-    outputs = {"reference": 0, "outputs_m": 1}
-    for name, column in outputs.items():
-        lines = [
-            json.dumps({"instruction": f"Q{n}", "output": one[column]}) + "\n"
-            for n, one in enumerate([*STORED, ("lost", "lost", 1.0)])
-        ]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    judgements = tmp_path / "judgements.jsonl"
-    judgements.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return PreferencesConfig(
-        judgements=str(judgements),
-        reference=str(tmp_path / "reference.jsonl"),
-        outputs=(str(tmp_path / "outputs_m.jsonl"),),
-    )
-
-
-def test_pairs_of_other_lengths_than_those_judged_are_left_out(stored: PreferencesConfig) -> None:
-    found = stored_pairs(stored)
-    assert (len(found.pairs), found.num_left_out) == (4, 1)
-    by_id = sorted(found.pairs)
-    assert [(one.theirs, one.ours, 1 + one.ours_wins) for one in by_id] == STORED
-
-
-def test_agreement_by_hand(stored: PreferencesConfig) -> None:
-    # The longer answer wins in rows 0 to 2, as stored; row 3 is a tie of both.
-    found = preference_figures(judged_pairs(longer(), stored_pairs(stored).pairs))
-    single = {key: one["mean"] for key, one in found.items() if isinstance(one, dict)}
-    assert single == {
-        "agreement": 3.5 / 4,
-        "longer": 3.5 / 4,
-        "over_longer": 0,
-        "order_agreement": 1,
-        "first_place_share": 0.5,
-        "length_bias": 0,
-    }
-    assert found["kappa"] == 1
-
-
-def test_a_judge_that_always_names_the_first_agrees_on_half(stored: PreferencesConfig) -> None:
-    found = preference_figures(judged_pairs(always_first(), stored_pairs(stored).pairs))
-    assert found["agreement"]["mean"] == 0.5
-    assert found["length_bias"]["mean"] == -0.5
-    assert found["kappa"] is None
-
-
-def test_a_model_without_judgements_is_named(stored: PreferencesConfig, tmp_path: Path) -> None:
-    other = tmp_path / "outputs_other.jsonl"
-    other.write_bytes((tmp_path / "outputs_m.jsonl").read_bytes())
-    with pytest.raises(InputError, match="no judgements on 'other'") as caught:
-        stored_pairs(PreferencesConfig(**_fields(stored) | {"outputs": (str(other),)}))
-    assert caught.value.hint == "it has some on m"
-
-
-def _fields(config: PreferencesConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).__slots__}
-
-
-def test_alpaca_eval_s_judgements_fit_its_answers(shared_data: Path) -> None:
-    folder = shared_data / "alpaca_eval"
-    found = stored_pairs(
-        PreferencesConfig(
-            judgements=str(folder / "annotations_weighted_gpt4_turbo.jsonl.gz"),
-            reference=str(folder / "outputs_gpt4_1106_preview.jsonl.gz"),
-            outputs=(str(folder / "outputs_gemma-7b-it.jsonl.gz"),),
-            num_pairs=1000,
-        )
-    )
-    assert (len(found.pairs), found.num_left_out) == (805, 0)
-    figures = preference_figures(judged_pairs(longer(), found.pairs))
-    assert figures["agreement"] == figures["longer"]
-    assert figures["over_longer"]["mean"] == 0
