@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pasta_lm.cli.flags import MODELS, option
+from pasta_lm.cli.terminal import silence_libraries
 from pasta_lm.errors import UsageError
+from pasta_lm.interpreter.join import Join
+from pasta_lm.interpreter.positions import PositionStrategy
 
 if TYPE_CHECKING:
     from pasta_lm.models.export.writing import Export
@@ -35,8 +38,6 @@ def export(
     The tag pieces are special tokens. The output is complete or not there: nothing is overwritten,
     and nothing is left after an error.
     """
-    from pasta_lm.cli.terminal import silence_libraries
-
     if merged is gguf:
         raise UsageError(
             "give either --merged or --gguf",
@@ -46,29 +47,20 @@ def export(
     if merged:
         from pasta_lm.models.export.merged import export_merged
 
-        done = export_merged(model, out, dtype)
-        server = f"vllm serve {out}"
+        done, server = export_merged(model, out, dtype), "vllm serve"
     else:
         from pasta_lm.models.export.gguf_file import export_gguf
 
-        done = export_gguf(model, out, dtype)
-        server = f"llama-server -m {out}"
-    _report(done, server)
-
-
-def _report(done: Export, server: str) -> None:
+        done, server = export_gguf(model, out, dtype), "llama-server -m"
     typer.echo(
         f"{done.path}: {done.num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
-        f"{done.num_bytes / 1e6:,.1f} MB, {done.num_pieces} tag pieces; {server}"
+        f"{done.num_bytes / 1e6:,.1f} MB, {done.num_pieces} tag pieces; {server} {out}"
     )
     typer.echo(f"pasta: {_exactness(done)}", err=True)
 
 
 def _exactness(done: Export) -> str:
     """Return how a stock server decodes the model: exactly, up to the first sync, or not."""
-    from pasta_lm.interpreter.join import Join
-    from pasta_lm.interpreter.positions import PositionStrategy
-
     if not done.num_pieces:
         return "this model has no tag pieces: it was not taught PASTA-LANG"
     if done.positions is None:

@@ -80,24 +80,24 @@ def is_adapter(path: Path) -> bool:
 
 def read_adapter(folder: Path) -> Adapter:
     """Return the adapter of a folder, in float32."""
-    file = folder / CONFIG_NAME
+    file, tensors = folder / CONFIG_NAME, _read_tensors(folder)
     settings = read_object(file)
     _check_settings(file, settings)
-    tensors = _read_tensors(folder)
-    names = [key.removesuffix(_A) for key in tensors if key.endswith(_A)]
-    rows = {key.removesuffix(_ROWS): rows for key, rows in tensors.items() if key.endswith(_ROWS)}
-    if len(tensors) != 2 * len(names) + len(rows) or any(
-        name + _B not in tensors for name in names
-    ):
+    a, b, rows = (
+        {key.removesuffix(end): tensor for key, tensor in tensors.items() if key.endswith(end)}
+        for end in (_A, _B, _ROWS)
+    )
+    if a.keys() != b.keys() or len(tensors) != len(a) + len(b) + len(rows):
         raise ModelError(
             f"the adapter {folder} holds other weights than pairs of LoRA matrices", hint=_HINT
         )
-    low_rank = {}
-    for name in names:
-        a, b = tensors[name + _A], tensors[name + _B]
-        low_rank[name] = a, b * _scale(file, settings, name, len(a))
-    token_ids = {name: _token_ids(file, settings, name) for name in rows}
-    return Adapter(low_rank=low_rank, rows=rows, token_ids=token_ids)
+    return Adapter(
+        low_rank={
+            name: (a[name], b[name] * _scale(file, settings, name, len(a[name]))) for name in a
+        },
+        rows=rows,
+        token_ids={name: _token_ids(file, settings, name) for name in rows},
+    )
 
 
 def _token_ids(file: Path, settings: Mapping[str, Any], name: str) -> list[int]:
