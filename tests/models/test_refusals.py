@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from pasta_lm.engines.local import self_test
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.rotation import find_rotations
-from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_twin
+from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError
 from pasta_lm.interpreter import PositionStrategy
@@ -92,7 +92,7 @@ def test_an_architecture_that_is_not_exact_when_flattened_is_refused_by_name(nam
 def test_the_twin_of_a_large_model_shows_that_it_is_not_exact(
     name: str, settings: dict[str, object]
 ) -> None:
-    twin = tiny_twin(getattr(transformers, f"{name}Config")(**settings))
+    twin = tiny_model(getattr(transformers, f"{name}Config")(**settings))
     assert flattened_difference(twin) > 1, "with the weights of its own initialisation it hides"
 
 
@@ -100,7 +100,7 @@ def test_the_twin_of_a_large_model_shows_that_it_is_not_exact(
     "name", ["Mixtral", "DeepseekV3", "Olmo3", "Gemma3nText", "Gemma3", "Mistral3"]
 )
 def test_the_twin_of_a_large_model_shows_that_it_is_exact(name: str) -> None:
-    twin = tiny_twin(getattr(transformers, f"{name}Config")())
+    twin = tiny_model(getattr(transformers, f"{name}Config")())
     assert flattened_difference(twin) < 1e-4
 
 
@@ -117,7 +117,7 @@ def test_a_small_model_that_has_no_twin_is_tested_by_its_own_weights(
     def refuse(config: transformers.PreTrainedConfig) -> PreTrainedModel:
         raise UnsupportedModelError("no twin")
 
-    monkeypatch.setattr(self_test, "tiny_twin", refuse)
+    monkeypatch.setattr(self_test, "tiny_model", refuse)
     check_exact(build("llama"))
     with pytest.raises(UnsupportedModelError, match="not exact"):
         check_exact(random_model("Lfm2", **INEXACT["Lfm2"]))
@@ -138,24 +138,24 @@ def test_dynamic_rope_is_refused_because_one_response_would_change_another() -> 
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_large_model_is_tested_by_its_tiny_twin(
+def test_a_large_model_is_tested_by_its_tiny_model(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_test, "MAX_TESTED_PARAMETERS", 0)
     made: list[PreTrainedModel] = []
 
     def watched(config: transformers.PreTrainedConfig) -> PreTrainedModel:
-        made.append(tiny_twin(config))
+        made.append(tiny_model(config))
         return made[-1]
 
-    monkeypatch.setattr(self_test, "tiny_twin", watched)
+    monkeypatch.setattr(self_test, "tiny_model", watched)
     check_exact(build(name))
     assert len(made) == 1
 
 
 def test_a_configuration_that_cannot_be_made_small_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="could not be made small"):
-        tiny_twin(transformers.Mamba2Config(num_hidden_layers=2, vocab_size=200))
+        tiny_model(transformers.Mamba2Config(num_hidden_layers=2, vocab_size=200))
 
 
 def test_keys_that_do_not_turn_with_position_make_rotate_unavailable() -> None:

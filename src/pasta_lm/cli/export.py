@@ -14,7 +14,7 @@ from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 
 if TYPE_CHECKING:
-    from pasta_lm.models.export.writing import Export
+    from pasta_lm.models.load import Pretrained
 
 DEFAULT_DTYPE = "bfloat16"
 
@@ -52,28 +52,30 @@ def export(
         from pasta_lm.models.export.gguf_file import export_gguf
 
         done, server = export_gguf(model, out, dtype), "llama-server -m"
+    num_parameters, num_pieces = done.source.model.num_parameters(), len(done.source.piece_ids)
     typer.echo(
-        f"{done.path}: {done.num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
-        f"{done.num_bytes / 1e6:,.1f} MB, {done.num_pieces} tag pieces; {server} {out}"
+        f"{out}: {num_parameters / 1e6:,.1f} M parameters, {done.dtype}, "
+        f"{done.num_bytes / 1e6:,.1f} MB, {num_pieces} tag pieces; {server} {out}"
     )
-    typer.echo(f"pasta: {_exactness(done)}", err=True)
+    typer.echo(f"pasta: {_exactness(done.source)}", err=True)
 
 
-def _exactness(done: Export) -> str:
+def _exactness(model: Pretrained) -> str:
     """Return how a stock server decodes the model: exactly, up to the first sync, or not."""
-    if not done.num_pieces:
+    if not model.piece_ids:
         return "this model has no tag pieces: it was not taught PASTA-LANG"
-    if done.positions is None:
+    if model.config is None:
         return (
             "it is not known with which positions this model was trained; a stock server is exact "
             "for positions continue with join recompute"
         )
-    trained = f"trained with positions {done.positions}, join {done.join}"
-    if done.positions is not PositionStrategy.CONTINUE:
+    positions, join = model.config.positions, model.config.join
+    trained = f"trained with positions {positions}, join {join}"
+    if positions is not PositionStrategy.CONTINUE:
         return (
             f"{trained}: a stock server is not exact, and pasta run --engine needs --allow-inexact"
         )
-    if done.join is Join.SHARED:
+    if join is Join.SHARED:
         return (
             f"{trained}: a stock server is exact up to an answer's first sync, and pasta run "
             "--engine needs --allow-inexact"

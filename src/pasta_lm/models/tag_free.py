@@ -82,7 +82,6 @@ def _reachable(model: Json) -> set[str]:
 
 
 def _merged(model: Json) -> Iterator[str]:
-    """Yield what each merge makes."""
     prefix = len(model.get("continuing_subword_prefix") or "")
     return (left + right[prefix:] for left, right in model["merges"])
 

@@ -125,10 +125,10 @@ class StopWatch:
         text = self._held + text
         places = [(text.find(stop), len(stop)) for stop in self._stops]
         # The first to be complete, as if the text had come one character at a time.
-        found = min(((at + size, at) for at, size in places if at >= 0), default=None)
-        if found is not None:
+        first = min(((at + size, at) for at, size in places if at >= 0), default=None)
+        if first is not None:
             self.has_matched, self._held = True, ""
-            return text[: found[1]]
+            return text[: first[1]]
         # Hold back the longest end of the text that begins a stop string.
         cuts = range(max(0, len(text) - self._longest + 1), len(text))
         begins_stop = (cut for cut in cuts if any(s.startswith(text[cut:]) for s in self._stops))

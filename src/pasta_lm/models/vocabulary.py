@@ -206,7 +206,7 @@ class Vocabulary:
 
     @cached_property
     def non_space(self) -> frozenset[int]:
-        """Ids whose text holds a character that is no white space."""
+        """Ids of tokens that hold a character other than white space."""
         texts = enumerate(map(self._whole_text, range(self.num_tokens)))
         return frozenset(i for i, text in texts if text and not text.isspace())
 

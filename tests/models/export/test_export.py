@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gguf
 import pytest
@@ -21,9 +21,9 @@ from pasta_lm.errors import ModelNotFoundError, PastaError, UnsupportedModelErro
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC
-from pasta_lm.models.export import writing
 from pasta_lm.models.export.gguf_file import export_gguf, pre_tokenizer_name
 from pasta_lm.models.export.merged import export_merged
+from pasta_lm.models.export.writing import Export, written_whole
 from pasta_lm.models.folder import save_model_folder
 from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.settings import DTYPES
@@ -99,7 +99,7 @@ def test_a_merged_folder_is_the_model_for_plain_transformers(
     assert {*tokenizer.convert_tokens_to_ids(pieces)} <= {*tokenizer.encode(text)}
     special = {str(one) for one in tokenizer.added_tokens_decoder.values() if one.special}
     assert special >= {*PIECES}
-    assert done.num_bytes > done.num_parameters * DTYPES[dtype].itemsize
+    assert done.num_bytes > done.source.model.num_parameters() * DTYPES[dtype].itemsize
 
 
 def test_a_merged_folder_says_how_the_model_was_trained(tmp_path: Path) -> None:
@@ -129,37 +129,22 @@ def test_servers_with_version_4_of_transformers_find_their_names(
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
-class Adapted(NamedTuple):
-    adapter: Path
-    base: Path
-
-
-@pytest.fixture
-def adapted(tmp_path: Path) -> Adapted:
-    """Save a base without tags, and an adapter for it that has them."""
-    base = a_base_folder(tmp_path / "base", "qwen2", **SIZES, tie_word_embeddings=True)
-    an_adapter(tmp_path / "mine", base)
-    return Adapted(tmp_path / "mine", base)
-
-
 @pytest.mark.parametrize(("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")])
 def test_an_adapter_is_merged_into_its_base(
-    tmp_path: Path, adapted: Adapted, export: Callable[..., Any], name: str
+    tmp_path: Path, export: Callable[..., Any], name: str
 ) -> None:
-    done = export(adapted.adapter, tmp_path / name, "float32")
-    assert done.num_pieces == len(PIECES)
-    found, expected = logits_of(done.path), logits_of(adapted.adapter)
-    assert torch.allclose(found, expected, atol=1e-4)
-    plain = logits_of(adapted.base)
-    assert not torch.allclose(found[:, : plain.shape[1]], plain, atol=0.1)
+    base = a_base_folder(tmp_path / "base", "qwen2", **SIZES, tie_word_embeddings=True)
+    adapter, plain = an_adapter(tmp_path / "mine", base), logits_of(base)
+    done = export(adapter, tmp_path / name, "float32")
+    assert len(done.source.piece_ids) == len(PIECES)
+    logits_of_export = logits_of(done.path)
+    assert torch.allclose(logits_of_export, logits_of(adapter), atol=1e-4)
+    assert not torch.allclose(logits_of_export[:, : plain.shape[1]], plain, atol=0.1)
     assert not (tmp_path / name / "adapter_config.json").exists()
-
-
-def test_an_adapter_whose_base_is_gone_is_an_error(tmp_path: Path, adapted: Adapted) -> None:
-    adapted.base.rename(tmp_path / "elsewhere")
+    base.rename(tmp_path / "elsewhere")
     with pytest.raises(ModelNotFoundError, match="base of the adapter"):
-        export_merged(adapted.adapter, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        export(adapter, tmp_path / f"again-{name}")
+    assert not (tmp_path / f"again-{name}").exists()
 
 
 # --- GGUF files
@@ -175,7 +160,7 @@ def test_a_gguf_file_has_the_logits_of_the_model(tmp_path: Path, name: str, is_t
     model = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="out.gguf")
     assert torch.allclose(logits(model), logits_of(source), atol=1e-4)
     assert model.config.max_position_embeddings == 2048
-    assert done.num_bytes > 4 * done.num_parameters
+    assert done.num_bytes > 4 * done.source.model.num_parameters()
 
 
 @pytest.mark.parametrize(
@@ -251,17 +236,20 @@ def test_tag_pieces_are_control_tokens_and_padding_is_unused(tmp_path: Path) -> 
 SUPPORTED = {"llama", "wide_llama", "qwen2", "qwen3"}
 
 
+def refuse(source: Path, reason: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
+        export_gguf(source, source.parent / "out.gguf")
+    assert "convert_hf_to_gguf.py of llama.cpp" in str(caught.value.hint)
+    assert [path.name for path in source.parent.iterdir()] == [source.name]
+
+
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - SUPPORTED))
 def test_another_architecture_is_refused_with_the_supported_ones(tmp_path: Path, name: str) -> None:
-    source = tmp_path / "mine"
     tokenizer = FAMILIES[ARCHITECTURES[name].tokenizer]()
     add_markers(tokenizer, PIECES)
-    build(name).save_pretrained(source)
-    tokenizer.save_pretrained(source)
-    with pytest.raises(UnsupportedModelError, match="only for llama, qwen2, qwen3") as found:
-        export_gguf(source, tmp_path / "out.gguf")
-    assert "convert_hf_to_gguf.py of llama.cpp" in str(found.value.hint)
-    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+    build(name).save_pretrained(tmp_path / "mine")
+    tokenizer.save_pretrained(tmp_path / "mine")
+    refuse(tmp_path / "mine", "only for llama, qwen2, qwen3")
 
 
 @pytest.mark.parametrize(
@@ -276,17 +264,18 @@ def test_another_architecture_is_refused_with_the_supported_ones(tmp_path: Path,
 def test_a_setting_that_llama_cpp_would_compute_otherwise_is_refused(
     tmp_path: Path, changes: dict[str, object], reason: str
 ) -> None:
-    source = a_folder(tmp_path / "mine", **changes)
-    with pytest.raises(UnsupportedModelError, match=reason):
-        export_gguf(source, tmp_path / "out.gguf")
+    refuse(a_folder(tmp_path / "mine", **changes), reason)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"byte_level"}))
 def test_another_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
     source = a_folder(tmp_path / "mine", tokenizer=FAMILIES[name]())
-    with pytest.raises(UnsupportedModelError, match="none of the byte-level BPE"):
-        export_gguf(source, tmp_path / "out.gguf")
-    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+    refuse(source, "none of the byte-level BPE")
+
+
+def test_another_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not end in \.gguf"):
+        export_gguf("not even read", tmp_path / "out")
 
 
 def test_digits_apart_are_the_tokenizer_of_smollm() -> None:
@@ -300,48 +289,42 @@ def test_digits_apart_are_the_tokenizer_of_smollm() -> None:
 # --- complete or not at all
 
 
-EXPORTS = [(export_merged, "out"), (export_gguf, "out.gguf")]
+BOTH = pytest.mark.parametrize(
+    ("export", "name"), [(export_merged, "out"), (export_gguf, "out.gguf")]
+)
+Exporter = Callable[..., Export]
 
 
-@pytest.mark.parametrize(("export", "name"), EXPORTS)
-def test_nothing_is_written_over(tmp_path: Path, export: Callable[..., Any], name: str) -> None:
+@BOTH
+def test_nothing_is_written_over_and_a_dtype_must_be_known(
+    tmp_path: Path, export: Exporter, name: str
+) -> None:
+    with pytest.raises(UsageError, match="unknown dtype 'q4'"):
+        export("not even read", tmp_path / name, "q4")
     (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError, match="exists already"):
         export("not even read", tmp_path / name)
     assert (tmp_path / name).read_text() == "mine"
 
 
-@pytest.mark.parametrize(("export", "name"), EXPORTS)
-def test_an_unknown_dtype_is_an_error(
-    tmp_path: Path, export: Callable[..., Any], name: str
-) -> None:
-    with pytest.raises(UsageError, match="unknown dtype 'q4'"):
-        export("not even read", tmp_path / name, "q4")
-
-
-@pytest.mark.parametrize(("export", "name"), EXPORTS)
+@BOTH
 def test_a_full_disk_is_an_error_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[..., Any], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Exporter, name: str
 ) -> None:
     source = a_folder(tmp_path / "mine")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
     with pytest.raises(PastaError, match="MiB free, and the export takes"):
         export(source, tmp_path / name)
-    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
 def test_after_an_error_nothing_is_left(tmp_path: Path, make: Callable[[Path], None]) -> None:
     def fill(out: Path) -> None:
-        with writing.written_whole(out, 0) as part:
+        with written_whole(out, 0) as part:
             make(part)
             raise OSError(28, "No space left on device")
 
     with pytest.raises(PastaError, match="cannot be written: No space left"):
         fill(tmp_path / "out")
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_gguf_file_has_its_suffix(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"does not end in \.gguf"):
-        export_gguf("not even read", tmp_path / "out")

@@ -1,7 +1,7 @@
 """Measure whether a model is exact with flattened passes and a cache, without trusting its flags.
 
-Two random inputs, longer than every window and chunk, go through flattened passes, the last tokens
-one by one beside the cache, and each alone through the model's own eager attention without a cache.
+Two random inputs, longer than every window, go through flattened passes, the last tokens one by one
+beside the cache, and each alone through the model's own eager attention without a cache.
 Architectures that carry state from token to token, run a layer twice, attend on their own or ignore
 the mask fail here, whatever they claim to support.
 """
@@ -97,14 +97,14 @@ def check_exact(model: PreTrainedModel) -> None:
     if is_tested:
         _check_flattened(model)
     try:
-        twin = tiny_twin(config)
+        tiny = tiny_model(config)
     except UnsupportedModelError:
         if not is_tested:
             raise
         return
     # Weights can hide a fault: those of an untrained model are so small that its logits hardly
     # depend on what came before.
-    _check_flattened(twin)
+    _check_flattened(tiny)
 
 
 def _check_flattened(model: PreTrainedModel) -> None:
@@ -166,7 +166,7 @@ def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _lengths(model: PreTrainedModel) -> tuple[int, int]:
-    """Return two lengths, the first longer than every window and chunk if the context allows it."""
+    """Return two lengths, the first longer than every window if the context allows it."""
     config = model.config.get_text_config()
     longest = max((getattr(config, name) for name in _spans(config)), default=0)
     first, second = max(MIN_LENGTHS[0], min(longest + 8, MAX_LENGTH)), MIN_LENGTHS[1]
@@ -176,7 +176,7 @@ def _lengths(model: PreTrainedModel) -> tuple[int, int]:
 
 
 def _spans(config: PreTrainedConfig) -> list[str]:
-    """Return the names of settings that bound what a token sees: windows and chunks."""
+    """Return the names of settings that bound the visible past, such as windows."""
     settings = config.to_dict()
     return [name for name, size in settings.items() if name.endswith(_SPANS) and type(size) is int]
 
@@ -195,8 +195,8 @@ def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 # A tiny model of the same architecture
 
-TWIN_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
-TWIN_SPAN = 8
+TINY_SCALE = 0.2  # deviation of weights: large enough for logits to depend on every token
+TINY_SPAN = 8
 
 _TINY: dict[str, int] = {
     "hidden_size": 64,
@@ -228,7 +228,7 @@ _LAYER_LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")
 _FIXED = (AttributeError, ValueError)  # of settings that follow from others, or differ by layer
 
 
-def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
+def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
     """Return a random model of the same architecture and settings at tiny width, float32.
 
     The same configuration gives the same tiny model.
@@ -237,22 +237,22 @@ def tiny_twin(config: PreTrainedConfig) -> PreTrainedModel:
         small = _small(config.get_text_config())
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
-            twin: PreTrainedModel = AutoModelForCausalLM.from_config(
+            tiny: PreTrainedModel = AutoModelForCausalLM.from_config(
                 small, attn_implementation="eager", trust_remote_code=False
             )
-            for parameter in twin.eval().parameters():
+            for parameter in tiny.eval().parameters():
                 if parameter.dim() > 1:
-                    parameter.normal_(0, TWIN_SCALE)
-            twin(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
+                    parameter.normal_(0, TINY_SCALE)
+            tiny(input_ids=torch.ones(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as exc:  # a foreign configuration may refuse anything
         raise UnsupportedModelError(
             f"{type(config).__name__} could not be made small for the self-test: {exc}"
         ) from exc
-    return twin
+    return tiny
 
 
 def _small(config: PreTrainedConfig) -> PreTrainedConfig:
-    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TWIN_SPAN)}
+    small, sizes = copy.deepcopy(config), {**_TINY, **dict.fromkeys(_spans(config), TINY_SPAN)}
     num_heads, num_groups, num_layers = (
         getattr(config, name, None)
         for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
@@ -300,5 +300,5 @@ def devices() -> list[str]:
 def run_self_test() -> SelfTest:
     """Run two inputs through a tiny random Llama in one pass, against its own attention."""
     began_s = time.perf_counter()
-    difference = flattened_difference(tiny_twin(AutoConfig.for_model("llama")))
+    difference = flattened_difference(tiny_model(AutoConfig.for_model("llama")))
     return SelfTest(difference, time.perf_counter() - began_s)

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pasta_lm.errors import UnsupportedModelError, UsageError
 from pasta_lm.models.export.writing import (
     Export,
-    export_of,
     num_token_rows,
     read_exportable,
     refuse_existing,
@@ -88,7 +87,7 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
             _write(writer, tensors)
         finally:
             writer.close()
-    return export_of(pretrained, out, out.stat().st_size, dtype)
+    return Export(out, pretrained, out.stat().st_size, dtype)
 
 
 # --- what is supported

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from pasta_lm.errors import ModelError, UsageError, cause
 from pasta_lm.models.export.writing import (
     Export,
-    export_of,
     read_exportable,
     refuse_existing,
     written_whole,
@@ -37,10 +36,10 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     refuse_existing(out)
     pretrained = read_exportable(source, DTYPES[dtype])
-    weights = pretrained.model.parameters()
-    with written_whole(out, sum(one.numel() * one.element_size() for one in weights)) as part:
+    num_bytes = sum(weight.nbytes for weight in pretrained.model.parameters())
+    with written_whole(out, num_bytes) as part:
         _write_folder(pretrained, part)
-    return export_of(pretrained, out, sum(file.stat().st_size for file in out.iterdir()), dtype)
+    return Export(out, pretrained, sum(file.stat().st_size for file in out.iterdir()), dtype)
 
 
 def _write_folder(pretrained: Pretrained, folder: Path) -> None:

@@ -13,8 +13,6 @@ import torch
 from transformers import PreTrainedModel
 
 from pasta_lm.errors import PastaError, UsageError, VocabularyError, cause
-from pasta_lm.interpreter.join import Join
-from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.models.folder import check_same_ids
 from pasta_lm.models.load import Pretrained, load_pretrained
 from pasta_lm.models.pieces import mark_special
@@ -28,26 +26,9 @@ class Export:
     """The result of an export."""
 
     path: Path
-    num_parameters: int
+    source: Pretrained
     num_bytes: int
     dtype: str
-    num_pieces: int
-    positions: PositionStrategy | None  # those of training; None: unknown
-    join: Join | None  # as above
-
-
-def export_of(pretrained: Pretrained, path: Path, num_bytes: int, dtype: str) -> Export:
-    """Return the result of the export of a model."""
-    config = pretrained.config
-    return Export(
-        path=path,
-        num_parameters=pretrained.model.num_parameters(),
-        num_bytes=num_bytes,
-        dtype=dtype,
-        num_pieces=len(pretrained.piece_ids),
-        positions=config.positions if config else None,
-        join=config.join if config else None,
-    )
 
 
 def read_exportable(source: str | Path, dtype: torch.dtype | None) -> Pretrained:
