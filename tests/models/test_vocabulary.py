@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import RequestError, VocabularyError
-from pasta_lm.language.document import Block, Document, parse
+from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_OPEN, PIECES, PROMISE_OPEN, SYNC, closing_piece
@@ -25,7 +24,6 @@ from tests.small_tokenizers import FAMILIES, TEXT, add_markers
 from tests.taught import CHAT, PLAIN, TAUGHT, VOCABULARIES
 
 STARTER = Path(__file__).parents[2] / "corpora/starter/starter.jsonl"
-ANNOTATED = Path(__file__).parents[3] / "shared/data/annotated/gemma-7b-it.jsonl.gz"
 
 any_text = st.lists(
     st.sampled_from(["<", ">", '"', "/", " ", "\n", "a", "<s>", "\u2581", *PIECES[:6]])
@@ -149,19 +147,6 @@ def test_text_between_tags_survives(name: str, text: str) -> None:
     TAUGHT[name].check_round_trip(text)
 
 
-@pytest.mark.skipif(not ANNOTATED.exists(), reason="the annotated answers are not here")
-@each_family
-def test_every_annotated_answer_survives(name: str) -> None:
-    vocabulary = TAUGHT[name]
-    with gzip.open(ANNOTATED, "rt", encoding="utf-8") as lines:
-        answers = [json.loads(line)["annotated"] for line in lines]
-    assert len(answers) == 704
-    for answer in answers:
-        document = parse(answer, form="annotator").with_lengths(vocabulary.count_tokens)
-        encoded = vocabulary.encode_document(document)
-        assert decode_document(vocabulary, encoded) == clamped(document)
-
-
 @each_family
 def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> None:
     vocabulary = TAUGHT[name]
@@ -179,15 +164,6 @@ def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> Non
                 num_same += plain[len(before)] == ids[0]
     assert num_words > 50
     assert num_same == num_words
-
-
-def clamped(document: Document) -> Document:
-    blocks = {block for block in document.blocks if block.units and block.units > 64}
-    items = (
-        Block(item.topic, 64, item.items) if isinstance(item, Block) and item in blocks else item
-        for item in document.items
-    )
-    return Document(tuple(items))
 
 
 def test_a_missing_length_is_counted_and_a_long_one_clamped() -> None:
@@ -262,15 +238,24 @@ def test_a_tokenizer_that_loses_text_is_refused(normalizer: normalizers.Normaliz
         Vocabulary(tokenizer).check_round_trip("A \ufb01ne day")
 
 
-def test_a_tokenizer_that_drops_line_breaks_is_refused() -> None:
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+def bpe_with(**settings: str) -> Tokenizer:
+    backend = Tokenizer(models.BPE(**settings))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"])
-    backend.train_from_iterator(TEXT, trainer)
-    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
+    backend.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=200, **settings))
+    return backend
+
+
+def test_a_tokenizer_that_drops_line_breaks_is_refused() -> None:
+    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=bpe_with()))
     with pytest.raises(VocabularyError, match="changes text"):
         vocabulary.check_round_trip("a\nb")
+
+
+def test_a_tokenizer_with_ends_of_words_is_refused() -> None:
+    backend = bpe_with(end_of_word_suffix="</w>")
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    with pytest.raises(VocabularyError, match="cannot be read one by one: 'doggone quickness'"):
+        Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
 
 
 # --- pieces and masks
@@ -327,35 +312,32 @@ def test_importing_the_vocabulary_leaves_torch_out() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-THINKS = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
-THINKS += "{% if enable_thinking is defined and enable_thinking is false %} at once{% endif %}"
+WORDS_ALONE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+AT_ONCE = "{% if enable_thinking is defined and enable_thinking is false %} at once{% endif %}"
+PARTS = "{% for m in messages %}{% for part in m['content'] %}{{ part['text'] }}{% endfor %}"
+PARTS += "</{{ m['role'] }}/>{% endfor %}</assistant/>"
 
 
-def test_a_template_that_can_ask_for_no_thinking_is_asked_so() -> None:
+@pytest.mark.parametrize(
+    ("template", "prompt", "reply"),
+    [
+        (WORDS_ALONE + AT_ONCE, "Say it at once", "Why? at once"),
+        (PARTS, "Say it</user/></assistant/>", "</assistant/>Why?</user/></assistant/>"),
+    ],
+    ids=["asks for no thinking", "reads lists of parts"],
+)
+def test_a_template_gets_the_words_of_the_user(template: str, prompt: str, reply: str) -> None:
     tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = THINKS
-    ids = Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
-    assert tokenizer.decode(ids).endswith("Say it at once")
-
-
-PARTS = "{% for one in messages %}{% for part in one['content'] %}{{ part['text'] }}"
-PARTS += "{% endfor %}</{{ one['role'] }}/>{% endfor %}</assistant/>"
-
-
-def test_a_template_that_reads_lists_of_parts_gets_the_words_of_the_user() -> None:
-    tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = PARTS
+    tokenizer.chat_template = template
     vocabulary = Vocabulary(tokenizer)
     ids = vocabulary.encode_prompt([{"role": "user", "content": "Say it"}])
-    assert vocabulary.text(ids) == "Say it</user/></assistant/>"
-    assert (
-        vocabulary.text(vocabulary.encode_reply("Why?")) == "</assistant/>Why?</user/></assistant/>"
-    )
+    assert vocabulary.text(ids) == prompt
+    assert vocabulary.text(vocabulary.encode_reply("Why?")) == reply
 
 
 def test_a_template_that_drops_the_words_of_the_user_is_refused() -> None:
     tokenizer = FAMILIES["byte_level"]()
-    tokenizer.chat_template = "{% for one in messages %}{{ one['role'] }}{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
     with pytest.raises(RequestError, match="leaves out the words of the user"):
         Vocabulary(tokenizer).encode_prompt([{"role": "user", "content": "Say it"}])
 
@@ -369,13 +351,3 @@ def test_an_added_word_comes_back(name: str, word: str) -> None:
     vocabulary = Vocabulary(tokenizer)
     assert tokenizer.convert_tokens_to_ids(word) in vocabulary.encode_text(text)
     vocabulary.check_round_trip(text)
-
-
-def test_a_tokenizer_with_ends_of_words_is_refused() -> None:
-    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.decoder = decoders.BPEDecoder(suffix="</w>")
-    trainer = trainers.BpeTrainer(vocab_size=200, end_of_word_suffix="</w>")
-    backend.train_from_iterator(TEXT, trainer)
-    with pytest.raises(VocabularyError, match="cannot be read one by one: 'doggone quickness'"):
-        Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend))
