@@ -1,4 +1,4 @@
-"""Hold docs/language.md to what the language does: its examples, its diagnostics, its states."""
+"""Hold docs/language.md to what the language does: its examples and its diagnostics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from pasta_lm.language.check import check, fix
 from pasta_lm.language.faults import Fault
-from pasta_lm.language.parser import TRANSITIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text("utf-8")
 ABBREVIATIONS = {
@@ -48,16 +47,6 @@ def test_every_fault_is_in_the_specification_and_has_a_code_of_its_own() -> None
     assert {row[0] for row in ROWS} == set(codes) - {Fault.AFTER_END.code}
     assert Fault.AFTER_END.code in PAGE
     assert all(fault.hint for fault in Fault)
-
-
-def test_the_states_in_the_specification_are_the_table() -> None:
-    rows = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
-    expected = [
-        (form.value, state.value, kind.value, after.value)
-        for form, table in TRANSITIONS.items()
-        for (state, kind), after in table.items()
-    ]
-    assert [row for row in rows if row in expected] == expected
 
 
 def test_the_examples_of_the_specification_print_what_it_says() -> None:

@@ -116,20 +116,15 @@ class Walk:
                 # Any other tag ends the search: the promise has no block.
                 while end < len(pieces) and pieces[end].kind in _BETWEEN:
                     end += 1
-                if end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN:
-                    between = pieces[at + 1 : end]
-                    self._report_between(between)
-                    yield from between
-                    end = at + 1 + len(between)
-                else:
-                    end = at + 1
+                has_block = end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN
+                end = end if has_block else at + 1
+                between = pieces[at + 1 : end]
+                if readable := [piece for piece in between if piece.kind]:
+                    place = readable[0].start, readable[-1].end
+                    self.problems.append(Problem(Fault.BETWEEN, "", *place))
+                yield from between
             yield pieces[at]
             at = end
-
-    def _report_between(self, between: list[Piece]) -> None:
-        if readable := [piece for piece in between if piece.kind]:
-            place = readable[0].start, readable[-1].end
-            self.problems.append(Problem(Fault.BETWEEN, "", *place))
 
     def _take(self, piece: Piece, following: Piece) -> None:
         self.problems += piece.problems
@@ -159,9 +154,7 @@ class Walk:
     def _take_promise(self, piece: Piece, following: Piece) -> None:
         if not self._is_legal(piece):
             return
-        tag = _repaired_promise(piece)
-        if self._is_too_deep(piece):
-            tag = None
+        tag = None if self._is_too_deep(piece) else _repaired(piece)
         if piece.units is not None and piece.units > MAX_UNITS:
             self._report(Fault.OVERLONG, piece)
         if self._form is Form.WRITTEN and following.kind is not LexemeKind.ASYNC_OPEN:
@@ -180,7 +173,7 @@ class Walk:
             self._report(wrong, piece, "topic")
         is_too_deep = self._form is not Form.MAIN and self._is_too_deep(piece)
         if self._form is Form.ANNOTATOR:
-            tag = None if is_too_deep else _repaired_open(piece)
+            tag = None if is_too_deep else _repaired(piece)
         elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
             tag = ASYNC_OPEN if wrong or piece.problems else piece.source
         else:
@@ -199,7 +192,7 @@ class Walk:
 
     def _take_close(self, piece: Piece) -> None:
         if not self._open:
-            self._is_legal(piece)
+            self._is_legal(piece)  # reports the fault
             return
         block = self._open.pop()
         if self._form is not Form.MAIN:
@@ -276,16 +269,9 @@ def _text_piece(source: str, run: list[Lexeme]) -> Piece:
     return Piece(LexemeKind.TEXT, source[start:end], start, end, text)
 
 
-def _tag_piece(lexeme: Lexeme) -> Piece:
-    return Piece(
-        lexeme.meant if lexeme.kind is LexemeKind.FAULT else lexeme.kind,
-        lexeme.text,
-        lexeme.start,
-        lexeme.end,
-        topic=lexeme.topic,
-        units=lexeme.units,
-        problems=lexeme.problems,
-    )
+def _tag_piece(tag: Lexeme) -> Piece:
+    kind = tag.meant if tag.kind is LexemeKind.FAULT else tag.kind
+    return Piece(kind, tag.text, tag.start, tag.end, "", tag.topic, tag.units, tag.problems)
 
 
 def _lexeme(piece: Piece) -> Lexeme:
@@ -295,24 +281,16 @@ def _lexeme(piece: Piece) -> Lexeme:
     return Lexeme(piece.kind, topic=topic)
 
 
-def _repaired_promise(piece: Piece) -> str | None:
-    """Return the tag to write; None if its topic or its length is unreadable."""
+def _repaired(piece: Piece) -> str | None:
+    """Return a promise, or the annotator's tag, to write; None if its topic cannot be read."""
+    topic = piece.topic
+    is_promise = piece.kind is LexemeKind.PROMISE_OPEN
+    if not topic or not topic.split() or (is_promise and piece.units is None):
+        return None
     if not piece.problems:
         return piece.source
-    topic = _cut_topic(piece.topic)
-    return None if topic is None or piece.units is None else promise_tag(topic, piece.units)
-
-
-def _repaired_open(piece: Piece) -> str | None:
-    """Return the annotator's tag to write; None if its topic is unreadable."""
-    topic = _cut_topic(piece.topic)
-    if topic is None:
-        return None
-    return annotator_open(topic) if piece.problems else piece.source
-
-
-def _cut_topic(topic: str | None) -> str | None:
-    return bounded_topic(topic) if topic and topic.split() else None
+    topic = bounded_topic(topic)
+    return promise_tag(topic, piece.units or 1) if is_promise else annotator_open(topic)
 
 
 def _write_text(run: list[_Kept]) -> str:
