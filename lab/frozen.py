@@ -83,7 +83,7 @@ def _logits_of(model: Any, programs: list[Any], positions: Any) -> dict[str, Any
     import torch
 
     from pasta_lm.engines.request import Request, SamplingParams
-    from tests.witness import Witness
+    from tests.fakes.recording_engine import Recording
 
     requests = [
         Request(
@@ -95,7 +95,7 @@ def _logits_of(model: Any, programs: list[Any], positions: Any) -> dict[str, Any
         for program in programs
     ]
     try:
-        seen = [response for [response] in Witness(model).run(requests)]
+        seen = [response for [response] in Recording(model).run(requests)]
     except Exception as error:
         return str(error)
     every = torch.cat([torch.stack(response.logits) for response in seen]).double()

@@ -13,7 +13,7 @@ from pasta_lm.language.lexer import LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN
 from pasta_lm.models.encoded import EncodedDocument
 from tests.reference import Name
-from tests.seen import is_visible, position_seen
+from tests.visibility import is_visible, position_seen
 
 Ids = tuple[int, ...]
 

@@ -16,8 +16,8 @@ import torch
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, loaded
+from tests.fakes.recording_engine import Recording
 from tests.programs import random_program
-from tests.witness import Witness
 
 
 def worst(name: str, strategy: PositionStrategy, num_programs: int, device: str) -> float:
@@ -31,7 +31,7 @@ def worst(name: str, strategy: PositionStrategy, num_programs: int, device: str)
         request = Request(
             prompt=program.prompt, forced=program.answer, positions=strategy, params=params
         )
-        ((seen,),) = Witness(model).run([request])
+        ((seen,),) = Recording(model).run([request])
         differences.append(seen.worst_difference(model))
     return max(differences)
 

@@ -174,13 +174,13 @@ def _exactness_of(name: str, device: str) -> dict[str, float]:
     from pasta_lm.engines.local.naive import naive_logits
     from tests.architectures import build, load, loaded
     from tests.engines.gpu.test_paged_decoder import requests_of
-    from tests.witness import Witness
+    from tests.fakes.recording_engine import Recording
 
     whole = loaded(name, device)
-    seen = Witness(whole, paged=True).run(requests_of(name, device, 4, f"gpu {name}"))
+    seen = Recording(whole, paged=True).run(requests_of(name, device, 4, f"gpu {name}"))
     worst = max(response.worst_difference(whole) for (response,) in seen)
     half = load(name, build(name).to(device).bfloat16())  # type: ignore[arg-type]
-    ((response,),) = Witness(half, paged=True).run(requests_of(name, device, 1, f"gpu {name}"))
+    ((response,),) = Recording(half, paged=True).run(requests_of(name, device, 1, f"gpu {name}"))
     expected, exact = (
         naive_logits(model.model, response.entries, None)[response.slots] for model in (half, whole)
     )

@@ -47,8 +47,8 @@ def open_torch(document: Document) -> Subject:
         assert not engine.has_work
         assert engine.pool.num_free_pages == engine.pool.num_pages
         assert not engine.scheduler.running
-        assert not engine.scheduler._waiting
-        assert not engine._unread
+        assert not engine.scheduler.waiting
+        assert not engine.unread
 
     return Subject(engine, request, assert_empty)
 

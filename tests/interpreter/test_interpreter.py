@@ -18,7 +18,7 @@ from pasta_lm.interpreter import (
 from pasta_lm.interpreter.commands import ASYNC_OPEN
 from pasta_lm.language.document import Block, Document, parse
 from pasta_lm.language.events import Sync, Text
-from tests.lockstep import CLOSED, lexeme_of
+from tests.fakes.word_decoder import CLOSED, lexeme_of
 
 
 def spelled(commands: list[Command]) -> str:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Join, Kind, Limits, PositionStrategy, Trace
 from pasta_lm.models.encoded import EncodedDocument
+from tests.fakes.word_decoder import WORDS, WordDecoder, ids_of
 from tests.interpreter.test_properties import answers, bounds
-from tests.lockstep import WORDS, Lockstep, ids_of
 from tests.plain_sequences import plain_sequences, seen_sequence
 
 CONTINUE = PositionStrategy.CONTINUE
@@ -20,9 +20,9 @@ CONTINUE = PositionStrategy.CONTINUE
 
 def decoded(
     main: str, blocks: list[str], bound: int | None = None, num_prompt: int = 3
-) -> Lockstep:
+) -> WordDecoder:
     limits = Limits(max_threads=bound)
-    return Lockstep(main, blocks, num_prompt, CONTINUE, limits, Join.RECOMPUTE).run()
+    return WordDecoder(main, blocks, num_prompt, CONTINUE, limits, Join.RECOMPUTE).run()
 
 
 @given(answers(), bounds, st.integers(1, 5))
@@ -44,7 +44,7 @@ def test_a_join_feeds_no_token_more_than_twice_and_takes_no_further_pass(
     answer: tuple[str, list[str]], bound: int | None
 ) -> None:
     run, limits = decoded(*answer, bound), Limits(max_threads=bound)
-    shared = Lockstep(*answer, strategy=CONTINUE, limits=limits).run()
+    shared = WordDecoder(*answer, strategy=CONTINUE, limits=limits).run()
     found, expected = run.response.trace, shared.response.trace
     assert len(run.entries) == len(shared.entries) + found.num_recomputed
     assert found.num_recomputed <= len(shared.entries) - run.num_prompt
@@ -82,7 +82,7 @@ def test_a_join_that_leaves_no_gaps_is_refused_with_positions_that_do(
     strategy: PositionStrategy,
 ) -> None:
     with pytest.raises(UsageError, match=f"'{strategy.value}' does"):
-        Lockstep("A", strategy=strategy, join=Join.RECOMPUTE)
+        WordDecoder("A", strategy=strategy, join=Join.RECOMPUTE)
 
 
 def test_a_trace_without_a_join_was_decoded_with_the_shared_one() -> None:

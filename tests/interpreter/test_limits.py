@@ -7,7 +7,7 @@ from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Interpreter, Limits, PositionStrategy, Thread, ThreadState
 from pasta_lm.interpreter.commands import Legal
 from pasta_lm.language.lexer import LexemeKind
-from tests.lockstep import CLOSED, Lockstep, lexeme_of
+from tests.fakes.word_decoder import CLOSED, WordDecoder, lexeme_of
 
 TEXT, OPENING, CLOSING = LexemeKind.TEXT, LexemeKind.PROMISE_OPEN, LexemeKind.PROMISE_CLOSE
 END, SYNC = LexemeKind.ASYNC_CLOSE, LexemeKind.SYNC
@@ -83,7 +83,7 @@ def test_at_the_limit_of_blocks_no_promise_may_begin() -> None:
 
 
 def test_a_promise_beyond_the_limit_of_blocks_is_never_dropped() -> None:
-    answer = Lockstep("<p t >1 <p u >1", ["a", "b"], limits=Limits(max_blocks=1)).run()
+    answer = WordDecoder("<p t >1 <p u >1", ["a", "b"], limits=Limits(max_blocks=1)).run()
     assert [thread.num_tokens for thread in answer.interpreter.threads[1:]] == [3, 3]
 
 
@@ -111,7 +111,7 @@ def test_a_promise_that_has_no_room_is_illegal() -> None:
 
 def test_max_tokens_cuts_in_favour_of_what_is_read_first() -> None:
     #  <p t >1 and <async> are four tokens; two passes later 1 has two, main has one
-    answer = Lockstep("<p t >1 X Y Z", ["a b c d"], limits=Limits(max_tokens=7)).run()
+    answer = WordDecoder("<p t >1 X Y Z", ["a b c d"], limits=Limits(max_tokens=7)).run()
     assert answer.interpreter.document().plain_text == "abX"
     assert [thread.num_tokens for thread in answer.interpreter.threads] == [4, 3]
     reasons = [str(thread.finish_reason) for thread in answer.interpreter.threads]
@@ -119,14 +119,14 @@ def test_max_tokens_cuts_in_favour_of_what_is_read_first() -> None:
 
 
 def test_what_ends_with_its_last_token_was_not_cut() -> None:
-    whole = Lockstep("A <p t >1", ["a"]).run().interpreter
-    exact = Lockstep("A <p t >1", ["a"], limits=Limits(max_tokens=whole.num_tokens)).run()
+    whole = WordDecoder("A <p t >1", ["a"]).run().interpreter
+    exact = WordDecoder("A <p t >1", ["a"], limits=Limits(max_tokens=whole.num_tokens)).run()
     assert exact.interpreter.finish_reason == whole.finish_reason == "stop"
 
 
 def test_deferred_blocks_start_only_while_there_is_room_for_them() -> None:
     limits = Limits(max_threads=1, max_tokens=4)
-    answer = Lockstep("<p t >1", ["a"], limits=limits).run()
+    answer = WordDecoder("<p t >1", ["a"], limits=limits).run()
     assert answer.interpreter.num_tokens == 4, "the fourth is <async>"
     assert answer.interpreter.finish_reason == "length"
 
@@ -134,7 +134,7 @@ def test_deferred_blocks_start_only_while_there_is_room_for_them() -> None:
 @pytest.mark.parametrize("bound", [1, 2, 3])
 def test_beyond_max_threads_a_block_is_deferred_and_its_tokens_are_the_same(bound: int) -> None:
     given = ("A <p t >1 <p u >1 <p v >1 B | C", ["a b c d e f g h i", "d e f g h", "e f"])
-    free, bounded = (Lockstep(*given, limits=Limits(max_threads=n)) for n in (None, bound))
+    free, bounded = (WordDecoder(*given, limits=Limits(max_threads=n)) for n in (None, bound))
     free.run()
     while not bounded.interpreter.is_finished:
         assert sum(1 for _ in bounded.interpreter.runnable()) <= bound
@@ -146,7 +146,7 @@ def test_beyond_max_threads_a_block_is_deferred_and_its_tokens_are_the_same(boun
 
 def test_deferred_blocks_start_in_the_order_of_their_promises() -> None:
     limits = Limits(max_threads=1)
-    answer = Lockstep("<p t >1 <p u >1 <p v >1 |", ["a", "b", "c"], limits=limits).run()
+    answer = WordDecoder("<p t >1 <p u >1 <p v >1 |", ["a", "b", "c"], limits=limits).run()
     begun = [event.thread for event in answer.response.events if isinstance(event, ThreadStarted)]
     assert begun == [0, 1, 2, 3]
 
@@ -163,7 +163,7 @@ def test_deferred_blocks_start_in_the_order_of_their_promises() -> None:
 )
 def test_a_block_at_its_limit_is_closed(block: str, words: str, reason: str) -> None:
     limits = Limits(max_tokens_per_thread=4)
-    answer = Lockstep("<p t >1 | X", [block], limits=limits).run()
+    answer = WordDecoder("<p t >1 | X", [block], limits=limits).run()
     _, thread = answer.interpreter.threads
     assert thread.block().plain_text == words
     assert thread.num_tokens <= 4
@@ -173,14 +173,14 @@ def test_a_block_at_its_limit_is_closed(block: str, words: str, reason: str) -> 
 
 def test_a_block_ends_so_that_a_sync_can_stand_behind_it() -> None:
     limits = Limits(max_position=20)
-    answer = Lockstep("<p t >1 | X", ["a " * 30], 3, PositionStrategy.CONTINUE, limits).run()
+    answer = WordDecoder("<p t >1 | X", ["a " * 30], 3, PositionStrategy.CONTINUE, limits).run()
     positions = {fed.word: fed.placed.position for fed in answer.fed}
     assert (positions[CLOSED], positions["|"]) == (19, 20)
     assert answer.interpreter.finish_reason == "length"
 
 
 def test_main_ends_at_the_last_position() -> None:
-    answer = Lockstep("A B C D E F", num_prompt=3, limits=Limits(max_position=5)).run()
+    answer = WordDecoder("A B C D E F", num_prompt=3, limits=Limits(max_position=5)).run()
     assert [fed.placed.position for fed in answer.fed] == [3, 4, 5]
     assert answer.interpreter.document().plain_text == "ABCD", "D was decoded and is never fed"
     assert answer.interpreter.finish_reason == "length"
@@ -188,7 +188,7 @@ def test_main_ends_at_the_last_position() -> None:
 
 @pytest.mark.parametrize("last_word", [">1", "|", "<p", CLOSED])
 def test_a_tag_beyond_the_last_position_has_no_effect(last_word: str) -> None:
-    answer = Lockstep(f"<p t {last_word}", ["a"], 3, limits=Limits(max_position=4)).run()
+    answer = WordDecoder(f"<p t {last_word}", ["a"], 3, limits=Limits(max_position=4)).run()
     assert len(answer.interpreter.threads) == 1
     assert answer.interpreter.finish_reason == "length"
 

@@ -9,8 +9,8 @@ from pasta_lm.interpreter.positions import (
     position_after_promise,
     position_of_sync,
 )
-from tests.lockstep import Lockstep
-from tests.seen import position_seen
+from tests.fakes.word_decoder import WordDecoder
+from tests.visibility import position_seen
 
 PREDICT, CONTINUE, ORACLE, ROTATE = PositionStrategy
 
@@ -61,13 +61,13 @@ BLOCKS = ["a b c", "", "d"]
     ],
 )
 def test_positions_of_main(strategy: PositionStrategy, main: list[int]) -> None:
-    answer = Lockstep(ANSWER, BLOCKS, num_prompt=3, strategy=strategy).run()
+    answer = WordDecoder(ANSWER, BLOCKS, num_prompt=3, strategy=strategy).run()
     assert [fed.placed.position for fed in answer.fed if fed.thread == 0] == main
 
 
 @pytest.mark.parametrize("strategy", PositionStrategy)
 def test_a_block_stands_right_behind_its_promise(strategy: PositionStrategy) -> None:
-    answer = Lockstep(ANSWER, BLOCKS, strategy=strategy).run()
+    answer = WordDecoder(ANSWER, BLOCKS, strategy=strategy).run()
     for thread in answer.interpreter.threads[1:]:
         assert thread.fork_point is not None
         positions = [fed.placed.position for fed in answer.fed if fed.thread == thread.id]
@@ -76,7 +76,7 @@ def test_a_block_stands_right_behind_its_promise(strategy: PositionStrategy) -> 
 
 
 def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> None:
-    answer = Lockstep(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
+    answer = WordDecoder(ANSWER, BLOCKS, num_prompt=3, strategy=ROTATE).run()
     last = len(answer.entries) - 1  # E
     moved = {slot: position_seen(answer.entries, last, slot) for slot in range(last + 1)}
     words = ["p", "p", "p", *(fed.word for fed in answer.fed)]
@@ -89,7 +89,7 @@ def test_rotate_moves_every_visible_token_to_its_place_in_reading_order() -> Non
 
 
 def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
-    answer = Lockstep("<p t >1 B | C", ["a b"], num_prompt=1, strategy=ROTATE).run()
+    answer = WordDecoder("<p t >1 B | C", ["a b"], num_prompt=1, strategy=ROTATE).run()
     slot = {fed.word: fed.placed.slot for fed in answer.fed}
     entries = answer.entries
     assert position_seen(entries, slot["B"], slot["B"]) == 14
@@ -98,7 +98,7 @@ def test_a_query_sees_keys_where_they_stood_in_its_own_epoch() -> None:
 
 
 def test_blocks_forked_after_a_sync_live_in_its_epoch() -> None:
-    answer = Lockstep("<p t >3 | <p u >3 | C", ["a", "b"], num_prompt=1, strategy=ROTATE).run()
+    answer = WordDecoder("<p t >3 | <p u >3 | C", ["a", "b"], num_prompt=1, strategy=ROTATE).run()
     first, second = (fed.placed for fed in answer.fed if fed.word in "ab")
     assert (first.position, second.position) == (5, 12)
     assert [fed.placed.position for fed in answer.fed if fed.word == "C"] == [15]

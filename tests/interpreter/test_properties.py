@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pasta_lm.interpreter import FinishReason, Limits, PositionStrategy
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from tests.lockstep import CLOSED, OPEN, Lockstep, lexeme_of
+from tests.fakes.word_decoder import CLOSED, OPEN, WordDecoder, lexeme_of
 from tests.reference import critical_path, reference
 
 words = st.lists(st.sampled_from("abcdef"), max_size=8).map(" ".join)
@@ -50,7 +50,7 @@ def document_of(main: str, blocks: list[str]) -> Document:
 def test_every_token_stands_and_sees_as_the_written_form_says(
     answer: tuple[str, list[str]], strategy: PositionStrategy, bound: int | None, num_prompt: int
 ) -> None:
-    run = Lockstep(*answer, num_prompt, strategy, Limits(max_threads=bound)).run()
+    run = WordDecoder(*answer, num_prompt, strategy, Limits(max_threads=bound)).run()
     expected = reference(run.shape, strategy)
     found = run.places()
     assert found == {name: expected[name] for name in found}
@@ -60,7 +60,7 @@ def test_every_token_stands_and_sees_as_the_written_form_says(
 def test_the_critical_path_is_the_number_of_passes(
     answer: tuple[str, list[str]], strategy: PositionStrategy
 ) -> None:
-    run = Lockstep(*answer, strategy=strategy).run()
+    run = WordDecoder(*answer, strategy=strategy).run()
     assert run.num_passes == run.response.trace.critical_path == critical_path(run.shape)
 
 
@@ -68,8 +68,8 @@ def test_the_critical_path_is_the_number_of_passes(
 def test_deferral_changes_the_number_of_passes_and_no_depth(
     answer: tuple[str, list[str]], bound: int | None
 ) -> None:
-    free = Lockstep(*answer).run()
-    bounded = Lockstep(*answer, limits=Limits(max_threads=bound)).run()
+    free = WordDecoder(*answer).run()
+    bounded = WordDecoder(*answer, limits=Limits(max_threads=bound)).run()
     assert bounded.num_passes >= free.num_passes
     depths = [
         {(f.thread, f.placed.position): f.placed.depth for f in r.fed} for r in (free, bounded)
@@ -83,7 +83,7 @@ def test_every_token_is_fed_once_and_in_order(
     answer: tuple[str, list[str]], strategy: PositionStrategy, bound: int | None
 ) -> None:
     main, blocks = answer
-    run = Lockstep(main, blocks, 2, strategy, Limits(max_threads=bound)).run()
+    run = WordDecoder(main, blocks, 2, strategy, Limits(max_threads=bound)).run()
     lanes: dict[int, list[str]] = {thread.id: [] for thread in run.interpreter.threads}
     for fed in run.fed:
         lanes[fed.thread].append(fed.word)
@@ -98,7 +98,7 @@ def test_every_token_is_fed_once_and_in_order(
 @given(answers(), bounds)
 def test_the_document_is_what_was_decoded(answer: tuple[str, list[str]], bound: int | None) -> None:
     main, blocks = answer
-    run = Lockstep(main, blocks, limits=Limits(max_threads=bound)).run()
+    run = WordDecoder(main, blocks, limits=Limits(max_threads=bound)).run()
     assert run.interpreter.document() == document_of(main, blocks)
     assert run.interpreter.finish_reason is FinishReason.STOP
     assert run.interpreter.num_illegal == 0
@@ -111,8 +111,8 @@ def test_a_response_never_has_more_tokens_than_it_may_have(
     answer: tuple[str, list[str]], bound: int | None, room: int
 ) -> None:
     limits = Limits(max_threads=bound, max_tokens=room)
-    run = Lockstep(*answer, limits=limits).run()
-    whole = Lockstep(*answer, limits=Limits(max_threads=bound)).run()
+    run = WordDecoder(*answer, limits=limits).run()
+    whole = WordDecoder(*answer, limits=Limits(max_threads=bound)).run()
     num_tokens = run.interpreter.num_tokens
     assert num_tokens <= room
     assert len(run.fed) <= num_tokens
@@ -128,5 +128,5 @@ def test_nothing_is_fed_beyond_the_last_position(
     limits = Limits(max_position=last)
     if strategy is PositionStrategy.ROTATE:  # one line of all tokens: the engine bounds it so
         limits = Limits(max_position=last, max_tokens=last + 1 - 3)
-    run = Lockstep(*answer, num_prompt=3, strategy=strategy, limits=limits).run()
+    run = WordDecoder(*answer, num_prompt=3, strategy=strategy, limits=limits).run()
     assert max((fed.placed.position for fed in run.fed), default=0) <= last

@@ -4,8 +4,8 @@ import pytest
 
 from pasta_lm.interpreter import Entries, Limits, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, UNBOUNDED
-from tests.lockstep import Lockstep
-from tests.seen import is_visible, position_seen
+from tests.fakes.word_decoder import WordDecoder
+from tests.visibility import is_visible, position_seen
 
 
 def drawn(entries: Entries) -> list[str]:
@@ -16,7 +16,7 @@ def drawn(entries: Entries) -> list[str]:
 
 def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
     #                                                              slots: prompt 0, main A 1, ...
-    answer = Lockstep("A <p t >1 B | C", ["a"], num_prompt=1).run()
+    answer = WordDecoder("A <p t >1 B | C", ["a"], num_prompt=1).run()
     assert [f"{fed.thread}:{fed.word}" for fed in answer.fed] == [
         *["0:A", "0:<p", "0:t", "0:>1", "1:<async>", "0:B", "1:a", "1:</async>", "0:|", "0:C"]
     ]
@@ -37,7 +37,7 @@ def test_main_sees_the_promise_but_not_the_block_until_the_sync() -> None:
 
 
 def test_siblings_do_not_see_each_other() -> None:
-    answer = Lockstep("<p t >1 <p u >1", ["a b c d", "e"], num_prompt=1).run()
+    answer = WordDecoder("<p t >1 <p u >1", ["a b c d", "e"], num_prompt=1).run()
     owners = {t.id: t.owner for t in answer.interpreter.threads}
     for query, entry in enumerate(answer.entries.items):
         others = [s for s, e in enumerate(answer.entries.items) if e.owner not in (0, owners[0])]
@@ -47,7 +47,7 @@ def test_siblings_do_not_see_each_other() -> None:
 
 
 def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_before_it() -> None:
-    answer = Lockstep("<p t >1 | <p u >1 <p v >1", ["a", "b", "c"], num_prompt=1).run()
+    answer = WordDecoder("<p t >1 | <p u >1 <p v >1", ["a", "b", "c"], num_prompt=1).run()
     main, first, second, third = (t.owner for t in answer.interpreter.threads)
     last = max(s for s, e in enumerate(answer.entries.items) if e.owner == third)
     seen = [
@@ -60,7 +60,7 @@ def test_a_block_sees_the_topics_of_earlier_promises_and_the_blocks_joined_befor
 
 def test_a_deferred_block_sees_what_it_would_have_seen_at_once() -> None:
     given = ("<p t >1 X Y <p u >1 Z | W", ["a b", "c d"])
-    at_once, deferred = (Lockstep(*given, limits=Limits(max_threads=n)).run() for n in (None, 1))
+    at_once, deferred = (WordDecoder(*given, limits=Limits(max_threads=n)).run() for n in (None, 1))
     assert deferred.num_passes > at_once.num_passes
     assert deferred.places() == at_once.places()
 
@@ -104,7 +104,7 @@ def test_a_fork_copies_the_row_and_a_sync_raises_only_what_it_joins() -> None:
 
 
 def test_a_sync_that_joins_nothing_changes_nothing() -> None:
-    answer = Lockstep("A | B", num_prompt=1).run()
+    answer = WordDecoder("A | B", num_prompt=1).run()
     assert drawn(answer.entries) == ["x...", "xx..", "xxx.", "xxxx"]
     assert [entry.position for entry in answer.entries.items] == [0, 1, 2, 3]
 
@@ -112,14 +112,14 @@ def test_a_sync_that_joins_nothing_changes_nothing() -> None:
 @pytest.mark.parametrize("strategy", PositionStrategy)
 def test_visibility_does_not_depend_on_the_position_strategy(strategy: PositionStrategy) -> None:
     given = ("A <p t >2 <p u >1 B | C <p v >1", ["a b", "", "c"])
-    predicted = Lockstep(*given).run()
-    assert drawn(Lockstep(*given, strategy=strategy).run().entries) == drawn(predicted.entries)
+    predicted = WordDecoder(*given).run()
+    assert drawn(WordDecoder(*given, strategy=strategy).run().entries) == drawn(predicted.entries)
 
 
 def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> None:
     limits = Limits(max_depth=2)
     blocks = ["a <p u >1 b", "x y"]
-    answer = Lockstep("A <p t >1 B | C", blocks, num_prompt=1, limits=limits).run()
+    answer = WordDecoder("A <p t >1 B | C", blocks, num_prompt=1, limits=limits).run()
     words = ["p", *(fed.word for fed in answer.fed)]
     entries = answer.entries
 
@@ -133,7 +133,7 @@ def test_a_block_inside_a_block_sees_its_ancestors_up_to_their_promises() -> Non
 
 
 def test_rotate_puts_a_block_inside_a_block_where_it_is_read() -> None:
-    answer = Lockstep(
+    answer = WordDecoder(
         "A <p t >1 B | C",
         ["a <p u >1 b", "x y"],
         num_prompt=1,

@@ -27,7 +27,7 @@ def test_every_timed_pass_feeds_one_token_of_each_thread(
     model = loaded("llama")
     engine = TorchEngine(model, pool_tokens=4096)
     sizes: list[int] = []
-    run = engine._runner.run
+    run = engine.runner.run
 
     def counted(batch: object) -> torch.Tensor:
         sizes.append(len(batch.tokens))  # type: ignore[attr-defined]

@@ -37,8 +37,8 @@ from tests.architectures import ARCHITECTURES, build
 from tests.engines.local.test_capture import UNCAPTURED
 from tests.engines.local.test_oracle import check, programs
 from tests.engines.local.test_oracle import replay as replayed
+from tests.fakes.recording_engine import Recording
 from tests.gguf_file import write_gguf
-from tests.witness import Witness
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")
 
@@ -187,7 +187,7 @@ def test_a_program_meets_the_logits_of_one_masked_pass_of_the_rounded_model(
 ) -> None:
     model = rounded(name)
     for program in programs(model, 2, f"int8 {name} {strategy}"):
-        ((seen,),) = Witness(model).run([replayed(program, strategy)])
+        ((seen,),) = Recording(model).run([replayed(program, strategy)])
         check(model, [seen])
 
 
@@ -199,7 +199,7 @@ def test_preempted_programs_in_company_meet_the_logits_of_the_rounded_model(
     many = programs(model, 5, "int8 preempted", num_parts=14)
     requests = [replayed(each, PositionStrategy.PREDICT) for each in many]
     largest = max(len(each.prompt) + each.params.max_tokens for each in requests)
-    seen = Witness(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
+    seen = Recording(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
     assert sum(one.num_preemptions for (one,) in seen) > 0
     check(model, [one for (one,) in seen])
 

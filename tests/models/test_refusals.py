@@ -190,7 +190,7 @@ def test_a_request_that_can_never_be_served_is_refused_at_once(
     with pytest.raises(RequestError, match=said):
         engine.submit(request_of())
     assert not engine.has_work
-    assert not engine.scheduler._waiting
+    assert not engine.scheduler.waiting
 
 
 def test_longrope_ends_where_its_other_factors_would_begin() -> None:

@@ -22,7 +22,7 @@ from tests.serve.test_torch import PATH, chat, model
 def test_they_are_those_of_the_logits_of_each_token() -> None:
     seen: dict[tuple[int, int, int], torch.Tensor] = {}
 
-    def look(response: Any, live: Any, logits_V: torch.Tensor) -> None:
+    def look(response: Any, live: Any, choice: Any, logits_V: torch.Tensor) -> None:
         index = response.trace.threads[live.thread.id].num_tokens
         seen[response.sample, live.thread.id, index] = logits_V.double().log_softmax(-1)
 

@@ -226,8 +226,8 @@ class Poisoned(LocalBackend):
         super().__init__(own, "tiny")
         self.own, self.place = own, place
         self.poison = own.request(BAD["messages"]).prompt
-        self.run = own.engine._runner.run
-        own.engine._runner.run = self.checked  # type: ignore[method-assign]
+        self.run = own.engine.runner.run
+        own.engine.runner.run = self.checked  # type: ignore[method-assign]
 
     def submit(self, request: Request) -> int:
         number = super().submit(request)
@@ -305,7 +305,7 @@ def test_an_engine_that_fails_whatever_runs_is_given_up() -> None:
         def broken(_: object) -> None:
             raise BrokenModelError
 
-        own.engine._runner.run = broken  # type: ignore[assignment, method-assign]
+        own.engine.runner.run = broken  # type: ignore[assignment, method-assign]
         async with client_of(app) as client:
             for _ in range(MAX_FAILED_STEPS):
                 reply = await client.post(CHAT_PATH, json={**chat("hello"), **SAMPLED})

@@ -17,8 +17,8 @@ from pasta_lm.language.parser import FORK_TOPIC, Form, Parser
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC
 from pasta_lm.strategies import apar
 from tests.architectures import loaded
-from tests.seen import is_visible
-from tests.witness import TOLERANCE, Seen, Witness
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
+from tests.visibility import is_visible
 
 MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary
@@ -73,11 +73,11 @@ def test_a_forked_answer_is_one_piece_for_each_block_and_has_no_sync() -> None:
 # --- who sees whom
 
 
-def replayed(name: str = "qwen2", **params: object) -> Seen:
+def replayed(name: str = "qwen2", **params: object) -> Recorded:
     model = loaded(name)
     bounds = SamplingParams(**{"max_tokens": 200, **params})  # type: ignore[arg-type]
     prompt = model.vocabulary.encode_prompt("three tips")
-    ((seen,),) = Witness(model).run([apar.replay(prompt, TREE, model.vocabulary, bounds)])
+    ((seen,),) = Recording(model).run([apar.replay(prompt, TREE, model.vocabulary, bounds)])
     return seen
 
 

@@ -16,8 +16,8 @@ from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.strategies import apar
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import knowing
+from tests.fakes.outcomes import decoded
 from tests.programs import random_program
-from tests.told import decoded
 
 QWEN = load("qwen2", build("qwen2").double())
 """In float64: where two tokens are all but tied, rounding chooses by the number of rows."""
@@ -36,8 +36,8 @@ def test_a_generated_answer_is_the_same_thread_by_thread(
     (answer,), (expected,) = decoded(QWEN, [plain])
     assert len(expected.tokens) > 1
     guess = knowing(answer, f"{seed}")
-    (found,), (told,) = decoded(QWEN, [replace(plain, guesser=guess)])
-    assert told == expected
+    (found,), (outcomes,) = decoded(QWEN, [replace(plain, guesser=guess)])
+    assert outcomes == expected
     assert found.trace.forward_passes < answer.trace.forward_passes
     assert found.trace.critical_path <= found.trace.forward_passes
 
@@ -49,8 +49,8 @@ def test_a_limit_on_all_tokens_cuts_every_thread_where_it_did(max_tokens: int, s
     plain = Request(prompt=PROMPT, params=params)
     (answer,), (expected,) = decoded(QWEN, [plain])
     (known,), _ = decoded(QWEN, [replace(plain, params=replace(params, max_tokens=200))])
-    (_,), (told,) = decoded(QWEN, [replace(plain, guesser=knowing(known, "cut", 1.0))])
-    assert told == expected
+    (_,), (outcomes,) = decoded(QWEN, [replace(plain, guesser=knowing(known, "cut", 1.0))])
+    assert outcomes == expected
     assert answer.finish_reason == "length"
 
 
@@ -66,8 +66,8 @@ def test_programs_that_are_given_are_decoded_with_guesses_of_prompt_lookup() -> 
             params=SamplingParams(max_tokens=program.answer.num_tokens + 1),
         )
         (answer,), (expected,) = decoded(GEMMA, [plain])
-        (found,), (told,) = decoded(GEMMA, [replace(plain, guesser=PromptLookup())])
-        assert told == expected
+        (found,), (outcomes,) = decoded(GEMMA, [replace(plain, guesser=PromptLookup())])
+        assert outcomes == expected
         num_saved += answer.trace.forward_passes - found.trace.forward_passes
     assert num_saved > 20
 
@@ -84,9 +84,9 @@ def test_join_recompute_and_several_samples_and_company_change_nothing() -> None
     answers, expected = decoded(QWEN, plain)
     guess = knowing(answers[0], "company")
     for settings in ({}, {"chunk_tokens": 7, "preempt_every": 3}):
-        _, told = decoded(QWEN, [replace(one, guesser=guess) for one in plain], **settings)
-        assert [one.program for one in told] == [one.program for one in expected]
-        assert told[:9] == expected[:9], "a stop string leaves later threads wherever they are"
+        _, outcomes = decoded(QWEN, [replace(one, guesser=guess) for one in plain], **settings)
+        assert [one.program for one in outcomes] == [one.program for one in expected]
+        assert outcomes[:9] == expected[:9], "a stop string leaves later threads wherever they are"
 
 
 def test_a_draft_model_guesses_for_every_thread() -> None:
@@ -94,12 +94,12 @@ def test_a_draft_model_guesses_for_every_thread() -> None:
     (answer,), (expected,) = decoded(QWEN, [plain])
     for draft in (QWEN, load("qwen2", build("qwen2", seed=1))):
         guess = DraftModel(draft, max_guesses=3)
-        _, (told,) = decoded(QWEN, [replace(plain, guesser=guess)])
-        assert told == expected
+        _, (outcomes,) = decoded(QWEN, [replace(plain, guesser=guess)])
+        assert outcomes == expected
     greedy = replace(plain, params=SamplingParams(max_tokens=120))
     (answer,), (expected,) = decoded(QWEN, [greedy])
-    (found,), (told,) = decoded(QWEN, [replace(greedy, guesser=DraftModel(QWEN))])
-    assert told == expected
+    (found,), (outcomes,) = decoded(QWEN, [replace(greedy, guesser=DraftModel(QWEN))])
+    assert outcomes == expected
     assert found.trace.forward_passes < answer.trace.forward_passes
 
 
@@ -107,8 +107,8 @@ def test_where_blocks_may_be_deferred_nothing_is_guessed() -> None:
     params = SamplingParams(max_tokens=80, temperature=1.0, seed=1, max_threads=2)
     plain = Request(prompt=PROMPT, params=params)
     (answer,), (expected,) = decoded(QWEN, [plain])
-    (found,), (told,) = decoded(QWEN, [replace(plain, guesser=knowing(answer, "bound"))])
-    assert (told, found.trace.forward_passes) == (expected, answer.trace.forward_passes)
+    (found,), (outcomes,) = decoded(QWEN, [replace(plain, guesser=knowing(answer, "bound"))])
+    assert (outcomes, found.trace.forward_passes) == (expected, answer.trace.forward_passes)
 
 
 def test_apar_decodes_no_guesses() -> None:

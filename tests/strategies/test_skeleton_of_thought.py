@@ -16,9 +16,9 @@ from pasta_lm.strategies import sequential
 from pasta_lm.strategies import skeleton_of_thought as sot
 from pasta_lm.strategies.skeleton_of_thought import FINETUNED, PROMPTED
 from tests.architectures import build, load, loaded
-from tests.seen import is_visible
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording, is_tied
 from tests.taught import PLAIN, TAUGHT
-from tests.witness import TOLERANCE, Seen, Witness, is_tied
+from tests.visibility import is_visible
 
 MODEL = loaded("qwen2")
 VOCABULARY = MODEL.vocabulary
@@ -91,9 +91,9 @@ def test_reading_a_written_skeleton_gives_its_points() -> None:
 # --- both stages
 
 
-def replayed(document: Document = POINTS, **params: object) -> Seen:
+def replayed(document: Document = POINTS, **params: object) -> Recorded:
     bounds = SamplingParams(**{"max_tokens": 300, **params})  # type: ignore[arg-type]
-    ((seen,),) = Witness(MODEL).run([sot.replay("three tips", document, VOCABULARY, bounds)])
+    ((seen,),) = Recording(MODEL).run([sot.replay("three tips", document, VOCABULARY, bounds)])
     return seen
 
 
@@ -136,7 +136,7 @@ def test_points_meet_the_logits_of_one_masked_pass(name: str) -> None:
     model = loaded(name)
     alone = sot.replay("tips", POINTS, model.vocabulary, SamplingParams(max_tokens=300))
     narrow = replace(alone, params=SamplingParams(max_tokens=300, max_threads=2))
-    seen = Witness(model).run([alone, narrow], preempt_every=7)
+    seen = Recording(model).run([alone, narrow], preempt_every=7)
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
     assert seen[0][0].num_preemptions > 2
     documents = [one.answer.document for (one,) in seen if one.answer]
@@ -161,9 +161,9 @@ def test_points_do_not_depend_on_other_samples_and_requests() -> None:
     params = {"temperature": 1.0, "seed": 5, "n": 2}
     asked = free("one\n", "point two\n", **params)
     other = Request(prompt=PROMPT, params=SamplingParams(max_tokens=60, temperature=1.0))
-    ((one, two),) = Witness(MODEL).run([asked])
-    (again, _), _ = Witness(MODEL, max_batch_tokens=16).run([asked, other])
-    is_tied(one, again, Witness(MODEL).engine._masks)
+    ((one, two),) = Recording(MODEL).run([asked])
+    (again, _), _ = Recording(MODEL, max_batch_tokens=16).run([asked, other])
+    is_tied(one, again, Recording(MODEL).engine.masks)
     assert one.answer != two.answer
     assert max(sample.worst_difference(MODEL) for sample in (one, two, again)) <= TOLERANCE
 
@@ -181,7 +181,7 @@ def test_without_two_points_the_answer_is_the_sequential_one(
         sent = VOCABULARY.encode_prompt(prompt)
         (alone,) = engine().generate([sequential.request(sent, params)])[0]
         asked = sot.request(prompt, VOCABULARY, replace(params, max_tokens=41 + num_main))
-        ((seen,),) = Witness(MODEL).run([asked])
+        ((seen,),) = Recording(MODEL).run([asked])
         assert seen.worst_difference(MODEL) <= TOLERANCE
         assert seen.answer is not None
         assert seen.answer.document == alone.document

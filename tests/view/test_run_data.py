@@ -12,8 +12,8 @@ from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.trace import Role, ThreadRecord, TokenRecord, Trace
 from pasta_lm.language import parse
 from pasta_lm.view.run_data import RunData, run_data
-from tests.seen import is_visible
 from tests.serve.runs import FLAT, NESTED, PARAMS, answered, sequential, wide
+from tests.visibility import is_visible
 
 TEXTS = {"flat": FLAT, "nested": NESTED, "wide": wide(20), "no block": "only main writes"}
 SPEEDS = {"even": {}, "uneven": {1: 0.4, 2: 2.0, 3: 0.7}}

@@ -24,7 +24,7 @@ from pasta_lm.strategies import pasta as strategy
 from pasta_lm.strategies.replay import bounded
 from tests.architectures import build, load, loaded
 from tests.cli.conftest import taught_folder, untaught_folder  # noqa: F401
-from tests.witness import Witness
+from tests.fakes.recording_engine import Recording
 
 PROMPT = "Cats or dogs?"
 ANSWER = (
@@ -41,7 +41,7 @@ def log_prob_of_decoding(model: LoadedModel, document: Document) -> float:
     prompt = vocabulary.encode_prompt([{"role": "user", "content": PROMPT}])
     params, whole = SamplingParams(), document.with_lengths(vocabulary.count_tokens)
     request = strategy.replay(prompt, whole, vocabulary, params, model.positions)
-    ((seen,),) = Witness(model).run([bounded(request, None)])
+    ((seen,),) = Recording(model).run([bounded(request, None)])
     total = 0.0
     for step in seen.steps():
         end = vocabulary.piece_id(ASYNC_CLOSE) if step.path else min(model.eos_ids)

@@ -31,8 +31,8 @@ from pasta_lm.engines.response import EVERYTHING, PLAIN_TEXT
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, CONTEXT, loaded
 from tests.fakes.guessers import FunctionGuesser
+from tests.fakes.recording_engine import TOLERANCE, Recording
 from tests.programs import random_program, words_of
-from tests.witness import TOLERANCE, Witness
 
 STRATEGIES = list(PositionStrategy)
 gpu = [
@@ -66,10 +66,10 @@ def requests_of(name: str, device: str, count: int, seed: str) -> list[Request]:
 def test_programs_in_buckets_meet_the_logits_of_one_masked_pass(name: str, device: str) -> None:
     model = loaded(name, device)
     requests = requests_of(name, device, 5, f"paged {name}")
-    witness = Witness(model, paged=True, max_batch_tokens=24)
-    seen = witness.run(requests)
+    recording = Recording(model, paged=True, max_batch_tokens=24)
+    seen = recording.run(requests)
     assert max(one.worst_difference(model) for (one,) in seen) <= TOLERANCE
-    buckets = witness.engine.paged.buckets  # type: ignore[union-attr]
+    buckets = recording.engine.paged.buckets  # type: ignore[union-attr]
     assert any(bucket.num_rows > 1 for bucket in buckets)
 
 
@@ -84,7 +84,7 @@ def test_preempted_samples_with_moved_keys_meet_the_same_logits(
         Request(prompt=one.prompt, params=params, positions=PositionStrategy.ROTATE)
         for one in requests_of("llama", device, 3, "moved")
     ]
-    seen = Witness(model, paged=True).run(requests, preempt_every=7)
+    seen = Recording(model, paged=True).run(requests, preempt_every=7)
     everything = [one for samples in seen for one in samples]
     assert all(one.num_preemptions > 3 for one in everything)
     assert max(one.worst_difference(model) for one in everything) <= TOLERANCE
@@ -96,10 +96,10 @@ def test_a_long_prompt_is_computed_in_one_pass_without_a_bucket(device: str) -> 
     words = words_of(model.vocabulary).text
     prompt = random.Random(1).choices(words, k=decoder.MAX_BUCKET_ROWS + 45)
     request = Request(prompt=prompt, params=SamplingParams(max_tokens=5), forks=False)
-    witness = Witness(model, paged=True)
-    ((seen,),) = witness.run([request])
+    recording = Recording(model, paged=True)
+    ((seen,),) = recording.run([request])
     assert seen.worst_difference(model) <= TOLERANCE
-    assert {bucket.num_rows for bucket in witness.engine.paged.buckets} == {1}  # type: ignore[union-attr]
+    assert {bucket.num_rows for bucket in recording.engine.paged.buckets} == {1}  # type: ignore[union-attr]
 
 
 @devices

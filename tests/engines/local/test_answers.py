@@ -19,9 +19,9 @@ from pasta_lm.language.tags import PIECES, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import build, load, loaded
+from tests.fakes.recording_engine import Recording
 from tests.programs import random_program
-from tests.seen import is_visible
-from tests.witness import Witness
+from tests.visibility import is_visible
 
 HOT = SamplingParams(max_tokens=40, temperature=1.0, seed=2)
 STRATEGIES = [PositionStrategy.PREDICT, PositionStrategy.CONTINUE, PositionStrategy.ROTATE]
@@ -185,7 +185,7 @@ def test_the_penalty_counts_exactly_the_ordinary_tokens_that_a_thread_sees(name:
         program = random_program(rng, model.vocabulary)
         params = SamplingParams(max_tokens=300, repetition_penalty=1.5)
         request = Request(prompt=program.prompt, forced=program.answer, params=params)
-        ((seen,),) = Witness(model).run([request])
+        ((seen,),) = Recording(model).run([request])
         for slot, choice in zip(seen.slots, seen.choices, strict=True):
             entries = seen.entries
             visible = [s for s in range(slot + 1) if is_visible(entries, slot, s)]
@@ -232,7 +232,7 @@ def test_without_the_mask_nothing_that_a_model_says_can_do_harm(context: str) ->
         assert parse(answer.document.written()) == answer.document
     assert sum(answer.trace.num_illegal for answer in found) > 40
     assert sum(len(answer.document.blocks) for answer in found) > 20
-    assert one.pool._runs == []
+    assert one.pool.runs == []
 
 
 @pytest.mark.parametrize("positions", STRATEGIES)

@@ -17,7 +17,13 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import ARCHITECTURES, loaded
-from tests.witness import MARGIN, TOLERANCE, Seen, Witness, is_tied
+from tests.fakes.recording_engine import (
+    MARGIN,
+    TOLERANCE,
+    Recorded,
+    Recording,
+    is_tied,
+)
 
 PROMPTS = ["the dog", "Name three tips and write a short list", "a", "go on, in parallel"]
 WAYS = [
@@ -42,8 +48,8 @@ def requests_for(model: LoadedModel, offset: int) -> list[Request]:
     return found
 
 
-def ties(model: LoadedModel, alone: list[Seen], others: list[Seen]) -> int:
-    masks = Witness(model).engine._masks
+def ties(model: LoadedModel, alone: list[Recorded], others: list[Recorded]) -> int:
+    masks = Recording(model).engine.masks
     return sum(is_tied(one, other, masks) for one, other in zip(alone, others, strict=True))
 
 
@@ -51,8 +57,8 @@ def ties(model: LoadedModel, alone: list[Seen], others: list[Seen]) -> int:
 def test_a_response_among_eight_others_has_the_tokens_that_it_has_alone(name: str) -> None:
     model = loaded(name)
     requests = requests_for(model, list(ARCHITECTURES).index(name))
-    alone = [Witness(model).run([request])[0][0] for request in requests[:4]]
-    together = [seen for (seen,) in Witness(model).run(requests)]
+    alone = [Recording(model).run([request])[0][0] for request in requests[:4]]
+    together = [seen for (seen,) in Recording(model).run(requests)]
     assert any(seen.response.interpreter.threads[1:] for seen in alone)
     assert ties(model, alone, together[:4]) <= 1
 
@@ -64,8 +70,8 @@ def test_ties_are_rare_over_many_responses() -> None:
     ]
     prompts = [model.vocabulary.encode_prompt(f"{n} tips") for n in range(len(params))]
     requests = [Request(prompt=p, params=q) for p, q in zip(prompts, params, strict=True)]
-    alone = [Witness(model).run([request])[0][0] for request in requests]
-    together = [seen for (seen,) in Witness(model).run(requests)]
+    alone = [Recording(model).run([request])[0][0] for request in requests]
+    together = [seen for (seen,) in Recording(model).run(requests)]
     assert ties(model, alone, together) <= 0.01 * len(requests)
 
 
@@ -74,8 +80,8 @@ def test_samples_are_the_same_whichever_others_are_asked_for(name: str) -> None:
     model = loaded(name)
     params = SamplingParams(max_tokens=30, temperature=1.0, seed=11)
     prompt = model.vocabulary.encode_prompt("three")
-    (many,) = Witness(model).run([Request(prompt=prompt, params=replace(params, n=4))])
-    (few,) = Witness(model).run([Request(prompt=prompt, params=replace(params, n=2))])
+    (many,) = Recording(model).run([Request(prompt=prompt, params=replace(params, n=4))])
+    (few,) = Recording(model).run([Request(prompt=prompt, params=replace(params, n=2))])
     assert ties(model, few, many[:2]) == 0
     texts = [seen.answer.text for seen in many if seen.answer]
     assert len(set(texts)) == 4, "samples differ from one another"
@@ -85,8 +91,8 @@ def test_samples_are_the_same_whichever_others_are_asked_for(name: str) -> None:
 def test_chunks_of_a_prompt_and_the_way_of_running_change_nothing(settings: dict[str, int]) -> None:
     model = loaded("qwen2")
     requests = requests_for(model, 1)[:4]
-    alone = [Witness(model).run([request])[0][0] for request in requests]
-    others = [seen for (seen,) in Witness(model, **settings).run(requests)]
+    alone = [Recording(model).run([request])[0][0] for request in requests]
+    others = [seen for (seen,) in Recording(model, **settings).run(requests)]
     assert ties(model, alone, others) == 0
 
 
@@ -94,7 +100,7 @@ def test_a_bound_on_threads_defers_blocks_and_changes_no_token() -> None:
     model = loaded("smollm3")
     (free,) = requests_for(model, 0)[1:2]
     bounded = replace(free, params=replace(free.params, max_threads=1))
-    seen = [Witness(model).run([request])[0][0] for request in (free, bounded)]
+    seen = [Recording(model).run([request])[0][0] for request in (free, bounded)]
     paths = [{t.path for t in one.response.interpreter.threads} for one in seen]
     assert len(paths[0]) > 2
     tokens = [{(s.path, s.index): s.token for s in one.steps() if s.token} for one in seen]
@@ -122,7 +128,7 @@ def test_without_tags_tokens_are_those_of_generate(name: str) -> None:
     ordinary = set(range(model.vocabulary.num_tokens)) - set(model.vocabulary.piece_ids.values())
     prompt = model.vocabulary.encode_prompt(PROMPTS[1])
     params = SamplingParams(max_tokens=24)
-    ((seen,),) = Witness(model).run([Request(prompt=prompt, params=params, forks=False)])
+    ((seen,),) = Recording(model).run([Request(prompt=prompt, params=params, forks=False)])
     with own_attention(model):
         generated = model.model.generate(
             torch.tensor([prompt]),

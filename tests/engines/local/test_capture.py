@@ -62,7 +62,7 @@ def test_a_norm_of_a_bfloat16_model_is_computed_without_casts() -> None:
     model.set_attn_implementation(NAME)
     captured = capture(model)
     assert captured is not None
-    nodes = list(captured._graph.graph.nodes)
+    nodes = list(captured.graph.graph.nodes)
     norms = [node for node in nodes if isinstance(node.target, RmsNorm)]
     assert len(norms) == 3 * 2 + 1
     cast = torch.ops.aten._to_copy.default
@@ -80,7 +80,7 @@ def test_a_norm_rounds_as_casts_around_it_do() -> None:
 def test_the_captured_pass_is_short() -> None:
     captured = loaded("llama").fast_logits
     assert isinstance(captured, CapturedModel)
-    targets = [node.target for node in captured._graph.graph.nodes]
+    targets = [node.target for node in captured.graph.graph.nodes]
     kinds = [type(target) for target in targets]
     # Queries, keys and values are one product, gate and up another: four a layer, and the head.
     assert kinds.count(Linear) == 3 * 4 + 1
@@ -98,7 +98,7 @@ def test_a_large_model_runs_captured_on_its_weights_as_they_are(
     model.set_attn_implementation(NAME)
     captured = capture(model)
     assert captured is not None
-    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    kernels_ = [n.target for n in captured.graph.graph.nodes if isinstance(n.target, Linear)]
     assert len(kernels_) == 3 * 7 + 1
     shared = {parameter.data_ptr() for parameter in model.parameters()}
     assert all(kernel.weight.data_ptr() in shared for kernel in kernels_)
@@ -119,7 +119,7 @@ def test_parameters_become_views_of_the_kernels_layout_and_keep_their_values(
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     captured = capture(model)
     assert captured is not None
-    kernels_ = [n.target for n in captured._graph.graph.nodes if isinstance(n.target, Linear)]
+    kernels_ = [n.target for n in captured.graph.graph.nodes if isinstance(n.target, Linear)]
     layouts = {kernel.weight.untyped_storage().data_ptr() for kernel in kernels_}
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])

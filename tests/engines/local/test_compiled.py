@@ -156,7 +156,7 @@ def test_norms_and_gates_of_a_llama_are_parts_of_products(dtype: torch.dtype) ->
     model.set_attn_implementation(NAME)
     captured = capture(model)
     assert captured is not None
-    nodes = list(captured._graph.graph.nodes)
+    nodes = list(captured.graph.graph.nodes)
     before = [node.target.before for node in nodes if isinstance(node.target, Linear)]
     assert sum(isinstance(each, RmsNorm) for each in before) == 3 * 2
     assert sum(isinstance(each, Gate) for each in before) == 3
@@ -171,7 +171,7 @@ def test_without_a_compiler_a_model_is_captured_too(name: str, without_compiler:
     model.set_attn_implementation(NAME)
     captured = capture(model)
     if captured is not None:
-        targets = [node.target for node in captured._graph.graph.nodes]
+        targets = [node.target for node in captured.graph.graph.nodes]
         assert all(t.compiled is None for t in targets if isinstance(t, Linear))
 
 

@@ -164,7 +164,7 @@ def test_rotation_is_that_of_the_traced_pass(dtype: torch.dtype) -> None:
 def test_attention_of_a_llama_reads_what_one_product_computes(name: str, is_joined: bool) -> None:
     captured = loaded(name).fast_logits
     assert captured is not None
-    shapes = [node.args[3:] for node in captured._graph.graph.nodes if "joined" in node.name]
+    shapes = [node.args[3:] for node in captured.graph.graph.nodes if "joined" in node.name]
     assert (len(shapes) == 3) == is_joined, "a head of 16 is no multiple of 32"
 
 

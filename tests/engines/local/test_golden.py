@@ -27,9 +27,9 @@ from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, 
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import loaded
 from tests.decoding import decode_document
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.programs import words_of
-from tests.seen import position_seen
-from tests.witness import TOLERANCE, Seen, Witness
+from tests.visibility import position_seen
 
 PREDICT, ROTATE = PositionStrategy.PREDICT, PositionStrategy.ROTATE
 both = pytest.mark.parametrize("positions", [PREDICT, ROTATE])
@@ -90,8 +90,8 @@ def request(positions: PositionStrategy) -> Request:
 
 
 @cache
-def seen(positions: PositionStrategy) -> Seen:
-    ((found,),) = Witness(MODEL).run([request(positions)])
+def seen(positions: PositionStrategy) -> Recorded:
+    ((found,),) = Recording(MODEL).run([request(positions)])
     return found
 
 

@@ -14,10 +14,10 @@ from pasta_lm.language.document import parse
 from pasta_lm.view.perfetto import to_perfetto
 from tests.architectures import loaded
 from tests.decoding import decode_document
+from tests.fakes.recording_engine import Recorded, Recording
 from tests.programs import Program, random_program
 from tests.reference import PROMPT, Name, Place, critical_path, reference
-from tests.seen import is_visible
-from tests.witness import Seen, Witness
+from tests.visibility import is_visible
 
 MODEL = "qwen2"
 NUM_PROGRAMS = 12
@@ -25,7 +25,7 @@ strategies = pytest.mark.parametrize("strategy", PositionStrategy)
 
 
 @cache
-def replayed(strategy: PositionStrategy, max_threads: int | None) -> list[tuple[Program, Seen]]:
+def replayed(strategy: PositionStrategy, max_threads: int | None) -> list[tuple[Program, Recorded]]:
     """Return programs decoded together, each with what was seen."""
     model, rng = loaded(MODEL), random.Random(f"{strategy}")
     programs = [random_program(rng, model.vocabulary) for _ in range(NUM_PROGRAMS)]
@@ -34,15 +34,15 @@ def replayed(strategy: PositionStrategy, max_threads: int | None) -> list[tuple[
         Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
         for p in programs
     ]
-    return [(p, one) for p, (one,) in zip(programs, Witness(model).run(requests), strict=True)]
+    return [(p, one) for p, (one,) in zip(programs, Recording(model).run(requests), strict=True)]
 
 
-def trace_of(seen: Seen) -> Trace:
+def trace_of(seen: Recorded) -> Trace:
     assert seen.answer is not None
     return seen.answer.trace
 
 
-def places(seen: Seen) -> dict[Name, Place]:
+def places(seen: Recorded) -> dict[Name, Place]:
     """Return where each token was fed and what it saw."""
     number = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
     count: Counter[int] = Counter()
@@ -98,7 +98,7 @@ def test_generated_answers_have_a_real_critical_path(positions: PositionStrategy
     model = loaded(MODEL)
     params = SamplingParams(max_tokens=80, temperature=1.0, n=6)
     prompt = model.vocabulary.encode_prompt("three tips")
-    (samples,) = Witness(model).run([Request(prompt=prompt, params=params, positions=positions)])
+    (samples,) = Recording(model).run([Request(prompt=prompt, params=params, positions=positions)])
     assert sum(len(seen.response.interpreter.threads) - 1 for seen in samples) > 5
     for seen in samples:
         trace = trace_of(seen)

@@ -15,9 +15,9 @@ from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import Entries, Join, PositionStrategy
 from tests.architectures import loaded
 from tests.engines.local.test_oracle import architectures, check, programs, replay
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.plain_sequences import plain_sequences, seen_sequence
 from tests.programs import Program
-from tests.witness import TOLERANCE, Seen, Witness
 
 
 def recomputing(program: Program, **params: int | None) -> Request:
@@ -25,7 +25,7 @@ def recomputing(program: Program, **params: int | None) -> Request:
     return replace(request, join=Join.RECOMPUTE)
 
 
-def check_plain(model: LoadedModel, seen: Seen, num_checked: int) -> None:
+def check_plain(model: LoadedModel, seen: Recorded, num_checked: int) -> None:
     """Hold the last logits of a response against plain causal passes over what they saw."""
     for slot, logits in list(zip(seen.slots, seen.logits, strict=True))[-num_checked:]:
         plain = Entries.of_prompt(seen_sequence(seen.entries, slot))
@@ -38,7 +38,7 @@ def test_programs_meet_the_logits_of_a_masked_pass_and_of_plain_causal_ones(name
     model = loaded(name)
     many = programs(model, 4, f"recompute {name}", num_parts=12)
     requests = [recomputing(p, max_threads=(None, 2)[i % 2]) for i, p in enumerate(many)]
-    found = [seen for (seen,) in Witness(model, max_batch_tokens=16).run(requests)]
+    found = [seen for (seen,) in Recording(model, max_batch_tokens=16).run(requests)]
     assert sum(seen.response.trace.num_recomputed for seen in found) > 10
     check(model, found)
     for seen in found:
@@ -48,7 +48,7 @@ def test_programs_meet_the_logits_of_a_masked_pass_and_of_plain_causal_ones(name
 def test_each_thread_decodes_behind_the_plain_sequence_of_the_written_form() -> None:
     model = loaded("llama")
     for program in programs(model, 3, "written", num_parts=10):
-        ((seen,),) = Witness(model).run([recomputing(program)])
+        ((seen,),) = Recording(model).run([recomputing(program)])
         expected = plain_sequences(model.vocabulary, program.prompt, program.answer)
         sequences = {seen_sequence(seen.entries, slot) for slot in seen.slots}
         assert sequences <= {program.prompt, *expected.values()}
@@ -63,7 +63,7 @@ def test_samples_that_are_preempted_meet_the_same_logits() -> None:
         Request(prompt=p.prompt, params=params, positions=positions, join=join)
         for p in programs(model, 3, "moved llama")
     ]
-    found = [one for samples in Witness(model).run(requests, preempt_every=7) for one in samples]
+    found = [one for samples in Recording(model).run(requests, preempt_every=7) for one in samples]
     assert all(one.num_preemptions > 3 for one in found)
     assert sum(one.response.trace.num_recomputed for one in found) > 0
     check(model, found)

@@ -14,8 +14,8 @@ from pasta_lm.engines.request import Finished, Request, SamplingParams, TextDelt
 from pasta_lm.language.tags import PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import loaded
+from tests.fakes.recording_engine import Recording
 from tests.programs import words_of
-from tests.witness import Witness
 
 MODEL = loaded("qwen2")
 WORDS = words_of(MODEL.vocabulary)
@@ -24,13 +24,13 @@ TEXT = tuple(WORDS.text[:8])
 
 def passes_of(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
     """Return a list that gets, for each pass, how many tokens and entries each request has."""
-    run, passes = engine._runner.run, list[list[tuple[int, int]]]()
+    run, passes = engine.runner.run, list[list[tuple[int, int]]]()
 
     def watched(batch: Batch) -> torch.Tensor:
         passes.append([(part.stop - part.start, part.num_entries) for part in batch.slices])
         return run(batch)
 
-    monkeypatch.setattr(engine._runner, "run", watched)
+    monkeypatch.setattr(engine.runner, "run", watched)
     return passes
 
 
@@ -80,7 +80,7 @@ def test_alone_a_long_prompt_is_computed_at_once(monkeypatch: pytest.MonkeyPatch
 def test_parts_of_prompts_among_others_meet_the_logits_of_one_masked_pass() -> None:
     params = SamplingParams(max_tokens=20, temperature=1.0, seed=4)
     asked = [Request(prompt=TEXT * (1 + 7 * index), params=params) for index in range(4)]
-    seen = [one for (one,) in Witness(MODEL, chunk_tokens=5).run(asked)]
+    seen = [one for (one,) in Recording(MODEL, chunk_tokens=5).run(asked)]
     assert max(one.worst_difference(MODEL) for one in seen) <= 1e-4
 
 
@@ -157,6 +157,6 @@ def test_finished_responses_leave_memory_where_it_was(
     finally:
         tracemalloc.stop()
     assert engine.pool.num_free_pages == engine.pool.num_pages
-    assert not engine._unread
+    assert not engine.unread
     # Python's own tables take some tens of kilobytes more, depending on the tests before.
     assert after - before < 1000 * num_responses, "a response has thousands of bytes"

@@ -16,8 +16,8 @@ from pasta_lm.engines.local.batch import EntryTensors
 from pasta_lm.engines.local.pool import Run
 from pasta_lm.interpreter import Entries, PositionStrategy, Row
 from pasta_lm.interpreter.visibility import UNBOUNDED
-from tests.lockstep import Lockstep
-from tests.seen import is_visible, position_seen
+from tests.fakes.word_decoder import WordDecoder
+from tests.visibility import is_visible, position_seen
 
 CPU = torch.device("cpu")
 NUM_OWNERS = 5
@@ -108,13 +108,13 @@ ANSWERS = [
 def test_the_mask_of_all_entries_is_the_visibility_of_each_pair(
     answer: tuple[str, list[str]], strategy: PositionStrategy
 ) -> None:
-    entries = Lockstep(*answer, strategy=strategy).run().entries
+    entries = WordDecoder(*answer, strategy=strategy).run().entries
     slots = range(len(entries))
     expected = [[is_visible(entries, query, key) for key in slots] for query in slots]
     assert entries_mask(entries, CPU).tolist() == expected
 
 
-def passes_of(run: Lockstep) -> list[tuple[int, int]]:
+def passes_of(run: WordDecoder) -> list[tuple[int, int]]:
     """Return the slots of each pass, the prefill first."""
     stops = [run.num_prompt]
     for step in range(1, run.num_passes + 1):
@@ -131,7 +131,7 @@ def positions_seen(entries: Entries, query: int, num_keys: int) -> list[int]:
 def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
     answer: tuple[str, list[str]], strategy: PositionStrategy
 ) -> None:
-    run = Lockstep(*answer, strategy=strategy).run()
+    run = WordDecoder(*answer, strategy=strategy).run()
     entries, tensors = run.entries, EntryTensors(run.entries, CPU)
     for first, stop in passes_of(run):
         part = tensors.slice(0, first, stop, Run(0, 1))
@@ -153,7 +153,7 @@ def test_every_pass_sees_the_rows_and_the_positions_of_its_queries(
 def test_recomputing_ends_a_pass_behind_every_sync_that_moves_keys(
     answer: tuple[str, list[str]],
 ) -> None:
-    run = Lockstep(*answer, strategy=PositionStrategy.ROTATE).run()
+    run = WordDecoder(*answer, strategy=PositionStrategy.ROTATE).run()
     tensors, first, stops = EntryTensors(run.entries, CPU), 0, []
     while first < len(run.entries):
         stop = tensors.chunk_stop(first, len(run.entries))

@@ -13,8 +13,8 @@ from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import build, load, loaded
 from tests.fakes.guessers import knowing
+from tests.fakes.outcomes import decoded
 from tests.programs import random_program
-from tests.told import decoded
 
 QWEN = load("qwen2", build("qwen2").double())
 PROMPT = QWEN.vocabulary.encode_prompt("the dog and the cat")
@@ -32,8 +32,8 @@ def given(rng: random.Random, **settings: object) -> Request:
 def test_a_sampled_answer_has_the_same_tokens(max_rows: int, seed: int) -> None:
     request = Request(prompt=PROMPT, params=replace(SAMPLED, seed=seed))
     (answer,), expected = decoded(QWEN, [request])
-    (bounded,), told = decoded(QWEN, [request], max_rows=max_rows)
-    assert told == expected
+    (bounded,), outcomes = decoded(QWEN, [request], max_rows=max_rows)
+    assert outcomes == expected
     assert len(answer.trace.threads) > 2
     assert bounded.trace.forward_passes >= answer.trace.forward_passes
 
@@ -66,7 +66,7 @@ def test_no_pass_has_more_rows_and_every_response_has_one(max_rows: int) -> None
         pool_tokens=4096,
         max_rows=max_rows,
         captures=False,
-        on_logits=lambda response, live, logits: rows.append(id(response)),
+        on_logits=lambda response, live, choice, logits: rows.append(id(response)),
     )
     for request in requests:
         engine.submit(request)
@@ -101,6 +101,6 @@ def test_guesses_in_threads_that_wait_for_each_other_change_nothing() -> None:
     plain = Request(prompt=PROMPT, params=SAMPLED)
     (answer,), expected = decoded(QWEN, [plain])
     guessed = replace(plain, guesser=knowing(answer, "both"))
-    (found,), told = decoded(QWEN, [guessed], max_rows=1)
-    assert told == expected
-    assert found.trace.forward_passes < sum(map(len, told[0].tokens.values()))
+    (found,), outcomes = decoded(QWEN, [guessed], max_rows=1)
+    assert outcomes == expected
+    assert found.trace.forward_passes < sum(map(len, outcomes[0].tokens.values()))

@@ -14,7 +14,7 @@ from pasta_lm.engines.request import Answer, Failed, Finished, Request, Sampling
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
-from tests.witness import Witness, is_tied
+from tests.fakes.recording_engine import Recording, is_tied
 
 MODEL = loaded("qwen2")
 PAGE = 16
@@ -32,10 +32,10 @@ def engine(**settings: int) -> TorchEngine:
 
 def assert_empty(engine: TorchEngine) -> None:
     assert not engine.has_work
-    assert engine.pool._runs == []
+    assert engine.pool.runs == []
     assert engine.pool.num_free_pages == engine.pool.num_pages
     assert not engine.scheduler.running
-    assert not engine.scheduler._waiting
+    assert not engine.scheduler.waiting
     assert engine.step() == []
 
 
@@ -130,7 +130,7 @@ def test_a_stream_learns_that_another_one_failed(monkeypatch: pytest.MonkeyPatch
     def broken(batch: Batch) -> torch.Tensor:
         raise BrokenModelError
 
-    monkeypatch.setattr(one._runner, "run", broken)
+    monkeypatch.setattr(one.runner, "run", broken)
     with pytest.raises(BrokenModelError):
         list(first)
     last = list(second)[-1]
@@ -144,7 +144,7 @@ def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
     when: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = engine(max_batch_tokens=3)
-    run: Callable[[Batch], torch.Tensor] = one._runner.run
+    run: Callable[[Batch], torch.Tensor] = one.runner.run
     count = 0
 
     def broken(batch: Batch) -> torch.Tensor:
@@ -154,7 +154,7 @@ def test_an_error_in_a_pass_frees_everything_and_the_engine_still_works(
             raise BrokenModelError
         return run(batch)
 
-    monkeypatch.setattr(one._runner, "run", broken)
+    monkeypatch.setattr(one.runner, "run", broken)
     with pytest.raises(BrokenModelError):
         one.generate([request("the dog", n=2)])
     assert_empty(one)
@@ -170,14 +170,14 @@ class Breaks:
         self.patch = monkeypatch
 
     def forward(self) -> None:
-        run, own = self.engine._runner.run, self.active.ticket.run
+        run, own = self.engine.runner.run, self.active.ticket.run
 
         def broken(batch: Batch) -> torch.Tensor:
             if any(part.run is own for part in batch.slices):
                 raise BrokenModelError
             return run(batch)
 
-        self.patch.setattr(self.engine._runner, "run", broken)
+        self.patch.setattr(self.engine.runner, "run", broken)
 
     def planning(self) -> None:
         self.patch.setattr(self.active.responses[-1], "feed", self.fail)
@@ -222,7 +222,7 @@ def test_a_pass_that_fails_once_is_run_again_request_by_request(
     asked = [request(), request("the dog", n=2)]
     alone = [engine().generate([one])[0] for one in asked]
     one = engine()
-    run, count = one._runner.run, 0
+    run, count = one.runner.run, 0
 
     def broken(batch: Batch) -> torch.Tensor:
         nonlocal count
@@ -231,7 +231,7 @@ def test_a_pass_that_fails_once_is_run_again_request_by_request(
             raise BrokenModelError
         return run(batch)
 
-    monkeypatch.setattr(one._runner, "run", broken)
+    monkeypatch.setattr(one.runner, "run", broken)
     found = one.generate(asked)
     assert [[one.document for one in row] for row in found] == [
         [one.document for one in row] for row in alone
@@ -299,16 +299,16 @@ def test_two_hundred_responses_all_finish_on_a_pool_for_two(
     overcommit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta_lm.engines.local.scheduler.FIRST_STRETCH", 2)
-    witness = Witness(MODEL, pool_tokens=ROOM_FOR_TWO, overcommit=overcommit)
+    recording = Recording(MODEL, pool_tokens=ROOM_FOR_TWO, overcommit=overcommit)
     requests = many(200)
     assert max(len(r.prompt) for r in requests) + 20 > PAGE, "each needs two pages"
-    seen = [one for (one,) in witness.run(requests)]
-    assert_empty(witness.engine)
+    seen = [one for (one,) in recording.run(requests)]
+    assert_empty(recording.engine)
     assert all(one.answer and one.answer.finish_reason in ("stop", "length") for one in seen)
     assert (sum(one.num_preemptions for one in seen) > 20) == overcommit
     for index in range(0, 200, 25):
-        ((alone,),) = Witness(MODEL).run([requests[index]])
-        is_tied(alone, seen[index], witness.engine._masks)
+        ((alone,),) = Recording(MODEL).run([requests[index]])
+        is_tied(alone, seen[index], recording.engine.masks)
 
 
 def test_the_oldest_is_never_preempted_and_always_takes_part(

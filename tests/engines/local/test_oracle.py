@@ -22,9 +22,9 @@ from pasta_lm.interpreter.visibility import UNBOUNDED
 from pasta_lm.language.tags import PROMISE_OPEN, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.architectures import ARCHITECTURES, loaded
+from tests.fakes.recording_engine import TOLERANCE, Recorded, Recording
 from tests.programs import Program, random_program
-from tests.seen import is_visible
-from tests.witness import TOLERANCE, Seen, Witness
+from tests.visibility import is_visible
 
 STRATEGIES = list(PositionStrategy)
 FREE = [s for s in STRATEGIES if s is not PositionStrategy.ORACLE]  # what a model can decode with
@@ -70,7 +70,7 @@ def replay(program: Program, positions: PositionStrategy, **params: int | None) 
     )
 
 
-def check(model: LoadedModel, seen: Sequence[Seen]) -> float:
+def check(model: LoadedModel, seen: Sequence[Recorded]) -> float:
     """Hold everything seen against the oracle; return the worst difference."""
     worst = max(one.worst_difference(model) for one in seen)
     assert worst <= TOLERANCE
@@ -85,7 +85,7 @@ def test_a_program_decoded_alone_meets_the_logits_of_one_masked_pass(
 ) -> None:
     model = loaded(name, device)
     for program in programs(model, 2, f"alone {name} {strategy}"):
-        ((seen,),) = Witness(model).run([replay(program, strategy)])
+        ((seen,),) = Recording(model).run([replay(program, strategy)])
         assert len(seen.slots) >= len(program.answer.main)
         check(model, [seen])
 
@@ -99,7 +99,7 @@ def test_programs_decoded_at_once_meet_the_logits_of_their_own_masked_pass(
     many = programs(model, 8, f"crowd {name}")
     requests = [replay(p, STRATEGIES[i % 4]) for i, p in enumerate(many)]
     requests[::2] = [replace(r, params=replace(r.params, max_threads=2)) for r in requests[::2]]
-    seen = Witness(model, max_batch_tokens=16).run(requests)
+    seen = Recording(model, max_batch_tokens=16).run(requests)
     check(model, [one for (one,) in seen])
 
 
@@ -112,7 +112,7 @@ def test_preempted_programs_meet_the_same_logits_when_they_are_computed_again(
     many = programs(model, 5, f"preempted {name}", num_parts=14)
     requests = [replay(p, STRATEGIES[(i + 3) % 4]) for i, p in enumerate(many)]
     largest = max(len(r.prompt) + r.params.max_tokens for r in requests)
-    seen = Witness(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
+    seen = Recording(model, pool_tokens=largest, overcommit=True, max_batch_tokens=24).run(requests)
     assert sum(one.num_preemptions for (one,) in seen) > 0
     assert seen[0][0].num_preemptions == 0
     check(model, [one for (one,) in seen])
@@ -125,7 +125,7 @@ def test_samples_of_one_prompt_meet_the_logits_of_one_masked_pass(name: str, dev
     prompt = programs(model, 1, f"samples {name}")[0].prompt
     params = SamplingParams(max_tokens=40, temperature=1.0, n=3, seed=7)
     requests = [Request(prompt=prompt, params=params, positions=s) for s in FREE]
-    seen = Witness(model).run(requests)
+    seen = Recording(model).run(requests)
     assert any(one.response.interpreter.threads[1:] for samples in seen for one in samples)
     check(model, [one for samples in seen for one in samples])
 
@@ -139,7 +139,7 @@ def test_moved_keys_of_several_samples_survive_any_preemption(name: str, device:
         Request(prompt=p.prompt, params=params, positions=PositionStrategy.ROTATE)
         for p in programs(model, 3, f"moved {name}")
     ]
-    seen = Witness(model).run(requests, preempt_every=7)
+    seen = Recording(model).run(requests, preempt_every=7)
     everything = [one for samples in seen for one in samples]
     assert all(one.num_preemptions > 3 for one in everything)
     assert sum(len(one.answer.trace.syncs) for one in everything if one.answer) > 1
@@ -151,14 +151,14 @@ def test_a_model_that_runs_as_it_is_meets_the_same_logits(name: str) -> None:
     model = loaded(name)
     many = programs(model, 3, f"uncaptured {name}")
     requests = [replay(p, STRATEGIES[i]) for i, p in enumerate(many)]
-    seen = Witness(model, captures=False).run(requests)
+    seen = Recording(model, captures=False).run(requests)
     check(model, [one for (one,) in seen])
 
 
 def test_the_oracle_equals_a_masked_pass_of_the_models_own_attention() -> None:
     model = loaded("llama")
     (program,) = programs(model, 1, "eager")
-    ((seen,),) = Witness(model).run([replay(program, PositionStrategy.PREDICT)])
+    ((seen,),) = Recording(model).run([replay(program, PositionStrategy.PREDICT)])
     entries = seen.entries
     slots = range(len(entries))
     hidden = [[not is_visible(entries, query, key) for key in slots] for query in slots]
@@ -204,7 +204,7 @@ def test_a_mistake_of_one_position_or_one_row_would_show(name: str, mistake: str
     opening, closing = map(model.vocabulary.piece_id, promise)
     main = (*text, opening, text[0], closing, *text)
     program = Program(tuple(text), EncodedDocument(main, (tuple(text),)))
-    ((seen,),) = Witness(model).run([replay(program, PositionStrategy.CONTINUE)])
+    ((seen,),) = Recording(model).run([replay(program, PositionStrategy.CONTINUE)])
     main_thread, block = seen.response.interpreter.threads
     wrong = shifted(seen.entries, block.owner)
     if mistake == "leaking":

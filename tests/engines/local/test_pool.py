@@ -121,11 +121,11 @@ class PoolMachine(RuleBasedStateMachine):
     def it_is_whole_and_holds_what_was_written(self) -> None:
         self.pool.check_integrity()
         assert self.pool.num_free_pages == self.num_free
-        assert len(self.pool._runs) == len(self.all)
+        assert len(self.pool.runs) == len(self.all)
         for one in self.all:
             assert one.run.num_pages == self.pages(one.room)
             assert read(self.pool, one.run, len(one.marks)) == one.marks
-        assert self.kept.keys() == {id(run) for run in self.pool._kept}
+        assert self.kept.keys() == {id(run) for run in self.pool.kept}
         for one in self.kept.values():
             assert read(self.pool, one.run, len(one.marks)) == one.marks
 

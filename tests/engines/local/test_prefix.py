@@ -15,8 +15,8 @@ from pasta_lm.engines.local.prefix import Found, Prefixes
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
+from tests.fakes.recording_engine import Recording, is_tied
 from tests.programs import random_program
-from tests.witness import Witness, is_tied
 
 MODEL = loaded("qwen2")
 PAGE = 4
@@ -81,9 +81,9 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
     for run in (first, second):
         prefixes.computed(run, hashes)
     prefixes.release(first)
-    assert (len(pool._kept), prefixes.find(hashes)) == (0, Found(second, 1))
+    assert (len(pool.kept), prefixes.find(hashes)) == (0, Found(second, 1))
     prefixes.release(second)
-    assert (pool._kept, pool.num_free_pages) == ([second], 4)
+    assert (pool.kept, pool.num_free_pages) == ([second], 4)
 
 
 # --- in the engine
@@ -91,13 +91,13 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
 
 def count_computed(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of tokens of each pass."""
-    run, sizes = engine._runner.run, list[int]()
+    run, sizes = engine.runner.run, list[int]()
 
     def counted(batch: Batch) -> torch.Tensor:
         sizes.append(len(batch.tokens))
         return run(batch)
 
-    monkeypatch.setattr(engine._runner, "run", counted)
+    monkeypatch.setattr(engine.runner, "run", counted)
     return sizes
 
 
@@ -148,7 +148,7 @@ def test_logits_are_those_of_one_masked_pass_where_pages_are_shared(
             )
         )  # fmt: skip
     settings = {"pool_tokens": 360, "overcommit": overcommit, "shares_prefixes": True}
-    seen = [one for (one,) in Witness(model, **settings).run(asked)]
+    seen = [one for (one,) in Recording(model, **settings).run(asked)]
     num_cached = [one.answer.trace.num_cached_tokens for one in seen if one.answer]
     assert max(num_cached) >= 32
     assert max(one.worst_difference(model) for one in seen) <= 1e-4
@@ -161,10 +161,10 @@ def test_tokens_are_those_of_a_request_alone_while_pages_come_and_go() -> None:
         Request(prompt=[*starts[index % 3], *prompt(9, index)], params=replace(params, seed=index))
         for index in range(12)
     ]
-    witness = Witness(MODEL, pool_tokens=128, shares_prefixes=True)
-    seen = [one for (one,) in witness.run(asked)]
+    recording = Recording(MODEL, pool_tokens=128, shares_prefixes=True)
+    seen = [one for (one,) in recording.run(asked)]
     for index in (0, 5, 11):
-        ((alone,),) = Witness(MODEL).run([asked[index]])
-        is_tied(alone, seen[index], witness.engine._masks)
-    witness.engine.pool.check_integrity()
+        ((alone,),) = Recording(MODEL).run([asked[index]])
+        is_tied(alone, seen[index], recording.engine.masks)
+    recording.engine.pool.check_integrity()
     assert sum(one.answer.trace.num_cached_tokens > 0 for one in seen if one.answer) >= 3

@@ -16,8 +16,8 @@ from pasta_lm.engines.local.naive import naive_logits
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import build, load, loaded
+from tests.fakes.recording_engine import Recorded, Recording
 from tests.programs import random_program
-from tests.witness import Seen, Witness
 
 NAMES = ["llama", "mistral", "gemma2", "gemma3", "smollm3", "cohere2"]
 STRATEGIES = list(PositionStrategy)
@@ -31,7 +31,7 @@ def halved(name: str) -> LoadedModel:
 
 
 @cache
-def seen_by(name: str) -> list[Seen]:
+def seen_by(name: str) -> list[Recorded]:
     model, rng = halved(name), random.Random(name)
     programs = [random_program(rng, model.vocabulary) for _ in range(4)]
     requests = [
@@ -43,10 +43,10 @@ def seen_by(name: str) -> list[Seen]:
         )
         for index, program in enumerate(programs)
     ]
-    return [seen for (seen,) in Witness(model).run(requests)]
+    return [seen for (seen,) in Recording(model).run(requests)]
 
 
-def errors(name: str, seen: Seen) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def errors(name: str, seen: Recorded) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the logits met, those of the oracle in bfloat16, and those in float32."""
     half, whole = halved(name), loaded(name)
     expected = naive_logits(half.model, seen.entries, half.rotations)[seen.slots]
@@ -69,7 +69,7 @@ def test_its_error_is_at_most_half_more_than_that_of_the_models_own_attention(na
     prompt = random_program(random.Random(f"plain {name}"), half.vocabulary).prompt
     params = SamplingParams(max_tokens=64, temperature=1.0, ignore_eos=True)
     requests = [Request(prompt=prompt, params=params, forks=False)]
-    ((seen,),) = Witness(half).run(requests)
+    ((seen,),) = Recording(half).run(requests)
     tokens = torch.tensor([[entry.token for entry in seen.entries.items]])
     with eager(half), eager(whole), torch.inference_mode():
         own = half.model(tokens, use_cache=False).logits[0, seen.slots].float()
@@ -88,10 +88,10 @@ def eager(model: LoadedModel) -> Iterator[None]:
 
 
 def test_a_bfloat16_model_keeps_bfloat16_keys_and_gives_float32_logits() -> None:
-    witness = Witness(halved("llama"))
-    assert {memory.dtype for memory in witness.engine.pool.keys} == {torch.bfloat16}
+    recording = Recording(halved("llama"))
+    assert {memory.dtype for memory in recording.engine.pool.keys} == {torch.bfloat16}
     request = Request(prompt=[5, 6], params=SamplingParams(max_tokens=3))
-    ((seen,),) = witness.run([request])
+    ((seen,),) = recording.run([request])
     assert {row.dtype for row in seen.logits} == {torch.float32}
 
 

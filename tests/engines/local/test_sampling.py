@@ -157,7 +157,7 @@ NUM = 40
 def masks() -> TokenMasks:
     """Return masks that forbid nothing among the first forty tokens."""
     found = TokenMasks(VOCABULARY, [], NUM, CPU)
-    found._rows = {(EVERYTHING, False): torch.zeros(NUM)}
+    found.rows = {(EVERYTHING, False): torch.zeros(NUM)}
     return found
 
 
@@ -249,8 +249,8 @@ def test_a_temperature_near_zero_is_greedy(temperature: float, masks: TokenMasks
 def test_what_is_masked_is_never_drawn(
     uniform: float, temperature: float, masks: TokenMasks
 ) -> None:
-    masks._rows[EVERYTHING, False] = torch.full((NUM,), -math.inf)
-    masks._rows[EVERYTHING, False][[3, 8]] = 0.0
+    masks.rows[EVERYTHING, False] = torch.full((NUM,), -math.inf)
+    masks.rows[EVERYTHING, False][[3, 8]] = 0.0
     given = [choice(uniform, temperature=temperature), choice(uniform)]
     assert set(choose(logits(2).expand(2, -1), given, masks)) <= {3, 8}
 

@@ -29,7 +29,7 @@ def test_a_request_is_admitted_when_all_that_it_can_need_is_free() -> None:
     scheduler = Scheduler(pool_of(4))
     tickets = [scheduler.submit(1, 2 * PAGE) for _ in range(3)]
     assert running(scheduler) == [0, 1]
-    assert (len(scheduler.running), len(scheduler._waiting)) == (2, 1)
+    assert (len(scheduler.running), len(scheduler.waiting)) == (2, 1)
     scheduler.release(tickets[0])
     assert running(scheduler) == [1, 2]
 
@@ -117,4 +117,4 @@ def test_a_ticket_can_be_released_in_every_state(when: str) -> None:
         assert second.run is None
     scheduler.release(second)
     scheduler.release(first)
-    assert (len(pool._runs), len(scheduler.running), len(scheduler._waiting)) == (0, 0, 0)
+    assert (len(pool.runs), len(scheduler.running), len(scheduler.waiting)) == (0, 0, 0)

@@ -20,6 +20,8 @@ from pasta_lm.models.annotated import Record
 from pasta_lm.models.vocabulary import Vocabulary
 from tests.architectures import loaded
 from tests.decoding import decode_document
+from tests.fakes.recording_engine import Recorded, Recording
+from tests.fakes.word_decoder import WordDecoder
 from tests.learn.data.examples import (
     BARE,
     EOS,
@@ -33,13 +35,11 @@ from tests.learn.data.examples import (
     program_of,
     spelled,
 )
-from tests.lockstep import Lockstep
 from tests.programs import random_program
 from tests.reference import PROMPT, reference
-from tests.seen import is_visible
 from tests.small_tokenizers import byte_level
 from tests.taught import PLAIN, TAUGHT, VOCABULARIES
-from tests.witness import Seen, Witness
+from tests.visibility import is_visible
 
 PREDICT, CONTINUE, ORACLE = TRAINABLE
 TWO_BLOCKS = (
@@ -333,14 +333,16 @@ def test_training_visibility_equals_the_interpreters(
     short = {BARE.piece_id(piece): word for piece, word in SHORT.items()}
     main = " ".join(short.get(token, "x") for token in answer.main)
     blocks = [" ".join("x" for _ in block) for block in answer.blocks]
-    met = Lockstep(main, blocks, example.num_prompt, strategy).run().places()
+    met = WordDecoder(main, blocks, example.num_prompt, strategy).run().places()
     found = places(example)
     assert met == {name: found[name] for name in met}
     # What is decoded last is never fed.
     assert len(met) >= len(found) - 1 - len(blocks)
 
 
-def met_by(seen: Seen) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
+def met_by(
+    seen: Recorded,
+) -> dict[tuple[int, int], tuple[int, int, frozenset[tuple[int, int]]]]:
     """Return the token, the position and the sight of everything that an engine fed."""
     thread_of = {thread.owner: thread.id for thread in seen.response.interpreter.threads}
     count: dict[int, int] = {}
@@ -375,7 +377,7 @@ def test_training_visibility_equals_that_of_a_decoding_engine(
         Request(prompt=p.prompt, forced=p.answer, positions=strategy, params=params)
         for p in programs
     ]
-    witnessed = Witness(model, captures=False).run(requests)
+    witnessed = Recording(model, captures=False).run(requests)
     num_blocks = 0
     for document, (seen,) in zip(answers, witnessed, strict=True):
         record = Record("r", "A question?", document)

@@ -17,11 +17,11 @@ from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar
 from pasta_lm.strategies import skeleton_of_thought as sot
 from tests.architectures import loaded
+from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import BARE, EOS, is_seen, names, places, spelled
 from tests.learn.data.test_encode import assert_plain, met_by
 from tests.programs import words_of
 from tests.reference import PROMPT
-from tests.witness import Witness
 
 CONTINUE = PositionStrategy.CONTINUE
 QUESTION = "A question?"
@@ -123,7 +123,7 @@ def random_tree(rng: random.Random) -> Document:
 
 def assert_met(example: EncodedExample, request: Request) -> None:
     """Hold an example to what an engine feeds, sees and decodes of the same answer."""
-    ((seen,),) = Witness(MODEL, captures=False).run([request])
+    ((seen,),) = Recording(MODEL, captures=False).run([request])
     place, token = places(example), dict(zip(names(example), example.token_ids, strict=True))
     met = met_by(seen)
     assert met == {name: (token[name], *place[name]) for name in met}

@@ -22,10 +22,10 @@ from pasta_lm.learn.train.losses import next_token_loss
 from pasta_lm.models.annotated import Record
 from tests.architectures import ARCHITECTURES, WINDOW, build, load, loaded
 from tests.decoding import decode_document
+from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import TRAINABLE, documents, encoded, is_seen, names, program_of
 from tests.programs import random_program
 from tests.reference import reference
-from tests.witness import Witness
 
 TOLERANCE = 1e-4
 PROMPT = "A question?"
@@ -200,7 +200,7 @@ def test_a_pack_gives_the_logits_of_the_decoding_engine(
         for p in programs
     ]
     pack = [example_of(name, document, strategy) for document in answers(name)]
-    witnessed = Witness(model, captures=False).run(requests)
+    witnessed = Recording(model, captures=False).run(requests)
     for example, found, (met,) in zip(pack, logits(model.model, pack), witnessed, strict=True):
         slot = {one: index for index, one in enumerate(names(example))}
         thread_of = {thread.owner: thread.id for thread in met.response.interpreter.threads}

@@ -33,11 +33,11 @@ from pasta_lm.models.annotated import Record
 from pasta_lm.strategies import apar, pasta
 from tests.architectures import loaded
 from tests.decoding import decode_document
+from tests.fakes.recording_engine import Recording
 from tests.learn.data.examples import program_of
 from tests.learn.data.test_encode_baselines import random_tree
 from tests.learn.train.preferences import pair
 from tests.programs import random_program
-from tests.witness import Witness
 
 TOLERANCE = 1e-4
 PROMPT = "A question?"
@@ -96,7 +96,7 @@ def decoded_log_prob(name: str, document: Document) -> float:
 def met_log_prob(name: str, request: Request) -> float:
     """Return how likely the answer of a request is, by the logits that decoding it met."""
     model = loaded(name)
-    ((seen,),) = Witness(model, captures=False).run([request])
+    ((seen,),) = Recording(model, captures=False).run([request])
     total = 0.0
     for step in seen.steps():
         token = min(model.eos_ids) if step.token is None else step.token

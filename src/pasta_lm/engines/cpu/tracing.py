@@ -78,7 +78,7 @@ class CapturedModel:
                 node.target = self._attend_joined
             node.meta.clear()  # found while tracing, of the weights as they were
         graph.recompile()
-        self._graph = graph
+        self.graph = graph
 
     def _attend(self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, layer: int) -> Tensor:
         assert self._pass is not None
@@ -102,7 +102,7 @@ class CapturedModel:
         """Return the logits of the wanted rows, dtype of the model, [W, V]."""
         self._pass = run
         try:
-            out: Tensor = self._graph(tokens_N, positions_N, wanted_W)
+            out: Tensor = self.graph(tokens_N, positions_N, wanted_W)
         finally:
             self._pass = None
         return out

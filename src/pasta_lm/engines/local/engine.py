@@ -38,7 +38,7 @@ from pasta_lm.interpreter.positions import PositionStrategy
 
 DEFAULT_POOL_TOKENS = 16_384
 
-LogitsHook = Callable[[Response, LiveThread, Tensor], None]
+LogitsHook = Callable[[Response, LiveThread, Choice, Tensor], None]
 """Called with the logits (float32 [V]) of each token before it is chosen."""
 
 
@@ -86,11 +86,9 @@ class TorchEngine:
         )
         self.num_passes = 0
         fast_logits = loaded.fast_logits if captures else None
-        self._runner = Runner(loaded.model, self.pool, fast_logits)
-        self._masks = TokenMasks(
-            loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device
-        )
-        self.paged = paged_decoder(loaded, self.pool, self._masks, fast_logits, paged)
+        self.runner = Runner(loaded.model, self.pool, fast_logits)
+        self.masks = TokenMasks(loaded.vocabulary, loaded.eos_ids, loaded.vocab_size, loaded.device)
+        self.paged = paged_decoder(loaded, self.pool, self.masks, fast_logits, paged)
         """Runs paged passes; None: passes run over views of the pool."""
         self._planner = Planner(
             self.scheduler,
@@ -102,7 +100,7 @@ class TorchEngine:
         )
         self._on_logits = on_logits
         self.active: dict[int, ActiveRequest] = {}  # the unfinished requests by their numbers
-        self._unread: dict[int, deque[StreamEvent | Failed]] = {}
+        self.unread: dict[int, deque[StreamEvent | Failed]] = {}
         self._errors: dict[int, Exception] = {}  # of this step, by the requests that they ended
 
     def warm_up(self, max_rows: int = 16) -> None:
@@ -144,7 +142,7 @@ class TorchEngine:
         check_request(request, self.loaded)
         may_fork = request.forks or request.forced is not None
         if may_fork and request.positions is PositionStrategy.ROTATE:
-            self._runner.rotations = self.loaded.rotations
+            self.runner.rotations = self.loaded.rotations
         if request.params.seed is None:
             fresh = replace(request.params, seed=secrets.randbits(63))
             request = replace(request, params=fresh)
@@ -186,7 +184,7 @@ class TorchEngine:
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Decode one request and yield its events; closing the iterator aborts it."""
         number = self.submit(request)
-        unread = self._unread[number] = deque()
+        unread = self.unread[number] = deque()
         try:
             while unread or number in self.active:
                 if not unread:
@@ -198,14 +196,14 @@ class TorchEngine:
                     yield event
         finally:
             self.cancel(number)
-            del self._unread[number]
+            del self.unread[number]
 
     def _advance(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Run one pass; keep the events of each open stream until it is read."""
         events = self.step()
         for number, event in events:
-            if number in self._unread:
-                self._unread[number].append(event)
+            if number in self.unread:
+                self.unread[number].append(event)
         return events
 
     # The loop
@@ -229,9 +227,9 @@ class TorchEngine:
             return self._collect()
         except BaseException:  # also an interrupt: the engine stays usable
             for number, error in self._errors.items():
-                self._unread.get(number, deque()).append(Failed(error))
+                self.unread.get(number, deque()).append(Failed(error))
             for number in list(self.active):
-                self._unread.get(number, deque()).extend(self.cancel(number))
+                self.unread.get(number, deque()).extend(self.cancel(number))
             raise
 
     @contextmanager
@@ -290,7 +288,7 @@ class TorchEngine:
             if self.paged is not None:
                 self.paged.forget(active.entries)
             slices.append((active.entries, part))
-        return self._runner.run(join_slices(slices, plan.indices, self.loaded.device))
+        return self.runner.run(join_slices(slices, plan.indices, self.loaded.device))
 
     def _interpret(self, plan: PassPlan, tokens: Sequence[int]) -> None:
         now = time.perf_counter()
@@ -320,9 +318,9 @@ class TorchEngine:
         if not plan.rows:
             return []
         if self._on_logits is not None:
-            for logits_V, row in zip(logits_WV, plan.rows, strict=True):
-                self._on_logits(row.response, row.live, logits_V)
-        tokens = tokens or choose(logits_WV, choices, self._masks)
+            for logits_V, row, choice in zip(logits_WV, plan.rows, choices, strict=True):
+                self._on_logits(row.response, row.live, choice, logits_V)
+        tokens = tokens or choose(logits_WV, choices, self.masks)
         for row, logits_V, token in zip(plan.rows, logits_WV, tokens, strict=True):
             row.note(logits_V, token)
         return tokens

@@ -70,8 +70,8 @@ class Pool:
     ) -> None:
         self.page_size = page_size
         self.num_pages = -(-num_slots // page_size)
-        self._runs: list[Run] = []  # in order of place
-        self._kept: list[Run] = []  # the one that was used longest ago first
+        self.runs: list[Run] = []  # in order of place
+        self.kept: list[Run] = []  # the one that was used longest ago first
         self.on_evict: Callable[[Run], None] = lambda run: None
         """Called with each kept run whose pages are given to another."""
         slots = self.num_pages * page_size
@@ -97,7 +97,7 @@ class Pool:
     @property
     def num_free_pages(self) -> int:
         """Return the number of free pages, those of kept runs among them."""
-        return self.num_pages - sum(run.num_pages for run in self._runs)
+        return self.num_pages - sum(run.num_pages for run in self.runs)
 
     def pages_for(self, num_slots: int) -> int:
         """Return how many pages hold this many tokens."""
@@ -112,12 +112,12 @@ class Pool:
         num_pages = self.pages_for(num_slots)
         assert num_pages <= self.num_free_pages
         first = self._find_hole(num_pages)
-        while first is None and self._kept:
+        while first is None and self.kept:
             self._evict()
             first = self._find_hole(num_pages)
         if first is None:
             self.compact()  # enough pages are free, but not in a row
-            first = self._runs[-1].end_page
+            first = self.runs[-1].end_page
         run = Run(first, num_pages)
         self._insert(run)
         return run
@@ -134,32 +134,32 @@ class Pool:
             return
         assert self.can_grow(run, num_slots)
         hole = self._place_to_grow(run, num_pages)
-        while hole is None and self._kept:
+        while hole is None and self.kept:
             self._evict()
             hole = self._place_to_grow(run, num_pages)
         if hole is None:
             self._make_last(run)
         elif hole != run.first_page:
             self._move(run, hole)
-            self._runs.remove(run)
+            self.runs.remove(run)
             self._insert(run)
         run.num_pages = num_pages
 
     def free(self, run: Run) -> None:
         """Take a run's pages back."""
-        self._runs.remove(run)
+        self.runs.remove(run)
 
     def keep(self, run: Run, num_pages: int) -> None:
         """Take a run's pages back, but remember what its first pages hold while they are free."""
         self.free(run)
         run.num_pages = num_pages
-        self._kept.append(run)
+        self.kept.append(run)
 
     def touch(self, run: Run) -> None:
         """Note that a run was used: if it is kept, all others that are kept go before it."""
-        if run in self._kept:
-            self._kept.remove(run)
-            self._kept.append(run)
+        if run in self.kept:
+            self.kept.remove(run)
+            self.kept.append(run)
 
     def copy_pages(self, source: Run, target: Run, num_pages: int) -> None:
         """Copy the first pages of a run, which may be a kept one, into those of another."""
@@ -176,7 +176,7 @@ class Pool:
             memory.index_copy_(1, after, memory.index_select(1, before))
 
     def _evict(self) -> None:
-        self.on_evict(self._kept.pop(0))
+        self.on_evict(self.kept.pop(0))
 
     def _place_to_grow(self, run: Run, num_pages: int) -> int | None:
         """Return where a run could have so many pages: where it is, or else in a hole."""
@@ -187,10 +187,10 @@ class Pool:
 
     def compact(self) -> None:
         """Slide all runs to the front, so that all free pages lie together behind them."""
-        while self._kept:
+        while self.kept:
             self._evict()
         page = 0
-        for run in self._runs:
+        for run in self.runs:
             self._move(run, page)
             page = run.end_page
 
@@ -224,7 +224,7 @@ class Pool:
     def check_integrity(self) -> None:
         """Assert that no two runs overlap and that all lie inside the pool."""
         page = 0
-        assert self._runs == sorted(self._runs, key=lambda run: run.first_page), "out of order"
+        assert self.runs == sorted(self.runs, key=lambda run: run.first_page), "out of order"
         for run in self._taken():
             assert page <= run.first_page, "two runs overlap"
             page = run.end_page
@@ -239,19 +239,19 @@ class Pool:
         return page if self.num_pages - page >= num_pages else None
 
     def _taken(self) -> list[Run]:
-        return sorted((*self._runs, *self._kept), key=lambda run: run.first_page)
+        return sorted((*self.runs, *self.kept), key=lambda run: run.first_page)
 
     def _insert(self, run: Run) -> None:
-        self._runs.append(run)
-        self._runs.sort(key=lambda other: other.first_page)
+        self.runs.append(run)
+        self.runs.sort(key=lambda other: other.first_page)
 
     def _make_last(self, run: Run) -> None:
         """Move a run behind all others, at the front of all free pages."""
-        self._runs.remove(run)
+        self.runs.remove(run)
         saved = self._copy(run)
         self.compact()
-        run.first_page = self._runs[-1].end_page if self._runs else 0
-        self._runs.append(run)
+        run.first_page = self.runs[-1].end_page if self.runs else 0
+        self.runs.append(run)
         self._write(run.first_page, saved)
 
     def _move(self, run: Run, page: int) -> None:

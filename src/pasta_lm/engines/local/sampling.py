@@ -62,15 +62,15 @@ class TokenMasks:
         self._eos_ids = [token for token in sorted(eos_ids) if 0 <= token < vocab_size]
         self._vocab_size = vocab_size
         self._device = device
-        self._rows: dict[tuple[Legal, bool], Tensor] = {}
+        self.rows: dict[tuple[Legal, bool], Tensor] = {}
         self._structure: dict[Legal, list[int]] = {}
 
     def row(self, legal: Legal, *, ignore_eos: bool = False) -> Tensor:
         """Return float32 [V]: 0 where a token is legal, minus infinity elsewhere."""
         key = (legal, ignore_eos)
-        if key not in self._rows:
-            self._rows[key] = self._make(legal, ignore_eos)
-        return self._rows[key]
+        if key not in self.rows:
+            self.rows[key] = self._make(legal, ignore_eos)
+        return self.rows[key]
 
     def structure_ids(self, legal: Legal) -> list[int]:
         """Return the ids by which main decides on structure: a promise's opening, a sync, the end.

@@ -55,7 +55,7 @@ class Scheduler:
         self._overcommit = overcommit
         self._max_running = max_running
         self._num_arrived = 0
-        self._waiting: deque[Ticket] = deque()
+        self.waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
 
     def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
@@ -73,7 +73,7 @@ class Scheduler:
         hashes = self._prefixes.page_hashes(prompt) if self._shares_prefixes else ()
         ticket = Ticket(self._num_arrived, num_entries, largest_need, page_hashes=hashes)
         self._num_arrived += 1
-        self._waiting.append(ticket)
+        self.waiting.append(ticket)
         return ticket
 
     def release(self, ticket: Ticket) -> None:
@@ -83,8 +83,8 @@ class Scheduler:
             ticket.run = None
         if ticket in self._running:
             self._running.remove(ticket)
-        elif ticket in self._waiting:
-            self._waiting.remove(ticket)
+        elif ticket in self.waiting:
+            self.waiting.remove(ticket)
 
     def schedule(self) -> Iterator[Ticket]:
         """Admit requests that fit, then yield the requests that may run in this pass, oldest first.
@@ -131,17 +131,17 @@ class Scheduler:
         ticket.num_computed = 0
         ticket.num_preemptions += 1
         self._running.remove(ticket)
-        self._waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
+        self.waiting.appendleft(ticket)  # victims go youngest first, so this keeps their order
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._max_running:
-            ticket = self._waiting[0]
+        while self.waiting and len(self._running) < self._max_running:
+            ticket = self.waiting[0]
             need = ticket.largest_need
             if self._overcommit:
                 need = min(need, ticket.num_entries + FIRST_STRETCH)
             if not self._pool.can_allocate(need):
                 return
-            self._waiting.popleft()
+            self.waiting.popleft()
             ticket.run = self._allocate(ticket, need)
             self._running.append(ticket)
             self._running.sort(key=lambda other: other.arrival)

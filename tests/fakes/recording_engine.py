@@ -1,4 +1,4 @@
-"""Watch an engine decode: every logit with the entry that it came from, every choice's margin."""
+"""An engine whose logits and choices are kept, to be compared with one masked pass or a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 @dataclass(eq=False)
-class Seen:
+class Recorded:
     """What was met while one response was decoded."""
 
     response: Response
@@ -82,25 +82,25 @@ class Seen:
             yield Step(path, index, lane[index] if index < len(lane) else None, logits, choice)
 
 
-class Witness:
+class Recording:
     """An engine whose every logit is kept."""
 
     def __init__(self, loaded: LoadedModel, **settings: object) -> None:
         settings = {"pool_tokens": 8192, **settings}
         self.engine = TorchEngine(loaded, on_logits=self._look, **settings)  # type: ignore[arg-type]
         self.loaded = loaded
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, Recorded] = {}
 
-    def _look(self, response: Response, live: LiveThread, logits_V: Tensor) -> None:
-        seen = self._seen.setdefault(id(response), Seen(response))
+    def _look(self, response: Response, live: LiveThread, choice: Choice, logits_V: Tensor) -> None:
+        seen = self._seen.setdefault(id(response), Recorded(response))
         seen.slots.append(_last_slot(seen.entries, live.thread.owner))
         seen.logits.append(logits_V.clone())
         seen.paths.append(live.thread.path)
-        seen.choices.append(self.engine._choice(response, live))
+        seen.choices.append(choice)
 
     def run(
         self, requests: Sequence[Request], *, preempt_every: int | None = None
-    ) -> list[list[Seen]]:
+    ) -> list[list[Recorded]]:
         """Decode requests together; return what was seen of each one's samples.
 
         Args:
@@ -166,7 +166,7 @@ def margin(scores_V: Tensor, choice: Choice) -> float:
     return min(*around, *(float(a - b) for a, b in zip(near, near[1:], strict=False)))
 
 
-def is_tied(alone: Seen, other: Seen, masks: TokenMasks) -> bool:
+def is_tied(alone: Recorded, other: Recorded, masks: TokenMasks) -> bool:
     """Assert that two runs of one request agree; tell whether a tie ended the comparison.
 
     Tokens are the same up to the first choice that differs; there the run alone had next to no

@@ -19,7 +19,7 @@ from pasta_lm.language.lexer import Lexeme, LexemeKind
 from pasta_lm.language.tags import ASYNC_CLOSE, ASYNC_OPEN, PROMISE_OPEN, SYNC, closing_piece
 from pasta_lm.models.encoded import EncodedDocument
 from tests.reference import PROMPT, Name, Place, Shape
-from tests.seen import is_visible
+from tests.visibility import is_visible
 
 OPEN, CLOSED = ASYNC_OPEN, ASYNC_CLOSE
 WORDS = WordIds()
@@ -54,7 +54,7 @@ class Fed:
 
 
 @dataclass
-class Lockstep:
+class WordDecoder:
     """Decode one answer, every runnable thread one token a pass."""
 
     main: str
@@ -117,7 +117,7 @@ class Lockstep:
             for query, name in enumerate(names)
         }
 
-    def run(self) -> Lockstep:
+    def run(self) -> WordDecoder:
         """Decode to the end."""
         while not self.interpreter.is_finished:
             self.step()

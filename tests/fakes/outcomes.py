@@ -1,4 +1,4 @@
-"""What a response tells, apart from when: tokens and places of each thread, and what they saw."""
+"""The outcome of a response, apart from times: tokens and places of each thread, what they saw."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pasta_lm.engines.local.loading import LoadedModel
 from pasta_lm.engines.request import Answer, Finished, Request
 from pasta_lm.interpreter import Entries
 from pasta_lm.language.tags import ASYNC_CLOSE
-from tests.seen import is_visible
+from tests.visibility import is_visible
 
 
-class Told(NamedTuple):
-    """What happened in a response, apart from when."""
+class Outcome(NamedTuple):
+    """The outcome of one response."""
 
     finish_reason: str
     program: str
@@ -26,8 +26,8 @@ class Told(NamedTuple):
 
 def decoded(
     model: LoadedModel, requests: Sequence[Request], preempt_every: int = 0, **settings: object
-) -> tuple[list[Answer], list[Told]]:
-    """Decode requests together; return all samples of all of them, and what they tell.
+) -> tuple[list[Answer], list[Outcome]]:
+    """Decode requests together; return all samples of all of them, and what they outcome_of.
 
     With ``preempt_every``, all pages are taken away after each so many passes.
     """
@@ -43,17 +43,17 @@ def decoded(
             for ticket in engine.scheduler.running[::-1]:
                 engine.scheduler.preempt(ticket)
     assert engine.pool.num_free_pages == engine.pool.num_pages
-    found, told = [], []
+    found, outcomes = [], []
     for number, one in zip(numbers, active, strict=True):
         for response in one.responses:
             answer = answers[number, response.sample]
             found.append(answer)
             closing = model.vocabulary.piece_id(ASYNC_CLOSE)
-            told.append(tell(answer, one.entries, len(one.request.prompt), closing))
-    return found, told
+            outcomes.append(outcome_of(answer, one.entries, len(one.request.prompt), closing))
+    return found, outcomes
 
 
-def tell(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Told:
+def outcome_of(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Outcome:
     """Return what an answer tells; ``closing`` is the id of ``</async>``."""
     names = {slot: (-1, slot) for slot in range(num_prompt)}
     tokens: dict[int, list[tuple[int | None, int | None]]] = {}
@@ -70,4 +70,4 @@ def tell(answer: Answer, entries: Entries, num_prompt: int, closing: int) -> Tol
         for slot, name in names.items()
         if slot >= num_prompt
     }
-    return Told(answer.finish_reason, answer.program, tokens, sees)
+    return Outcome(answer.finish_reason, answer.program, tokens, sees)
