@@ -83,8 +83,8 @@ class TaskDataConfig:
     def trained_strategy(self) -> str:
         """Return the strategy that a model learns from these data."""
         names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
-        found = (name for name, some in names.items() if self.tasks.annotator in some)
-        return pasta.NAME if self.plain else next(found, pasta.NAME)
+        learned = (name for name, some in names.items() if self.tasks.annotator in some)
+        return pasta.NAME if self.plain else next(learned, pasta.NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class TaskPreferenceConfig:
     @property
     def without_tasks(self) -> PreferenceConfig:
         """Return the recipe as ``train_preference`` takes it."""
-        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
         return PreferenceConfig(**{**parts, "data": PairsConfig(max_tokens=self.data.max_tokens)})
 
 

@@ -84,7 +84,9 @@ def preference(
     from pasta_lm.recipe import read_recipe
 
     flags = server_flags(engine, dialect, allow_inexact=allow_inexact)
-    served = [f"rollouts.{key}={json.dumps(one)}" for key, one in flags.items() if one is not None]
+    served = [
+        f"rollouts.{key}={json.dumps(flag)}" for key, flag in flags.items() if flag is not None
+    ]
     recipe = read_recipe(config, PreferenceConfig, [*served, *(changes or ())])
     silence_libraries()
     from pasta_lm.learn.train.preference import train_preference

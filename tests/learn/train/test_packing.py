@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta_lm.learn.data.encode import EncodedExample
-from pasta_lm.learn.train.sources import pack
+from pasta_lm.learn.train.sources import fill_packs
 
 MOST = 12
 lengths = st.lists(st.integers(1, MOST + 3), max_size=30)
@@ -31,7 +31,7 @@ def test_every_example_is_whole_in_one_pack_or_named_as_too_long(
     of_lengths: list[int], seed: int
 ) -> None:
     given_ones = examples(of_lengths)
-    packing = pack(given_ones, MOST, seed)
+    packing = fill_packs(given_ones, MOST, seed)
     packed = [e for group in packing.packs for e in group]
     by_id = {e.id: e for e in given_ones}
     assert all(e is by_id[e.id] for e in packed)
@@ -43,7 +43,7 @@ def test_every_example_is_whole_in_one_pack_or_named_as_too_long(
 def test_packs_are_never_empty_too_long_or_closed_too_early(
     of_lengths: list[int], seed: int
 ) -> None:
-    packs = pack(examples(of_lengths), MOST, seed).packs
+    packs = fill_packs(examples(of_lengths), MOST, seed).packs
     sizes = [sum(map(len, group)) for group in packs]
     assert all(0 < size <= MOST for size in sizes)
     for size, following in zip(sizes, packs[1:], strict=False):
@@ -52,7 +52,7 @@ def test_packs_are_never_empty_too_long_or_closed_too_early(
 
 @given(lengths, seeds)
 def test_the_same_seed_gives_the_same_packs(of_lengths: list[int], seed: int) -> None:
-    once, again = (pack(iter(examples(of_lengths)), MOST, seed) for _ in range(2))
+    once, again = (fill_packs(iter(examples(of_lengths)), MOST, seed) for _ in range(2))
     assert [[e.id for e in group] for group in once.packs] == [
         [e.id for e in group] for group in again.packs
     ]
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_packs(of_lengths: list[int], seed: int) ->
 
 
 def order(seed: int) -> list[str]:
-    return [e.id for group in pack(examples([1] * 40), MOST, seed).packs for e in group]
+    return [e.id for group in fill_packs(examples([1] * 40), MOST, seed).packs for e in group]
 
 
 def test_the_seed_decides_the_order_of_examples() -> None:
@@ -83,5 +83,5 @@ def test_the_seed_decides_the_order_of_examples() -> None:
     ],
 )
 def test_a_pack_can_be_filled_completely(of_lengths: list[int], sizes: list[int]) -> None:
-    packs = pack(examples(of_lengths), MOST).packs
+    packs = fill_packs(examples(of_lengths), MOST).packs
     assert [sum(map(len, group)) for group in packs] == sizes

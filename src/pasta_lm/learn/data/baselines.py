@@ -46,10 +46,10 @@ def forked_document(
         min_forks: With fewer the answer stays whole.
         is_list: Whether only numbered items with a label count.
     """
-    found = parts(text)
+    split = parts(text)
     if is_list:
-        found = [p if _is_labelled(p) else Part(p.before, p.text, Layout.LINE) for p in found]
-    return _forked(found, rest(text, found), layouts, min_forks)
+        split = [p if _is_labelled(p) else Part(p.before, p.text, Layout.LINE) for p in split]
+    return _forked(split, rest(text, split), layouts, min_forks)
 
 
 def published_document(text: str) -> Document:
@@ -59,7 +59,7 @@ def published_document(text: str) -> Document:
     numbered = forked_document(text, {Layout.ITEM}, min_forks=MIN_PUBLISHED_FORKS, is_list=True)
     if numbered.blocks:
         return numbered
-    paragraphs = [Part("", one, Layout.LINE) for one in re.split(r"(\n\n+)", text)]
+    paragraphs = [Part("", lines, Layout.LINE) for lines in re.split(r"(\n\n+)", text)]
     if len(paragraphs) <= 2 * (MIN_PUBLISHED_FORKS - 1):
         return Document((Text(text),))
     return _forked(paragraphs, "", {Layout.LINE}, MIN_PUBLISHED_FORKS, has_labels=False)
@@ -95,7 +95,7 @@ def _is_labelled(part: Part) -> bool:
 
 
 def _forked(
-    found: list[Part],
+    split: list[Part],
     end: str,
     layouts: Collection[Layout],
     min_forks: int,
@@ -103,7 +103,7 @@ def _forked(
     has_labels: bool = True,
 ) -> Document:
     items: list[Item] = []
-    for part in found:
+    for part in split:
         items.append(Text(part.before))
         has_lead = part.layout in layouts and not part.is_conclusion
         label_end = part.label_end if has_labels else None

@@ -30,15 +30,15 @@ def decisions_of(main: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
     Returns:
         One flag for each token of main, and one for the end-of-text.
     """
-    found: list[bool] = []
+    flags: list[bool] = []
     is_pending, before = False, "\n"
     for token in main:
         lexeme, text = vocabulary.id_to_lexeme(token), vocabulary.token_text(token)
-        found.append(is_pending or lexeme is not None or _is_boundary(before, text))
+        flags.append(is_pending or lexeme is not None or _is_boundary(before, text))
         if lexeme is not None:
             is_pending = lexeme.kind is not LexemeKind.SYNC
         before = text or "\n"  # a tag has no text; what follows a sync begins a part
-    return [*found, True]
+    return [*flags, True]
 
 
 def _is_boundary(before: str, text: str) -> bool:

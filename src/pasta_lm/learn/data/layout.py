@@ -63,8 +63,8 @@ class Part:
     def body_start(self) -> int:
         """Return where the text after its mark begins: a number, the signs of a heading, a bar."""
         mark = _MARKS.get(self.layout)
-        found = None if mark is None else mark.match(self.text)
-        return found.end() if found else 0
+        match = None if mark is None else mark.match(self.text)
+        return match.end() if match else 0
 
     @property
     def lead(self) -> str:
@@ -120,19 +120,19 @@ def parts(text: str) -> list[Part]:
     that is not indented below it. The head of a table is a line, not a row. So is fenced code,
     whatever its lines look like.
     """
-    found: list[Part] = []
+    split: list[Part] = []
     place, lines = 0, _lines(text)
     while lines:
         layout, num_lines = _first(lines)
         start, end = lines[0].start, lines[num_lines - 1].end
-        found.append(Part(text[place:start], text[start:end], layout))
+        split.append(Part(text[place:start], text[start:end], layout))
         place, lines = end, lines[num_lines:]
-    return found
+    return split
 
 
-def rest(text: str, found: Sequence[Part]) -> str:
+def rest(text: str, split: Sequence[Part]) -> str:
     """Return the white space after the last part."""
-    return text[sum(len(part.before) + len(part.text) for part in found) :]
+    return text[sum(len(part.before) + len(part.text) for part in split) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +145,23 @@ class _Line:
 
 def _lines(text: str) -> list[_Line]:
     """Return the lines that are not blank, without white space at their ends."""
-    found: list[_Line] = []
+    lines: list[_Line] = []
     place, fence = 0, ""
     for line in text.split("\n"):
         stripped = line.strip()
         mark = _FENCE.match(stripped)
         if fence:
-            last = found.pop()
+            last = lines.pop()
             end = place + len(line.rstrip()) if stripped else last.end
-            found.append(replace(last, end=end, text=text[last.start : end]))
+            lines.append(replace(last, end=end, text=text[last.start : end]))
             fence = "" if mark and mark[1].startswith(fence) else fence
         elif stripped:
             fence = mark[1] if mark else ""
             indent = len(line) - len(line.lstrip())
             start = place + indent
-            found.append(_Line(start, start + len(stripped), indent, stripped))
+            lines.append(_Line(start, start + len(stripped), indent, stripped))
         place += len(line) + 1
-    return found
+    return lines
 
 
 def _first(lines: Sequence[_Line]) -> tuple[Layout, int]:

@@ -11,7 +11,7 @@ from pasta_lm.learn.teach.config import TeachConfig
 
 
 def model_card(model: str, config: TeachConfig, rows: Mapping[str, Row], report: str) -> str:
-    """Return the card as Markdown: how the model was made, what was measured, and what was not.
+    """Return the card as Markdown.
 
     Args:
         model: The base: a folder, a GGUF file or a hub id.

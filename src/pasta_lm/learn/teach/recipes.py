@@ -241,7 +241,8 @@ def hold_back(out: Path, config: TeachConfig) -> None:
         part = out / PREFERENCE / f"{PROMPTS}.part"
         part.parent.mkdir(parents=True, exist_ok=True)
         prompts = kept[num_references:]
-        write_records(part, [replace(one, document=one.document.without_tags()) for one in prompts])
+        plain = [replace(own, document=own.document.without_tags()) for own in prompts]
+        write_records(part, plain)
         part.replace(part.with_suffix(""))
 
 

@@ -73,7 +73,7 @@ class Step(NamedTuple):
     """Its row in the journal."""
     title: str
     carry_out: Callable[[], Result]
-    """Continues where it was stopped; returns what the journal keeps."""
+    """Continues where it was stopped; returns the journal's entry."""
     folder: str
     verb: str = ""
     """The command that repeats it."""
@@ -211,7 +211,7 @@ def carry_out(step: Step, out: Path, journal: Journal) -> None:
 
 
 def describe(model: str, recipe: TeachConfig | None = None, *, for_servers: bool = False) -> str:
-    """Return what ``teach`` would do, with the measured time of one pass of training."""
+    """Describe the steps of ``teach``, with the measured time of one training pass."""
     config = (recipe or TeachConfig()).on(usable_device(None).type)
     config = config.for_servers() if for_servers else config
     instructions, held_out = split_instructions(config)

@@ -225,7 +225,7 @@ class RowRate:
 
 
 def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
-    """Return the rows whose learning rate is not that of the other weights; see ``TrainConfig``.
+    """Return the rows with a learning rate of their own; see ``TrainConfig``.
 
     Beside adapters the rows of the tag pieces are weights of their own, and the others frozen.
     """
@@ -233,15 +233,15 @@ def row_rates(learner: Learner, train: TrainConfig) -> list[RowRate]:
     named = learner.model.named_parameters()
     if apart := [weight for name, weight in named if _APART in name]:
         return [RowRate(weight, None, ratio) for weight in apart if ratio != 1]
-    found = []
+    rows: list[RowRate] = []
     for matrix in token_matrices(learner.model).values():
         is_tag = torch.zeros(len(matrix), dtype=torch.bool)
         is_tag[list(learner.vocabulary.piece_ids.values())] = True
         if ratio != 1:
-            found.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
+            rows.append(RowRate(matrix, is_tag.nonzero()[:, 0], ratio))
         if train.freeze_old_rows:
-            found.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
-    return found
+            rows.append(RowRate(matrix, (~is_tag).nonzero()[:, 0], 0.0))
+    return rows
 
 
 def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> None:
@@ -256,11 +256,11 @@ def scale_updates(optimizer: torch.optim.Optimizer, rows: Sequence[RowRate]) -> 
     before: list[Tensor] = []
 
     def keep(*_: Any) -> None:
-        before[:] = [one.read() for one in rows]
+        before[:] = [each.read() for each in rows]
 
     def scale(*_: Any) -> None:
-        for one, old in zip(rows, before, strict=True):
-            one.write(old + one.ratio * (one.read() - old))
+        for each, old in zip(rows, before, strict=True):
+            each.write(old + each.ratio * (each.read() - old))
 
     optimizer.register_step_pre_hook(keep)
     optimizer.register_step_post_hook(scale)

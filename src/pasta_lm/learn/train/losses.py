@@ -35,8 +35,8 @@ def next_token_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
     # The backward pass computes the softmax again: nothing of all logits is kept in float32.
     again = partial(checkpoint, _cross_entropy, use_reentrant=False, preserve_rng_state=False)
     loss_of = again if logits.requires_grad else _cross_entropy
-    found = torch.cat([loss_of(*part) for part in parts])[labels[0] != NO_LABEL]
-    return found.mean() if weights is None else (found * weights).sum() / weights.sum()
+    nats_M = torch.cat([loss_of(*part) for part in parts])[labels[0] != NO_LABEL]
+    return nats_M.mean() if weights is None else (nats_M * weights).sum() / weights.sum()
 
 
 def _cross_entropy(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
@@ -94,16 +94,16 @@ def token_nats(loaded: LoadedModel, examples: Sequence[EncodedExample]) -> list[
 
     Sums are in float32 whatever the model's dtype; in bfloat16 single logits have three digits.
     """
-    found: dict[int, TokenNats] = {}
+    nats: dict[int, TokenNats] = {}
     with torch.inference_mode():
         for pack in _packs(examples, MAX_LOGITS // loaded.vocab_size):
             chosen = [examples[index] for index in pack]
-            found |= zip(pack, _pack_nats(loaded, chosen), strict=True)
-    return [found[index] for index in range(len(examples))]
+            nats |= zip(pack, _pack_nats(loaded, chosen), strict=True)
+    return [nats[index] for index in range(len(examples))]
 
 
 def _packs(examples: Sequence[EncodedExample], max_labels: int) -> Iterator[list[int]]:
-    """Yield indices of examples whose labels fit together; a longer example is alone."""
+    """Yield groups of examples by their indices, each with few enough labels."""
     pack: list[int] = []
     num_labels = 0
     for index, example in enumerate(examples):
@@ -126,7 +126,7 @@ def _pack_nats(loaded: LoadedModel, pack: Sequence[EncodedExample]) -> Iterator[
     rows = iter(nats_2M.T.tolist())
     for example in pack:
         pairs = [next(rows) if label != NO_LABEL else (0.0, 0.0) for label in example.labels]
-        yield TokenNats([nats for nats, _ in pairs], [given for _, given in pairs])
+        yield TokenNats([whole for whole, _ in pairs], [text for _, text in pairs])
 
 
 def _nats(logits_MV: Tensor, labels_M: Tensor, tags: Sequence[int]) -> Tensor:
@@ -135,5 +135,5 @@ def _nats(logits_MV: Tensor, labels_M: Tensor, tags: Sequence[int]) -> Tensor:
     if not tags:
         return torch.stack([whole_M, whole_M])
     logits_MV[:, tags] = -torch.inf
-    given_M = logits_MV.logsumexp(-1) - logits_MV.gather(1, labels_M[:, None])[:, 0]
-    return torch.stack([whole_M, given_M])
+    text_M = logits_MV.logsumexp(-1) - logits_MV.gather(1, labels_M[:, None])[:, 0]
+    return torch.stack([whole_M, text_M])

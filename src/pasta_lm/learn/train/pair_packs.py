@@ -23,7 +23,7 @@ from pasta_lm.learn.train.collate import collate, labelled_logits
 from pasta_lm.learn.train.config import TrainConfig
 from pasta_lm.learn.train.learner import Learner
 from pasta_lm.learn.train.losses import label_log_probs
-from pasta_lm.learn.train.sources import check_context, pack, say_left_out
+from pasta_lm.learn.train.sources import check_context, fill_packs, say_left_out
 from pasta_lm.models.annotated import Record
 
 
@@ -77,7 +77,7 @@ def pack_pairs(
             encoded.append(EncodedPair(pair.id, *answers))
         except (InputError, VocabularyError):
             left_out.append(pair.id)
-    packing = pack(encoded, max_tokens, train.seed)
+    packing = fill_packs(encoded, max_tokens, train.seed)
     left_out += packing.too_long
     counted = f"{len(left_out)} of {len(pairs)} pairs"
     say_left_out(f"{counted} are too long, or the tokenizer changes them; they are", left_out)

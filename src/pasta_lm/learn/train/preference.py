@@ -125,7 +125,7 @@ def check_positions(base: str, train: TrainConfig) -> None:
 
 
 def check_sources(recipe: PreferenceConfig, prompts: Prompts | None, judge: Judge | None) -> None:
-    """Raise a UsageError if there are neither pairs nor what they are made from."""
+    """Raise a UsageError if there are no pairs, and no prompts or no judge to make them."""
     if recipe.data.file is not None:
         return
     if prompts is None and recipe.data.records is None:

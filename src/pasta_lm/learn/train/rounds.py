@@ -97,7 +97,10 @@ def read_prompts(config: RecordsConfig, num_rounds: int) -> list[list[PromptWith
             f"{count or 1}",
             hint="lower data.records.num_prompts",
         )
-    prompts = [PromptWithReference(one.id, one.prompt, one.document.plain_text) for one in records]
+    prompts = [
+        PromptWithReference(record.id, record.prompt, record.document.plain_text)
+        for record in records
+    ]
     return [prompts[number * count : (number + 1) * count] for number in range(num_rounds)]
 
 

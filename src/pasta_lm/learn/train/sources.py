@@ -41,8 +41,8 @@ def packs_of(
         for record in _read_included(config)
     ]
     packs = _pack_records(records, encode, config.max_tokens, seed)
-    for one in packs:
-        check_context(one, last_position)
+    for pack in packs:
+        check_context(pack, last_position)
     return packs
 
 
@@ -53,7 +53,7 @@ def _read_included(config: DataConfig) -> list[Record]:
     held_out: set[str] = set()
     for path in config.exclude_paths:
         ids = read_ids(path)
-        unknown = [one for one in ids if one not in known]
+        unknown = [name for name in ids if name not in known]
         if len(unknown) == len(ids):
             shown = ", ".join(ids[:3]) or "it is empty"
             raise InputError(
@@ -91,7 +91,7 @@ def _pack_records(
     records: Sequence[Record], encode: Encode, max_tokens: int, seed: int
 ) -> list[Pack]:
     """Encode and pack records; those that are too long are named on standard error."""
-    packing = pack(map(encode, records), max_tokens, seed)
+    packing = fill_packs(map(encode, records), max_tokens, seed)
     counted = f"{len(packing.too_long)} of {len(records)} records"
     say_left_out(f"{counted} are longer than {max_tokens} tokens and", packing.too_long)
     if not packing.packs:
@@ -120,7 +120,7 @@ class Packing(Generic[P]):
     too_long: list[str]
 
 
-def pack(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
+def fill_packs(examples: Iterable[P], max_tokens: int, seed: int = 0) -> Packing[P]:
     """Shuffle examples by a seed, and fill packs of at most ``max_tokens`` in turn."""
     order: Sequence[P] = list(examples)
     order = Random(seed).sample(order, len(order))

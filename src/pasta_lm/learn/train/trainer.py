@@ -149,7 +149,7 @@ class LogCallback(TrainerCallback):
 
 
 def append_row(log: Path, row: Mapping[str, Any]) -> None:
-    """Add a line of JSON to a log, with the time; its folder is made."""
+    """Append a row with the time to a log of JSON lines; its folder is made."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"time": time.time(), **row}) + "\n")
@@ -157,10 +157,12 @@ def append_row(log: Path, row: Mapping[str, Any]) -> None:
 
 def newest_checkpoint(out: Path) -> Path | None:
     """Return the newest complete checkpoint of a run; incomplete ones are named and skipped."""
-    found = {
-        int(name[1]): path for path in out.glob("*") if (name := _CHECKPOINT.fullmatch(path.name))
+    folders = {
+        int(name[1]): path
+        for path in out.glob("*")
+        if (name := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
     }
-    for folder in (found[step] for step in sorted(found, reverse=True) if found[step].is_dir()):
+    for folder in (folders[step] for step in sorted(folders, reverse=True)):
         if _is_complete(folder):
             return folder
         _say(f"{folder} was not written to its end: it is left out")
@@ -282,7 +284,7 @@ def packs_each(accumulate: int) -> int:
 
 
 def check_launch(*, has_adapters: bool, has_row_rates: bool = False) -> None:
-    """Refuse what is for one process, and weights that only one loads, if there are several."""
+    """Refuse settings that several processes cannot share."""
     if num_processes() == 1:
         return
     for key, is_used in {"[lora]": has_adapters, "a rate of rows": has_row_rates}.items():
