@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 REPLAYED = (pasta.NAME, apar.NAME, sot.NAME)
 MIN_BLOCKS = 2
 NEW_TAG_ROWS = "given, tag rows added"
-MAX_WARM_UPS = 4  # runs of the first answer before the clock counts
-STEADY = 0.8  # the clock is steady where two runs in a row differ by less than this ratio
+NUM_WARM_UPS = 2  # runs of the first answer before the clock counts
+MANY_ANSWERS, NUM_RUNS = 10, 3  # of fewer answers each is decoded several times
 FIGURES = (
     "num_threads_mean",
     "theoretical_speedup",
@@ -148,7 +148,7 @@ def replay(
     max_threads: int | None = None,
     progress: Progress | None = None,
 ) -> ReplayReport:
-    """Decode each answer sequentially, then in parallel.
+    """Decode each answer sequentially, then in parallel; few answers several times.
 
     Missing tag pieces are added to the model. After Ctrl-C the report has all pairs so far.
 
@@ -243,11 +243,15 @@ def _decode_all(
 ) -> tuple[list[Pair], list[Skipped], bool]:
     """Return the pairs, the answers that the model cannot hold, and whether Ctrl-C ended it."""
     pairs, skipped = list[Pair](), list[Skipped]()
+    num_runs = 1 if len(requests) >= MANY_ANSWERS else NUM_RUNS
+    engine.warm_up(1 + max((request.num_blocks for request in requests), default=0))
     try:
-        _warm_up(engine, requests)
+        if requests:  # first passes allocate and compile, so they are not timed
+            with suppress(RequestError):  # reported later, where the answer is decoded again
+                _decode(engine, requests[0], NUM_WARM_UPS)
         for index, request in enumerate(requests, start=1):
             try:
-                pairs.append(_decode(engine, request))
+                pairs.append(_decode(engine, request, num_runs))
             except RequestError as exc:
                 skipped.append((request.answer.id, exc.message))
             if progress is not None:
@@ -257,23 +261,14 @@ def _decode_all(
     return pairs, skipped, False
 
 
-def _warm_up(engine: TorchEngine, requests: Sequence[_Requests]) -> None:
-    """Decode the first answer until its clock is steady: first passes allocate and compile."""
-    engine.warm_up(1 + max((request.num_blocks for request in requests), default=0))
-    with suppress(RequestError):  # reported later, where the answer is decoded again
-        before: tuple[float, float] | None = None
-        for _ in range(MAX_WARM_UPS if requests else 0):
-            now = _decode(engine, requests[0]).wall_s
-            if before is not None and all(
-                STEADY < a / b < 1 / STEADY for a, b in zip(before, now, strict=True)
-            ):
-                return
-            before = now
-
-
-def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
+def _decode(engine: TorchEngine, requests: _Requests, num_runs: int) -> Pair:
+    """Decode an answer both ways; of several runs the fastest count."""
     # One run directly after the other, so that a change of the machine's load affects both.
-    alone, together = _run(engine, requests.sequential), _run(engine, requests.parallel)
+    runs = [
+        (_run(engine, requests.sequential), _run(engine, requests.parallel))
+        for _ in range(num_runs)
+    ]
+    alone, together = (min(ways, key=_wall_s) for ways in zip(*runs, strict=True))
     return Pair(
         id=requests.answer.id,
         num_blocks=requests.num_blocks,
@@ -281,6 +276,10 @@ def _decode(engine: TorchEngine, requests: _Requests) -> Pair:
         sequential=AnswerRecord.of(alone, is_timed=True),
         parallel=AnswerRecord.of(together, is_timed=True),
     )
+
+
+def _wall_s(answer: Answer) -> float:
+    return answer.trace.wall_s
 
 
 def _run(engine: TorchEngine, request: Request) -> Answer:
