@@ -24,7 +24,7 @@ from pasta_lm.cli.terminal import (
 )
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.log import Tally
-from pasta_lm.learn.annotate.own_answers import AnswerConfig, Answered, answer
+from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
 from pasta_lm.learn.annotate.run import Rule, Run, estimate, source_rows
 from pasta_lm.learn.annotate.run import annotate as run_annotation
@@ -92,7 +92,7 @@ def annotate_all(
         with bars() as show_bar:
             run = run_annotation(
                 recipe,
-                rule=rule or rule_of(recipe),
+                rule=rule or (markdown_rule if recipe.teacher is None else None),
                 method=method,
                 limit=limit,
                 cost_limit_usd=cost_limit,
@@ -118,21 +118,9 @@ def _print_run(run: Run, to_continue: str) -> None:
         raise typer.Exit(FAILED)
 
 
-def rule_of(recipe: AnnotateConfig) -> Rule | None:
-    """Return the rule of a recipe; None: its teacher annotates."""
-    return None if recipe.teacher is not None else markdown_rule
-
-
 def _answer_first(recipe: AnswerConfig) -> None:
-    silence_libraries()
-    with interruptible(), bars() as show:
-        answered = answer_all(recipe, show)
-    counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
-    say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
-
-
-def answer_all(recipe: AnswerConfig, show: Progress) -> Answered:
     """Let a model answer instructions; progress is a bar, or a line each minute."""
+    silence_libraries()
     from pasta_lm.strategies.model import Pasta
 
     load = partial(
@@ -143,12 +131,15 @@ def answer_all(recipe: AnswerConfig, show: Progress) -> Answered:
         pool_tokens=recipe.pool_tokens,
     )
     tell = minute_lines()
+    with interruptible(), bars() as show:
 
-    def report(done: int, total: int) -> None:
-        show("answers", done, total)
-        tell(f"{done} of {total} answers")
+        def report(done: int, total: int) -> None:
+            show("answers", done, total)
+            tell(f"{done} of {total} answers")
 
-    return answer(recipe, load, report)
+        answered = answer(recipe, load, report)
+    counts = ", ".join(f"{count} {reason}" for reason, count in answered.counts.items())
+    say(f"{answered.num_answers} answers, {answered.num_tokens} tokens: {counts}")
 
 
 def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:

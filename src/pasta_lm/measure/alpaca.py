@@ -232,7 +232,9 @@ def _ask_judge(
     def progress(done: int, total: int, spent: Spending) -> None:
         show("comparisons judged", done, total, str(spent))
 
-    connect = partial(ChatClient, Endpoint(base_url=url, model=model, api_key_env=key_env))
+    connect = partial(
+        ChatClient, Endpoint(base_url=url, model=model, api_key_env=key_env, max_in_flight=64)
+    )
     judge = run.judge(connect, prices=prices, cost_limit_usd=cost_limit, progress=progress)
     assert judge is not None
     comparisons = run.all_comparisons()

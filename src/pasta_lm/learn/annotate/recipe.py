@@ -12,52 +12,23 @@ from pasta_lm.learn.annotate.filters import Bounds
 from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.annotate.teacher import read_prompt
-from pasta_lm.learn.chat.budget import Prices
 from pasta_lm.learn.chat.client import Endpoint
-from pasta_lm.recipe import check_not_ignored, check_positive
+from pasta_lm.recipe import check_not_ignored
 
 TEACHER: Final = "teacher"
 MARKDOWN_RULE: Final = "markdown_rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherConfig:
-    """The model that annotates, its server and its prices."""
+class TeacherConfig(Endpoint):
+    """The model that annotates."""
 
-    base_url: str
-    """Of one server; or of several with the same model, separated by commas."""
-    model: str
-    api_key_env: str | None = None
-    """Name of the environment variable with the key; the key itself is in no file."""
     temperature: float = 0.0
-    timeout_s: float = 120.0
-    max_in_flight: int = 32
-    """Bound on concurrent requests; a run begins with few and halves their number on a 429."""
-    input_price: float | None = None
-    """US dollars per million tokens of prompts."""
-    output_price: float | None = None
-    """US dollars per million tokens of replies."""
 
-    def __post_init__(self) -> None:
-        """Validate combinations of keys."""
-        if (self.input_price is None) != (self.output_price is None):
-            raise UsageError("teacher.input_price and teacher.output_price go together")
-        check_positive("teacher", self, "timeout_s", "max_in_flight")
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Return the model and its server."""
-        return Endpoint(
-            base_url=self.base_url,
-            model=self.model,
-            api_key_env=self.api_key_env,
-            timeout_s=self.timeout_s,
-        )
-
-    @property
-    def prices(self) -> Prices:
-        """Return the prices of the model."""
-        return Prices(self.input_price, self.output_price)
+    @staticmethod
+    def table() -> str:
+        """Return the name of the table."""
+        return TEACHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

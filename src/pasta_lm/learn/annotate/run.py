@@ -153,10 +153,9 @@ def annotate(
         else:
             assert (teacher := config.teacher) is not None
             pool = Pool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
-            pace = pace or Pace(teacher.max_in_flight)
             asyncio.run(
                 pool.run(
-                    lambda: ChatClient(teacher.endpoint, pace=pace, policy=policy),
+                    lambda: ChatClient(teacher, pace=pace, policy=policy),
                     numbered,
                     lambda job: rows.by_teacher(pool, teacher.temperature, *job),
                 )

@@ -19,6 +19,7 @@ from pasta_lm.engines.servers.request_pace import (
     without_password,
 )
 from pasta_lm.errors import MissingExtraError, RemoteError, UsageError
+from pasta_lm.learn.chat.budget import Prices
 from pasta_lm.learn.chat.chat import (
     MAX_COMPLETION_TOKENS,
     MAX_TOKENS,
@@ -27,6 +28,7 @@ from pasta_lm.learn.chat.chat import (
     read_reply,
 )
 from pasta_lm.learn.chat.servers import ChatServers
+from pasta_lm.recipe import check_positive
 
 
 class Transport(Protocol):
@@ -41,15 +43,42 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A model and its server; the key itself is only in the environment."""
+    """A chat model, its servers and its prices: the keys of every such table of a recipe."""
 
     base_url: str
     """Ends in ``/v1``; several servers of the model are separated by commas."""
     model: str
+    """As the servers name it."""
     api_key_env: str | None = None
-    """Name of the environment variable with the key; None: the server needs none."""
+    """Name of the environment variable with the key, which is in no file; None: no key."""
     timeout_s: float = 120.0
     """For one request, answer included."""
+    max_in_flight: int = 32
+    """Bound on concurrent requests; a run begins with few and halves their number on a 429."""
+    input_price: float | None = None
+    """US dollars per million tokens of prompts."""
+    output_price: float | None = None
+    """US dollars per million tokens of replies."""
+
+    def __post_init__(self) -> None:
+        """Validate combinations of keys."""
+        table = self.table()
+        check_positive(table, self, "timeout_s", "max_in_flight")
+        if (self.input_price is None) != (self.output_price is None):
+            raise UsageError(f"{table}.input_price and {table}.output_price go together")
+        for key, price in (("input", self.input_price), ("output", self.output_price)):
+            if price is not None and price < 0:
+                raise UsageError(f"{table}.{key}_price is below 0")
+
+    @staticmethod
+    def table() -> str:
+        """Return the name of the table in a recipe, for messages."""
+        return "endpoint"
+
+    @property
+    def prices(self) -> Prices:
+        """Return the prices of the model."""
+        return Prices(self.input_price, self.output_price)
 
     @property
     def address(self) -> str:
@@ -107,7 +136,7 @@ class ChatClient:
     ) -> None:
         """Prepare to ask; raises the errors of ``connect``."""
         self.endpoint = endpoint
-        self.pace = pace or Pace()
+        self.pace = pace or Pace(endpoint.max_in_flight)
         self.num_requests = 0
         """Sent so far, with the failed ones."""
         self._policy = policy or RetryPolicy()

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
+from pasta_lm.engines.servers.request_pace import RetryPolicy
 from pasta_lm.errors import UsageError
 from pasta_lm.journal import Journal
-from pasta_lm.learn.chat.budget import Prices, require_prices
+from pasta_lm.learn.chat.budget import require_prices
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge.judge import Judge, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Progress, missing_to_json
-from pasta_lm.recipe import check_positive
 
 REPLIES = "replies.jsonl"
 TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
@@ -21,46 +20,30 @@ TEMPLATES = {"confidence": "stated-confidence-v1", "logprobs": "one-token-v1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeConfig:
+class JudgeConfig(Endpoint):
     """The judge that compares samples with other answers; ``[judge]`` of a recipe."""
 
-    model: str
-    """As the endpoint names it."""
-    base_url: str
-    """Of an OpenAI-compatible API, up to and including ``/v1``."""
-    api_key_env: str | None = None
-    """Name of the environment variable with the key; the key itself is in no file."""
     method: Literal["confidence", "logprobs"] = "confidence"
     """Stated ``confidence``, as in the paper; or ``logprobs`` of one token, as AlpacaEval 2."""
     journal: str | None = None
     """File of the replies, which recipes may share; None: ``replies.jsonl`` in ``train.out``."""
     max_missing: float = 0.1
     """Maximum share of comparisons without a verdict."""
-    timeout_s: float = 120.0
-    max_in_flight: int = 32
-    """Maximum number of concurrent requests."""
-    input_price: float | None = None
-    """US dollars for a million input tokens."""
-    output_price: float | None = None
-    """US dollars for a million output tokens."""
     cost_limit: float | None = None
     """Hard limit, in US dollars, on the cost of all replies in the journal."""
 
     def __post_init__(self) -> None:
+        Endpoint.__post_init__(self)
         if not 0 <= self.max_missing < 1:
             raise UsageError("judge.max_missing must be at least 0 and below 1")
-        check_positive("judge", self, "timeout_s", "max_in_flight")
-        if (self.input_price is None) != (self.output_price is None):
-            raise UsageError("judge.input_price and judge.output_price go together")
-        for key in ("input_price", "output_price", "cost_limit"):
-            if (getattr(self, key) or 0.0) < 0:
-                raise UsageError(f"judge.{key} is below 0")
+        if self.cost_limit is not None and self.cost_limit < 0:
+            raise UsageError("judge.cost_limit is below 0")
         require_prices(self.prices, self.cost_limit)
 
-    @property
-    def prices(self) -> Prices:
-        """Return the prices of the model."""
-        return Prices(self.input_price, self.output_price)
+    @staticmethod
+    def table() -> str:
+        """Return the name of the table."""
+        return "judge"
 
 
 def judge_of(
@@ -81,13 +64,11 @@ def judge_of(
     Raises:
         InputError: the journal of replies is damaged.
     """
-    keys = ("base_url", "model", "api_key_env", "timeout_s")
-    endpoint = Endpoint(**{key: getattr(config, key) for key in keys})
     return LLMJudge(
         config.model,
         load_template(TEMPLATES[config.method]),
         Journal(Path(config.journal) if config.journal else out / REPLIES),
-        lambda: ChatClient(endpoint, pace=Pace(config.max_in_flight), policy=policy),
+        lambda: ChatClient(config, policy=policy),
         max_missing=config.max_missing,
         prices=config.prices,
         cost_limit_usd=config.cost_limit,
