@@ -46,6 +46,8 @@ def test_json_has_the_documented_keys(pasta: Pasta, taught_folder: Path) -> None
     assert thread | {"finish_reason"} == answer["threads"][0].keys()
     assert answer["usage"].keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
     assert answer["strategy"] == "pasta"
+    is_cut = answer["finish_reason"] == "length"
+    assert answer["cut_at_tokens"] == (40 if is_cut else None)
 
 
 def test_several_answers_are_an_array_of_choices(pasta: Pasta, taught_folder: Path) -> None:
@@ -58,12 +60,17 @@ def test_several_answers_are_an_array_of_choices(pasta: Pasta, taught_folder: Pa
 def test_the_prompt_comes_from_one_of_three_places(
     pasta: Pasta, taught_folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "prompt.txt").write_text("hello")
+    (tmp_path / "prompt.txt").write_text("\ufeffhello")  # a byte-order mark is no part of it
     rest = ("--model", taught_folder, *FEW)
     typed = pasta("run", "hello", *rest).out
     assert pasta("run", *rest, stdin="hello").out == typed
     assert pasta("run", "-f", tmp_path / "prompt.txt", *rest).out == typed
     assert pasta("run", "hello", "-f", tmp_path / "prompt.txt", *rest).code == 2
+
+
+def test_a_prompt_that_is_not_utf_8_is_invalid_input(pasta: Pasta) -> None:
+    result = pasta("run", "caf\udce9")
+    assert (result.code, result.err.splitlines()[0]) == (3, "pasta: the prompt is not UTF-8")
 
 
 def test_without_a_prompt_a_terminal_is_told_how_to_give_one(pasta: Pasta) -> None:
@@ -130,6 +137,8 @@ def test_a_trace_can_be_viewed(pasta: Pasta, taught_folder: Path, tmp_path: Path
     assert pasta("view", file).code == 0
     many = pasta("run", "hello", "--model", taught_folder, "--n", 2, "--trace", file)
     assert many.code == 2
+    lost = pasta("run", "hello", "--trace", tmp_path / "no" / "trace.json")
+    assert (lost.code, "no folder" in lost.err) == (2, True)
 
 
 def test_sequential_never_forks(pasta: Pasta, taught_folder: Path) -> None:

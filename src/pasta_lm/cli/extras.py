@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 
 MODULES = {"scikit-learn": "sklearn"}
-"""Modules whose name is not that of their package."""
+"""Module names that differ from the package name."""
 REQUIREMENT = re.compile(r"""^([\w.-]+).*extra == ['"](\w+)['"]""")
 
 

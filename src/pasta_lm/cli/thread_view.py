@@ -169,7 +169,7 @@ class Show(Protocol):
     """Shows events, at once or within ``REFRESH_S``."""
 
     def __call__(self, events: Iterable[StreamEvent]) -> None:
-        """Show what the events changed."""
+        """Show the changes."""
 
 
 @contextmanager
