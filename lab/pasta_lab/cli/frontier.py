@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pasta_lab.cli.figures import interval
 from pasta_lm.cli.flags import option
-from pasta_lm.cli.tables import number, print_table
+from pasta_lm.cli.tables import print_table
 from pasta_lm.cli.terminal import read_text, write_text
 from pasta_lm.errors import InputError
 
@@ -23,71 +22,14 @@ NoPublished = Annotated[
 
 
 def print_frontier(found: Figures) -> None:
-    """Print what ``frontier.report`` returned."""
-    not_run = [[point["name"], f"not run: {point['command']}"] for point in found["not_run"]]
-    header = ["", "quality", "theoretical", "realised", "length", "frontier"]
-    print_table(header, [*map(_row, found["points"]), *not_run])
-    _print_reference_points(found)
-    if found["comparisons"]:
+    """Print the tables of a comparison."""
+    from pasta_lab.evaluate.pages import facts, tables
+
+    for table in tables(found):
+        typer.echo(f"{table.title}\n")
+        print_table(table.header, table.texts(), text_columns=(0, 1))
         typer.echo()
-        header = [f"{found['ours']} against", "speed", "grade", "speedup", "verdict"]
-        print_table(header, [_verdict(row) for row in found["comparisons"]], text_columns=(0, 1, 4))
-    kinds = ", ".join(found["kinds"]) or "nothing was run"
-    typer.echo(
-        f"\n{kinds}: {found['num_prompts']} prompts of split {found['split']}, against the "
-        f"sequential answers of {found['baseline']}, paired by prompt; 95 % bootstrap intervals; "
-        "speedups are geometric means; !: length outside 0.95 to 1.05 of the baseline's"
-    )
-    if "published" in found:
-        print_published(found["published"])
-
-
-def _row(point: Figures) -> list[str]:
-    on_it = [speed for speed, is_on in point["on_frontier"].items() if is_on]
-    figures = [interval(point[key]) for key in ("quality", "theoretical_speedup")]
-    length = ("! " if point["is_length_unusual"] else "") + interval(point["length_ratio"])
-    realised = interval(point["realised_speedup"])
-    return [point["name"], *figures, realised, length, ", ".join(on_it) or "-"]
-
-
-def _verdict(row: Figures) -> list[str]:
-    said = row["verdict"] + (f": {row['by']}" if row["verdict"] == "better" else "")
-    figures = [interval(row[key]) for key in ("quality_difference", "speed_ratio")]
-    return [row["rival"], row["speed"], *figures, said]
-
-
-def _print_reference_points(found: Figures) -> None:
-    """Print the speed over the fastest sequential decoding, and of perfect forks."""
-    rows = [(p["name"], p["over_fastest_sequential"]) for p in found["points"]]
-    if found["fastest_sequential"]:
-        typer.echo()
-        header = ["realised, over the fastest sequential decoding", found["fastest_sequential"]]
-        print_table(header, [[name, interval(ratio)] for name, ratio in rows if ratio])
-    shares = [(p["name"], p["of_perfect_forks"]) for p in found["points"] if p["of_perfect_forks"]]
-    if shares:
-        typer.echo()
-        kinds = ("theoretical", "realised")
-        cells = [[name, *(interval(share[kind]) for kind in kinds)] for name, share in shares]
-        print_table(["speed / that of perfect forks", *kinds], cells)
-
-
-def print_published(found: Figures) -> None:
-    """Print the figures that the paper reports, under their label."""
-    typer.echo(f"\n{found['label']}")
-    print_table(
-        ["", "win rate, %", "theoretical", "realised", "efficiency"],
-        [
-            [
-                one["name"],
-                number(one["win_rate"], 1),
-                *(
-                    number(one[k])
-                    for k in ("theoretical_speedup", "realised_speedup", "efficiency")
-                ),
-            ]
-            for one in found["points"]
-        ],
-    )
+    typer.echo(facts(found))
 
 
 def figures(

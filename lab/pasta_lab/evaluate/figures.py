@@ -75,7 +75,6 @@ def scatter(
     places: Sequence[Place],
     *,
     published: bool = False,
-    bounds: Mapping[str, float] | None = None,
     frontier: Sequence[Place] = (),
     baseline: float | None = None,
 ) -> str:
@@ -86,7 +85,6 @@ def scatter(
         axes: The labels of both axes.
         places: What was measured.
         published: Whether the paper's points are drawn, as hollow squares under their label.
-        bounds: Speeds without a quality, each a vertical line.
         frontier: The points on the frontier, slowest first.
         baseline: The baseline's quality, a horizontal line.
     """
@@ -114,9 +112,6 @@ def scatter(
             said = f"{row.name} ({at[0]:.2f}, {at[1]:.1f})"
             ax.annotate(said, at, (5, 5), textcoords="offset points", fontsize=7)
         ax.set_title(LABEL, fontsize=7, loc="left")
-    for number, (name, speed) in enumerate((bounds or {}).items()):
-        ax.axvline(speed, color="#7a4ba0", linestyle="--", linewidth=1, gid=f"bound-{number}")
-        ax.annotate(name, (speed, 0.98 - 0.05 * number), xycoords=("data", "axes fraction"))
     if baseline is not None:
         ax.axhline(baseline, color="#444444", linestyle=":", linewidth=1)
         ax.axvline(1.0, color="#444444", linestyle=":", linewidth=1)
@@ -155,8 +150,7 @@ def frontier_plot(found: Figures) -> str:
     """
     for kind in (Speed.REALISED, Speed.THEORETICAL):
         key = f"{kind.value}_speedup"
-        fast = [point for point in found["points"] if point[key]]
-        shown = [point for point in fast if not point["is_bound"]]
+        shown = [point for point in found["points"] if point[key]]
         if shown:
             break
     else:
@@ -168,8 +162,7 @@ def frontier_plot(found: Figures) -> str:
         f"Quality against {kind.value} speedup ({kinds})",
         (f"{kind.value} speedup over the baseline, geometric mean", "quality (mean grade)"),
         list(places.values()),
-        bounds={point["name"]: point[key]["mean"] for point in fast if point["is_bound"]},
-        frontier=sorted(on_it, key=lambda one: one.x.mean),
+        frontier=sorted(on_it, key=lambda place: place.x.mean),
         baseline=first["quality"]["mean"] - first["quality_difference"]["mean"],
     )
 

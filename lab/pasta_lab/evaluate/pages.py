@@ -1,4 +1,4 @@
-"""The page of a comparison, and the paper's own figures as labelled reference points."""
+"""The tables of a comparison, and the paper's own figures as labelled reference points."""
 
 from __future__ import annotations
 
@@ -7,44 +7,77 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from pasta_lab.cli.figures import interval
 from pasta_lab.tasks.registry import training_families
+from pasta_lm.measure.table import Table
 
 Figures = Mapping[str, Any]
 
 
+def tables(found: Figures) -> list[Table]:
+    """Return the points, the verdicts and the paper's figures of a report."""
+    header = ("", "quality", "theoretical", "realised", "length", "frontier")
+    rows = [_point(point) for point in found["points"]]
+    rows += [
+        (point["name"], f"not run: {point['command']}", *[""] * 4) for point in found["not_run"]
+    ]
+    made = [Table(header, rows, "Points")]
+    if found["comparisons"]:
+        columns = (f"{found['ours']} against", "speed", "grade", "speedup", "verdict", "by")
+        made.append(Table(columns, [_verdict(row) for row in found["comparisons"]], "Verdicts"))
+    if "published" in found:
+        keys = ("win_rate", "theoretical_speedup", "realised_speedup", "efficiency")
+        points = [
+            (one["name"], *(one[key] for key in keys)) for one in found["published"]["points"]
+        ]
+        paper = ("", "win rate, %", "theoretical", "realised", "efficiency")
+        made.append(Table(paper, points, found["published"]["label"], digits=2))
+    return made
+
+
 def frontier_page(found: Figures) -> str:
-    """Return the report of a comparison as Markdown; with ``published`` if it is to be shown."""
-    template = _templates().get_template("frontier.md.j2")
-    return template.render(found={"published": None, **found}, families=list(training_families()))
+    """Return the report of a comparison as Markdown, with a table of every family."""
+    decisions = ("fork_precision", "fork_recall", "sync_precision", "sync_recall")
+    rows = [(one["name"], *(interval(one[key]) for key in decisions)) for one in found["points"]]
+    header = ("", *(key.replace("_", " ") for key in decisions))
+    families = [
+        (f"{family}, {point['name']}", *_figures(point["families"][family]))
+        for family in training_families()
+        for point in found["points"]
+    ]
+    by_family = Table(("", "quality", "theoretical", "realised"), families, "Families")
+    more = [Table(header, rows, "Forks and syncs"), by_family]
+    parts = [f"# {found['title']}", facts(found)]
+    for table in (*tables(found), *more):
+        lines = [table.header, ["---"] * len(table.header), *table.texts()]
+        parts += [f"## {table.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    return "\n\n".join(parts) + "\n"
 
 
-def _templates() -> Environment:
-    found = Environment(
-        loader=PackageLoader("pasta_lab.evaluate", "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def facts(found: Figures) -> str:
+    """Return the conditions of a comparison."""
+    kinds = ", ".join(found["kinds"]) or "nothing was run"
+    return (
+        f"{kinds}: {found['num_prompts']} prompts of split {found['split']}, against the "
+        f"sequential answers of {found['baseline']}, paired by prompt; 95 % bootstrap intervals; "
+        "speedups are geometric means; !: length outside 0.95 to 1.05 of the baseline's"
     )
-    found.filters |= {"interval": _interval, "number": _number, "cell": _cell}
-    return found
 
 
-def _interval(figure: Figures | None, digits: int = 3) -> str:
-    if figure is None:
-        return "-"
-    mean, low, high = (f"{figure[key]:.{digits}f}" for key in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
+def _figures(figures: Figures) -> list[str]:
+    keys = ("quality", "theoretical_speedup", "realised_speedup")
+    return [interval(figures[key]) for key in keys]
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _point(point: Figures) -> tuple[str, ...]:
+    on_it = ", ".join(speed for speed, is_on in point["on_frontier"].items() if is_on)
+    length = ("! " if point["is_length_unusual"] else "") + interval(point["length_ratio"])
+    return point["name"], *_figures(point), length, on_it or "-"
 
 
-def _cell(text: str) -> str:
-    """Return a name so that it is neither HTML nor the end of a cell."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+def _verdict(row: Figures) -> tuple[str, ...]:
+    figures = [interval(row[key]) for key in ("quality_difference", "speed_ratio")]
+    return row["rival"], row["speed"], *figures, row["verdict"], row["by"]
 
 
 LABEL = (

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import exp, log
 from pathlib import Path
 
-from pasta_lab.evaluate.records import PERFECT, GradedAnswer, read_answers
+from pasta_lab.evaluate.records import GradedAnswer, read_answers
 from pasta_lab.tasks.registry import training_families
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.measure.intervals import Interval, mean
@@ -36,18 +36,11 @@ class PointAnswers:
 
     point: Point
     answers: ByTask
-    """To all prompts of the families that training sees; of a bound, to the timed ones."""
+    """To all prompts of the families that training sees."""
     baseline: ByTask
     timed: ByTask
     """Those that were decoded alone."""
     timed_baseline: ByTask
-    perfect: ByTask
-    """References that were replayed with their true forks, in turn with the timed answers."""
-
-    @property
-    def is_bound(self) -> bool:
-        """Return whether the text was forced, so that the point has no quality."""
-        return self.point.strategy == PERFECT
 
     @property
     def is_speculative(self) -> bool:
@@ -82,10 +75,8 @@ def read_points(comparison: Comparison) -> list[PointAnswers]:
         InputError: a file is no record file, lacks answers, or has answers to other prompts.
     """
     found = [_read(point) for point in comparison.points if Path(point.records).exists()]
-    answering = [one for one in found if not one.is_bound]
-    for other in found:
-        if answering:
-            _check_pairing(answering[0], other)
+    for other in found[1:]:
+        _check_pairing(found[0], other)
     return found
 
 
@@ -97,9 +88,10 @@ def _read(point: Point) -> PointAnswers:
         some = (one for one in rows if one.strategy == strategy)
         return {one.task_id: one for one in some if (one.wall_s is not None) is is_timed}
 
-    is_bound = point.strategy == PERFECT
-    answers, baseline = (
-        by_task(name, is_timed=is_bound) for name in (point.strategy, sequential.NAME)
+    answers, baseline, timed, timed_baseline = (
+        by_task(name, is_timed=is_timed)
+        for is_timed in (False, True)
+        for name in (point.strategy, sequential.NAME)
     )
     if not answers or answers.keys() != baseline.keys():
         raise InputError(
@@ -107,16 +99,12 @@ def _read(point: Point) -> PointAnswers:
             f"by {sequential.NAME}: each prompt needs both",
             hint="write it with `pasta-lab evaluate tasks --records`",
         )
-    timed, base, perfect = (
-        by_task(name, is_timed=True) for name in (point.strategy, sequential.NAME, PERFECT)
-    )
-    return PointAnswers(point, answers, baseline, timed, base, perfect)
+    return PointAnswers(point, answers, baseline, timed, timed_baseline)
 
 
 def _check_pairing(first: PointAnswers, other: PointAnswers) -> None:
     files = f"{other.point.records} and {first.point.records}"
-    has_same = other.answers.keys() == first.answers.keys()
-    if not has_same and not (other.is_bound and other.answers.keys() <= first.answers.keys()):
+    if other.answers.keys() != first.answers.keys():
         raise InputError(
             f"{files} have answers to other prompts",
             hint="evaluate all points with the same --split, --seed and --num-prompts",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
-from statistics import NormalDist, stdev
 from typing import Any
 
 from pasta_lab.evaluate.records import GradedAnswer
@@ -23,8 +21,6 @@ from pasta_lm.measure.intervals import Interval, as_dict, mean, ratio
 Figures = dict[str, Any]
 TIE = 1e-9
 """Grades that differ by less are the same."""
-NUM_STANDARD_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
-"""Standard errors that a difference must have to be found four times of five."""
 
 
 def quality(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -> Figures:
@@ -41,21 +37,6 @@ def quality(answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]) -
         "well_formed": share([a.is_well_formed for a in answers]),
         "limit_hits": sum(a.finish_reason == "length" for a in answers),
     }
-
-
-def smallest_difference(
-    answers: Sequence[GradedAnswer], baseline: Sequence[GradedAnswer]
-) -> float | None:
-    """Return the difference in mean grade that these prompts would show with a power of 0.8.
-
-    Two-sided at 0.05, from the spread of the paired differences; None for a single prompt.
-
-    Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, chapter 2.
-    """
-    differences = [a.grade - b.grade for a, b in zip(answers, baseline, strict=True)]
-    if len(differences) < 2:
-        return None
-    return round(NUM_STANDARD_ERRORS * stdev(differences) / sqrt(len(differences)), 5)
 
 
 def _score(ours: float, theirs: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 from lab.tests.evaluate.records import write_records
 from pasta_lab.evaluate.figures import Span, frontier_plot, point_place
 from pasta_lab.evaluate.frontier import report
-from pasta_lab.evaluate.pages import frontier_page
+from pasta_lab.evaluate.pages import LABEL, frontier_page, published
 from pasta_lab.evaluate.points import Comparison, Point, read_points
 from pasta_lab.evaluate.records import read_answers, write_answers
 from pasta_lm.errors import InputError
@@ -60,15 +60,14 @@ def test_the_page_is_valid_markdown_without_links(found: dict[str, Any]) -> None
         assert len(counts) <= 1
 
 
-def test_the_page_has_kinds_figures_and_missing_points(
-    found: dict[str, Any],
-) -> None:
-    page = frontier_page(found)
-    assert "kind: simulated" in page
-    assert "not run: `pasta-lab evaluate tasks --model absent" in page
+def test_the_page_has_kinds_figures_and_missing_points(found: dict[str, Any]) -> None:
+    page = frontier_page(found | {"published": published()})
+    assert "simulated: 9 prompts" in page
+    assert "| absent | not run: pasta-lab evaluate tasks --model absent" in page
     assert "| ! 2.0" in page
     assert "not separated" in page
-    assert page.count("\n| takings |") == 2  # a row for each point of every family
+    assert page.count("\n| takings, ") == 2  # a row for each point of every family
+    assert LABEL in page
 
 
 def test_the_plot_is_a_file_of_svg_with_a_mark_for_each_point(found: dict[str, Any]) -> None:

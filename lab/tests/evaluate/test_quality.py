@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.tests.evaluate.rows import CHAIN, FORKS, SYNCS, answered, marks, task, unit
-from pasta_lab.evaluate.quality import decisions, quality, smallest_difference
+from pasta_lab.evaluate.quality import decisions, quality
 from pasta_lab.evaluate.records import GradedAnswer
 from pasta_lab.tasks import Task
 
@@ -35,14 +35,6 @@ def test_quality_is_the_mean_grade_and_its_difference_to_the_baseline() -> None:
     found = quality(graded(1.0, 0.5, 0.25, 0.0), graded(0.5, 0.5, 0.75, 0.0))
     assert means(found, "quality", "quality_difference", "win_rate") == [0.4375, 0.0, 0.5]
     assert [found[name] for name in ("wins", "ties", "losses")] == [1, 2, 1]
-
-
-def test_the_smallest_difference_is_2_8_standard_errors() -> None:
-    ours, theirs = graded(1.0, 0.5, 0.5, 1.0) * 25, graded(0.5, 0.5, 1.0, 1.0) * 25
-    spread = (50 * 0.25 / 99) ** 0.5  # half a grade either way in half of a hundred prompts
-    found = smallest_difference(ours, theirs)
-    assert found == pytest.approx(2.80159 * spread / 10, abs=1e-5)
-    assert smallest_difference(ours[:1], theirs[:1]) is None
 
 
 @pytest.mark.parametrize(
