@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import islice
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.tests.task_tokenizer import train_tokenizer
-from pasta_lab.tasks import mixture
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.language.tags import PIECES
 from pasta_lm.models.settings import eos_ids, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
+from tests.small_tokenizers import add_markers, byte_level
 
 POOL_TOKENS = 8192
 TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words
@@ -31,9 +30,10 @@ SIZES = {
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return the project's tokenizer, trained on few tasks."""
-    drawn = islice(mixture("train", 99), 40)
-    return train_tokenizer((text for task in drawn for text in (task.prompt, task.text)), 500)
+    """Return a byte-level tokenizer with the tag pieces."""
+    words = byte_level()
+    add_markers(words, PIECES)
+    return words
 
 
 @cache

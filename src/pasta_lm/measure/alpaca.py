@@ -152,12 +152,7 @@ def evaluate_alpaca(
 ) -> tuple[AlpacaRun, bool]:
     """Answer and judge what a run lacks; return it, and whether the cost limit stopped it.
 
-    Args:
-        out: The run's folder.
-        recipe: The recipe.
-        cost_limit: US dollars that all replies of the judge may cost.
-        show: Shows progress.
-        say: Gives notice of costs and failures.
+    ``cost_limit`` is in US dollars, over all replies of the judge.
 
     Raises:
         UsageError: a setting is wrong, or the folder holds a run with other settings.
@@ -183,12 +178,6 @@ def answer_instructions(
     run: AlpacaRun, models: Models, progress: Progress, made: Provenance | None = None
 ) -> None:
     """Let all systems answer what has no row in the journal yet.
-
-    Args:
-        run: The run.
-        models: The systems' models, by name.
-        progress: Called after each prompt or batch.
-        made: By model, the hardware and software in its rows.
 
     Source: PASTA, section 5.1 (batch 1, greedy).
     """

@@ -56,11 +56,7 @@ class Decoded(NamedTuple):
 
 
 def check_served(servers: Servers | None, model: str | None, names: Iterable[str]) -> None:
-    """Refuse other models beside one that servers hold: clocks of two machines say nothing.
-
-    Raises:
-        UsageError: the model is not named, or there are others.
-    """
+    """Refuse other models beside one that servers hold: clocks of two machines say nothing."""
     if servers is None:
         return
     if model is None:
@@ -278,10 +274,7 @@ def decode_prompts(
 def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
     """Decode requests together; a prompt that does not fit the context is a failed answer.
 
-    Args:
-        model: Who decodes.
-        requests: What is decoded.
-        keeps: Options of ``AnswerRecord.of``.
+    ``keeps`` are options of ``AnswerRecord.of``.
     """
     longest = model.engine.max_prompt_tokens
     fits = [longest is None or len(request.prompt) <= longest for request in requests]

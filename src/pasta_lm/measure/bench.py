@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from statistics import median
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from pasta_lm.engines.local import planning
 from pasta_lm.engines.local.engine import TorchEngine
@@ -72,7 +72,7 @@ class BenchSettings:
             raise UsageError("--requests must be numbers from 1, such as 1,4,16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Latency:
     """Median seconds from the arrival of a request to the end of its answer."""
 
@@ -111,7 +111,7 @@ def bench_model(
     settings: BenchSettings,
     progress: Progress,
 ) -> BenchReport:
-    """Load a model, the built-in one for None, and time an engine with it."""
+    """Load a model, the built-in one by default, and time an engine with it."""
     return bench(load(model or BUILTIN, dtype=dtype, device=device), settings, progress)
 
 
@@ -121,13 +121,7 @@ def bench(
     progress: Progress = lambda done, total: None,
     beside: Sequence[Callable[[], None]] = (),
 ) -> BenchReport:
-    """Time an engine with a model.
-
-    Args:
-        loaded: The model; rows are added for tag pieces that it lacks.
-        settings: The measurements.
-        progress: Called after each round and each load.
-        beside: Measurements of other engines; each is called once a round.
+    """Time an engine with a model; ``beside`` times other engines, each once a round.
 
     Raises:
         UsageError: the model's context is shorter than a measurement.
@@ -154,7 +148,8 @@ def bench(
         progress(done, num_total)
     latencies = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        latencies[str(count)] = _latency(engine, count)
+        sides = [median(latencies_s(engine, [one] * count)) for one in load_requests(loaded)]
+        latencies[str(count)] = Latency(*(round(side, 4) for side in sides))
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
     gpu = torch.cuda.get_device_name() if loaded.device.type == "cuda" else "none"
@@ -185,11 +180,7 @@ def _tokens(vocabulary: Vocabulary, count: int) -> tuple[int, ...]:
 
 
 def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
-    """Return the cache entries that the largest measurement needs.
-
-    Raises:
-        UsageError: the model has fewer positions than a measurement.
-    """
+    """Return the cache entries that the largest measurement needs, if the positions suffice."""
     longest, last = NUM_CONTEXT + 4 * MAX_ROWS + NUM_STEADY, loaded.max_position
     if last is not None and longest > last:
         raise UsageError(
@@ -199,9 +190,6 @@ def _pool_tokens(loaded: LoadedModel, settings: BenchSettings) -> int:
     by_rows = NUM_CONTEXT + max(_num_entries(count) for count in (2, *settings.rows))
     by_load = max(request.max_entries for request in load_requests(loaded))
     return max(by_rows, max(settings.requests, default=0) * by_load) + NUM_DECODED
-
-
-# Passes by rows
 
 
 def step_s(engine: TorchEngine, num_rows: int) -> float:
@@ -234,9 +222,6 @@ def _num_entries(num_rows: int) -> int:
     return NUM_CONTEXT + num_rows * (3 * num_rows + NUM_STEADY + 16) + 64
 
 
-# Sequential decoding, and its limit
-
-
 def sequential_s(engine: TorchEngine) -> float:
     """Return the seconds of a greedy answer of one thread, prompt included."""
     params = SamplingParams(max_tokens=NUM_DECODED, ignore_eos=True)
@@ -248,9 +233,8 @@ def sequential_s(engine: TorchEngine) -> float:
 
 def read_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of weights that a pass of one row reads: all but an untied input matrix."""
-    model = loaded.model
-    assert isinstance(model, PreTrainedModel)
-    inputs, outputs = _weight(model.get_input_embeddings()), _weight(model.get_output_embeddings())
+    model: Any = loaded.model
+    inputs, outputs = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     parts = {parameter.data_ptr(): parameter for parameter in model.parameters()}
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
@@ -259,16 +243,10 @@ def read_bytes(loaded: LoadedModel) -> int:
     return sum(one.numel() * one.element_size() for one in parts.values())
 
 
-def _weight(layer: nn.Module | None) -> Tensor:
-    weight = None if layer is None else layer.weight
-    assert isinstance(weight, Tensor)
-    return weight
-
-
 def reading_s(num_bytes: int, device: torch.device) -> float:
     """Return the least seconds in which so many bytes of memory were read once.
 
-    Read as a float32 matrix times a vector and as a sum; the faster of the two counts.
+    Read as a matrix times a vector and as a sum; the faster of the two counts.
     """
     rows = max(1, num_bytes // (4 * COLUMNS))
     matrix = torch.ones(rows, COLUMNS, device=device)
@@ -288,17 +266,6 @@ def reading_s(num_bytes: int, device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-# Latency under load
-
-
-def _latency(engine: TorchEngine, num_requests: int) -> Latency:
-    one, many = load_requests(engine.loaded)
-    return Latency(
-        sequential_s=round(median(latencies_s(engine, [one] * num_requests)), 4),
-        pasta_s=round(median(latencies_s(engine, [many] * num_requests)), 4),
-    )
 
 
 def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:

@@ -112,14 +112,10 @@ def read_references(file: Path, ids: Path | None = None) -> list[Record]:
 
 
 def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iterator[Row]:
-    """Yield a row for every answer and system; an answer's rows follow each other by system.
+    """Yield a row for every answer and system.
 
-    A system is asked for when the one before has read and is forgotten: models may be large.
-
-    Args:
-        records: The reference answers.
-        systems: First 'pasta', whose encoding says which text is in which region; the others read
-            the plain text.
+    The first system is 'pasta', whose encoding says which text is in which region; the others read
+    the plain text. A system is loaded when the one before is forgotten: models may be large.
     """
     plain = [replace(record, document=record.document.without_tags()) for record in records]
     regions: list[list[str]] | None = None
@@ -191,10 +187,7 @@ def _content(
 ) -> Iterator[Content]:
     """Yield the tokens of an answer's text in reading order, tags and topics left out.
 
-    Args:
-        example: The encoded answer.
-        vocabulary: Of the model.
-        regions: By byte of the plain text, the region; None: the answer's own tags say it.
+    ``regions`` has the region of each byte of the plain text; None: read from the answer's tags.
     """
     last = {MAIN_OWNER: example.num_prompt - 1}
     in_main, is_topic, begun, num_bytes = MAIN, False, set[int](), 0
@@ -348,11 +341,6 @@ def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
 
     A model with a chat template reads the prompt as the user's turn; another one reads a paragraph.
     Without a prompt an answer follows the begin-of-text, or the end-of-text where there is none.
-
-    Args:
-        vocabulary: Of the model.
-        eos_id: Its end-of-text.
-        nats: Returns the nats of each label; ``train.losses.token_nats`` with the model.
     """
     alone = vocabulary.prompt_prefix or (eos_id,)
 

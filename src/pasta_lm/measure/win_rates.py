@@ -144,15 +144,14 @@ def plain_rates(judgements: Sequence[Judgement]) -> PlainRates:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredRates:
     """The win rates of one model from stored judgements; a scripted judge has none."""
 
     judge: str | None
     baseline: str | None
-    num_rows: int
-    rates: WinRates | None
     comparability: Comparability
+    rates: WinRates | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as ``pasta evaluate lc-winrate --json`` prints them."""
@@ -181,18 +180,11 @@ def stored_rates(
         judge, baseline = named(rows)
         if judge and judge.startswith(SCRIPTED):
             label = Comparability(False, f"pipeline check, n = {len(rows)}")
-            found[name] = StoredRates(
-                judge=judge, baseline=baseline, num_rows=len(rows), rates=None, comparability=label
-            )
-            continue
-        rates = win_rates(rows, calibration, allow_missing=allow_missing)
-        found[name] = StoredRates(
-            judge=judge,
-            baseline=baseline,
-            num_rows=len(rows),
-            rates=rates,
-            comparability=comparability(judge, baseline, rates.n_total),
-        )
+            found[name] = StoredRates(judge, baseline, label)
+        else:
+            rates = win_rates(rows, calibration, allow_missing=allow_missing)
+            label = comparability(judge, baseline, rates.n_total)
+            found[name] = StoredRates(judge, baseline, label, rates)
     return found
 
 
@@ -259,11 +251,7 @@ def comparability(
 ) -> Comparability:
     """Return whether a result is comparable with the leaderboard, and if not why.
 
-    Args:
-        judge: The judge's name; None: not recorded.
-        baseline: The name of the reference; None: not recorded.
-        num_instructions: How many verdicts there are.
-        has_difficulty: Whether the fit knew the instructions' difficulty.
+    A judge or baseline that is None is not recorded.
     """
     reasons = []
     if judge not in (None, JUDGE):
@@ -332,14 +320,8 @@ def length_controlled(
 ) -> LengthControlled | None:
     """Return the length-controlled win rate of one model; None if there are fewer rows than folds.
 
-    Args:
-        judgements: Of one model; a row without a verdict is predicted and not fitted.
-        difficulty: By row; None: not known, and the fit has no such feature.
-        gamed: The gamed models' rows; empty if the difficulty is not known.
-        inverse_penalty: None: chosen by cross-validation.
-
-    Raises:
-        IndexError: a row has no difficulty.
+    A row without a verdict is predicted and not fitted. Without difficulties the fit has no such
+    feature. The penalty is chosen by cross-validation, unless it is given.
     """
     design, asked = _design(judgements, difficulty, gamed)
     if len(design.targets) < NUM_FOLDS:

@@ -28,6 +28,7 @@ from pasta_lm.learn.train.preference import train_preference
 from pasta_lm.learn.train.preference_config import PairsConfig, PreferenceConfig, StartConfig
 from pasta_lm.models.folder import contiguous
 from pasta_lm.strategies.model import Pasta
+from tests.learn.tiny import tiny
 from tests.learn.train.preferences import (
     LongerWins,
     margins,
@@ -38,7 +39,6 @@ from tests.learn.train.preferences import (
     save_tiny,
     train,
 )
-from tests.measure.tiny import tiny
 from tests.small_tokenizers import byte_level
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,54 @@
+"""Tiny random models that fork at random."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lab.tests.task_tokenizer import train_tokenizer
+from pasta_lab.tasks import mixture
+from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.models.settings import eos_ids, tag_pieces
+from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.strategies.model import Pasta
+
+POOL_TOKENS = 8192
+TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+}
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return the project's tokenizer, trained on few tasks."""
+    drawn = islice(mixture("train", 99), 40)
+    return train_tokenizer((text for task in drawn for text in (task.prompt, task.text)), 500)
+
+
+@cache
+def tiny(name: str, *, seed: int = 0, has_tag_pieces: bool = True) -> Pasta:
+    """Return a random model that has the tag pieces, or of which nobody says that it has."""
+    words = tokenizer()
+    pieces = tag_pieces(words)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = LlamaConfig(**SIZES, vocab_size=len(words), eos_token_id=words.eos_token_id)
+        model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        output = model.get_output_embeddings().weight
+        output[sorted(pieces.values())] *= TAG_SCALE if has_tag_pieces else 0
+        output[words.eos_token_id] *= END_SCALE
+    vocabulary = Vocabulary(words, pieces if has_tag_pieces else None)
+    loaded = LoadedModel(model, vocabulary, name, eos_ids(model, words))
+    return Pasta(TorchEngine(loaded, pool_tokens=POOL_TOKENS))
