@@ -32,7 +32,7 @@ SCRIPT = (
 )
 DOCUMENT = parse(SCRIPT, "annotator")
 TEXT = DOCUMENT.plain_text
-LIMIT_S = 120  # longest wait for what needs less than a second on a quiet machine
+LIMIT_S = 12  # longest wait for what needs less than a second on a quiet machine
 CHAT = {"messages": [{"role": "user", "content": "How do I live well?"}]}
 
 

@@ -231,7 +231,7 @@ def test_the_served_page_asks_and_shows_both_strategies_on_one_clock(browser: An
         page.goto(address)
         page.get_by_label("Prompt").fill("How do I live well?")
         page.get_by_role("button", name="Ask").click()
-        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="same text, one thread").wait_for()
         page.get_by_role("button", name="Ask").wait_for()
         assert shown(page, "#answer") == TEXT
         expect(page.locator(".picture")).to_have_count(2)
@@ -255,7 +255,7 @@ def test_the_served_page_says_what_the_server_refuses(browser: Any) -> None:
         assert "key" in page.locator(".ask [role=status]").inner_text().lower()
         page.get_by_label("API key").fill("secret")
         page.get_by_role("button", name="Ask").click()
-        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="same text, one thread").wait_for()
         page.close()
 
 

@@ -63,7 +63,7 @@ class Watched:
         page.goto(address)
 
     def _note(self, sent: Any) -> None:
-        if sent.url.endswith("/v1/chat/completions"):
+        if sent.url.endswith(("/v1/chat/completions", "/v1/replay")):
             self.bodies.append(sent.post_data_json)
 
     def ask(self, question: str = QUESTION) -> None:
@@ -107,9 +107,11 @@ def test_an_example_is_asked_with_one_click_pasta_first_and_then_sequentially(br
         assert examples.count() >= 6
         question = examples.nth(2).inner_text()
         examples.nth(2).click()
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
-        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["pasta", "sequential"]
+        asked, replayed = watched.bodies
+        assert asked["pasta"]["strategy"] == "pasta"
+        assert (replayed["form"], replayed["response"]) == ("plain", TEXT)
         assert {one["messages"][0]["content"] for one in watched.bodies} == {question}
         expect(watched.page.locator(".picture")).to_have_count(2)
         assert not watched.faults
@@ -123,7 +125,7 @@ def test_the_server_is_asked_with_the_strategies_and_settings_that_were_chosen(
     with served(browser, create_app(backend)) as watched:
         page = watched.page
         page.get_by_label("sot").check()
-        page.get_by_label("sequential").uncheck()
+        page.get_by_label("same text, one thread").uncheck()
         page.get_by_text("Settings").click()
         for name, value in {"Temperature": "0.5", "Most tokens": "30", "Seed": "7"}.items():
             page.get_by_label(name).fill(value)
@@ -143,10 +145,16 @@ def test_strategies_of_which_the_model_is_not_capable_are_not_offered(browser: A
     with served(browser, create_app(backend)) as watched:
         watched.page.locator("#facts", has_text="plain").wait_for()
         offered = watched.page.locator(".strategies input")
+        values = [one.get_attribute("value") for one in offered.all()]
+        assert values == ["same text, one thread", "sequential", "sot"]
+    backend.can_replay = False
+    with served(browser, create_app(backend)) as watched:
+        watched.page.locator("#facts", has_text="plain").wait_for()
+        offered = watched.page.locator(".strategies input")
         assert [one.get_attribute("value") for one in offered.all()] == ["sequential", "sot"]
         watched.ask()
         watched.wait()
-        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential"]
+        assert [one["pasta"]["strategy"] for one in watched.bodies] == ["sequential", "sot"]
 
 
 def test_enter_asks_and_with_shift_it_begins_a_line(browser: Any) -> None:
@@ -157,14 +165,14 @@ def test_enter_asks_and_with_shift_it_begins_a_line(browser: Any) -> None:
         prompt.press_sequentially("two")
         assert not watched.bodies
         prompt.press("Enter")
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         assert watched.bodies[0]["messages"][0]["content"] == "One\ntwo"
 
 
 def test_keys_of_the_replay_are_characters_where_one_writes(browser: Any) -> None:
     with served(browser, create_app(scripted())) as watched:
         watched.ask()
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
         before = watched.page.locator(".reading").inner_text()
         watched.page.get_by_text("Settings").click()
@@ -203,7 +211,7 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_what_was_written(
         until(lambda: not backend.has_work)
         backend.is_free = True
         watched.ask()
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
         assert watched.shown("#answer") == TEXT
         assert not watched.faults
@@ -232,7 +240,7 @@ def test_what_the_server_refuses_is_told(browser: Any, body: Any, told: str) -> 
         assert told in watched.said
         watched.page.unroute("**/v1/chat/completions")
         watched.ask()
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
 
 
 class Failing(ScriptedEngine):
@@ -260,7 +268,7 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         page.get_by_label("API key").fill("very secret")
         page.get_by_text("Settings").click()
         page.get_by_label("Temperature").fill("0.7")
-        page.get_by_label("sequential").uncheck()
+        page.get_by_label("same text, one thread").uncheck()
         watched.ask("Do you remember this?")
         watched.page.locator(".run-name", has_text="pasta").wait_for()
         watched.wait()
@@ -271,7 +279,7 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         page.get_by_label("API key").wait_for()
         expect(page.get_by_label("Prompt")).to_have_value("Do you remember this?")
         expect(page.get_by_label("Temperature")).to_have_value("0.7")
-        expect(page.get_by_label("sequential")).not_to_be_checked()
+        expect(page.get_by_label("same text, one thread")).not_to_be_checked()
         expect(page.get_by_label("API key")).to_have_value("")
 
 
@@ -311,7 +319,7 @@ def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browse
         told = page.locator("#inspector .sight").inner_text()
         assert "5 tokens of the prompt" in told
         backend.is_free = True
-        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
         # The same run became the stored one: what was picked is picked, and sees the same.
         assert "".join(page.locator("#written .seen").all_text_contents()) == seen
@@ -353,7 +361,7 @@ def test_axe_finds_nothing_serious_while_it_is_decoded_with_settings_open(
                 page.locator("#answer .token", has_text="Walk").click()
             elif state == "over":
                 backend.is_free = True
-                page.get_by_role("button", name="sequential").wait_for()
+                page.get_by_role("button", name="same text, one thread").wait_for()
                 watched.wait()
                 page.get_by_text("Examples").click()
             found = axe.run(page).response["violations"]
@@ -367,8 +375,9 @@ def test_a_hostile_megabyte_in_one_line_is_text_and_the_page_stays_usable(browse
         browser, create_app(Stepped(text, 1000)), viewport={"width": 390, "height": 800}
     ) as (watched):
         page = watched.page
+        page.get_by_label("same text, one thread").uncheck()  # too long for a replay
         watched.ask()
-        page.get_by_role("button", name="sequential").wait_for()
+        page.get_by_role("button", name="pasta").wait_for()
         watched.wait()
         assert "long" * 250_000 in watched.shown("#answer")
         expect(page.locator("#answer script, #answer img, #written b, #timeline b")).to_have_count(
@@ -393,7 +402,7 @@ def test_sixty_five_threads_are_followed_while_they_are_decoded(browser: Any) ->
         watched.ask()
         watched.page.locator(".labels button").nth(10).wait_for()
         backend.is_free = True
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
         expect(watched.page.locator(".timeline").first.locator(".row")).to_have_count(65)
         assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -414,19 +423,32 @@ def test_each_strategy_has_a_line_of_figures_on_one_clock(browser: Any) -> None:
         watched.wait()
         page = watched.page
         names = page.locator(".run-name").all_inner_texts()
-        assert names == ["pasta", "sequential", "apar", "sot"]
-        runs = [trace_of(backend, name) for name in names]
+        assert names == ["pasta", "same text, one thread", "sequential", "apar", "sot"]
+        strategies = ["pasta", "sequential", *names[2:]]
+        runs = [trace_of(backend, name) for name in strategies]
         for run, line in zip(runs, page.locator(".run-figures").all_inner_texts(), strict=True):
             told = " ".join(line.split())
             assert f"{run.parallelism:.2f} parallelism" in told
             assert f"{run.critical_path} critical path" in told
             assert f"{run.num_content_tokens} tokens" in told
-            if run.strategy != "sequential":
-                assert (
-                    f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over sequential"
-                    in told
-                )
+            speedup = f"{runs[1].forward_passes / run.forward_passes:.2f}× speedup over one thread"
+            assert (speedup in told) is (run.strategy != "sequential")
         expect(page.get_by_role("button", name="pasta")).to_have_attribute("aria-pressed", "true")
+
+
+def test_where_a_limit_cut_a_run_no_speedup_is_shown(browser: Any) -> None:
+    with served(browser, create_app(scripted())) as watched:
+        page = watched.page
+        page.get_by_text("Settings").click()
+        page.get_by_label("Most tokens").fill("20")
+        watched.ask()
+        page.get_by_role("button", name="same text, one thread").wait_for()
+        watched.wait()
+        figures = page.locator(".run-figures").first
+        expect(figures).to_contain_text("cut at")
+        text = "".join(page.locator("#timeline").all_inner_texts())
+        assert "×" not in text
+        assert "sooner" not in text
 
 
 def trace_of(backend: ScriptedBackend, strategy: str) -> Trace:
@@ -441,7 +463,7 @@ def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(
 ) -> None:
     with served(browser, create_app(scripted()), accept_downloads=True) as watched:
         watched.ask()
-        watched.page.get_by_role("button", name="sequential").wait_for()
+        watched.page.get_by_role("button", name="same text, one thread").wait_for()
         watched.wait()
         files = {}
         for name in ("Save page", "Save trace"):
@@ -457,7 +479,8 @@ def test_the_page_is_saved_as_pasta_view_writes_it_and_opens_offline(
     assert data.isascii()
     assert "<" not in data
     runs = json.loads(data)
-    assert [one["name"] for one in runs] == ["sequential", "pasta"]  # the last one is shown
+    names = [one["name"] for one in runs]
+    assert names == ["same text, one thread", "pasta"]  # the last one is shown
     expected = run_data(trace, "pasta", DOCUMENT.annotator_form())
     assert runs[1] == json.loads(json.dumps(expected))
     page = opened(files["Save page"])

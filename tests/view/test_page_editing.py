@@ -39,7 +39,7 @@ class Editing:
         page.goto(address)
         page.get_by_label("Prompt", exact=True).fill("How do I live well?")
         page.get_by_role("button", name="Ask", exact=True).click()
-        page.get_by_role("button", name="sequential", exact=True).wait_for()
+        page.get_by_role("button", name="same text, one thread").wait_for()
         page.locator(".savers button").first.wait_for()
         page.get_by_role("button", name="pasta", exact=True).click()
         page.get_by_role("button", name="Edit the tags").click()
@@ -115,7 +115,7 @@ def test_edited_tags_are_replayed_beside_the_original_with_figures_before_and_af
         told = editor.page.locator(".edit-figures").inner_text()
         assert "1.00 → 1.04 theoretical speedup" in " ".join(told.split())
         assert "1.08 → 1.12 parallelism" in " ".join(told.split())
-        assert editor.runs == ["pasta", "sequential", "edited"]
+        assert editor.runs == ["pasta", "same text, one thread", "edited"]
         expect(editor.page.locator(".picture")).to_have_count(3)
         shown = editor.page.locator("#written .token:not(.off)").all_text_contents()
         assert parse("".join(shown)).annotator_form() == FASTER
@@ -195,7 +195,7 @@ def test_a_fault_is_told_at_its_line_and_column_with_the_caret_there(browser: An
         editor.select("Three")
         stray.get_by_role("button").click()
         assert editor.behind_the_caret == wrong[wrong.rindex("</async>") :]
-        assert editor.runs == ["pasta", "sequential"]
+        assert editor.runs == ["pasta", "same text, one thread"]
         editor.press("Start again")
         editor.page.locator(".faults .error").first.wait_for(state="detached")
         assert editor.text == SCRIPT
@@ -238,7 +238,7 @@ def test_a_replay_is_stopped_by_its_button_and_by_a_new_question(browser: Any, u
             editor.press(stop)
             until(lambda: not backend.has_work)
             backend.is_held = False
-            assert editor.runs == ["pasta", "sequential"]
+            assert editor.runs == ["pasta", "same text, one thread"]
         editor.press("Edit the tags")
         editor.press("Ask")
         editor.page.get_by_role("button", name="Edit the tags").wait_for()

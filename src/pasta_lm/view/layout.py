@@ -98,11 +98,13 @@ def layout(trace: Trace) -> Layout:
 
 
 def critical_spans(chain: Sequence[TokenRecord]) -> list[Span]:
-    """Return the critical path as spans from its first token to its last."""
+    """Return the critical path as spans from its first token to its last, each pass once."""
     spans: list[Span] = []
     for token in reversed(chain):
         step = _fed_step(token)
         last = spans[-1] if spans else None
+        if last is not None and step < last.stop:
+            continue  # an ``<async>``, which its promise's end is fed with
         if last is not None and last.thread == token.thread and last.stop == step:
             spans[-1] = last._replace(stop=step + 1)
         else:

@@ -2,11 +2,14 @@
 
 import { element } from "./elements.js";
 
-const OFFERED = ["pasta", "sequential", "apar", "sot"]; // in the order in which they answer
-const AT_FIRST = ["pasta", "sequential"];
+// The first answer again, decoded by one thread: the fair clock beside it.
+export const ONE_THREAD = "same text, one thread";
+const OFFERED = ["pasta", ONE_THREAD, "sequential", "apar", "sot"]; // in the order in which they answer
+const AT_FIRST = ["pasta", ONE_THREAD];
 const TOLD = {
   pasta: "the model promises parts of its answer, and threads write them at the same time",
-  sequential: "one token after another",
+  [ONE_THREAD]: "the first answer is decoded again, token after token: both have the same tokens, so their clocks compare",
+  sequential: "one token after another: an answer of its own, so its clock compares with no other",
   apar: "a thread goes on while others write the details of its items",
   sot: "Skeleton-of-Thought: an outline, then all of its points at once",
 };
@@ -38,7 +41,8 @@ export class Choices {
       box.checked = chosen.includes(name);
       return box;
     });
-    if (!this.boxes.some((box) => box.checked)) this.boxes.forEach((box) => { box.checked = true; });
+    const others = this.boxes.filter((box) => box.value !== ONE_THREAD);
+    if (!others.some((box) => box.checked)) others.forEach((box) => { box.checked = true; });
     const labels = this.boxes.map((box) => element("label", { title: TOLD[box.value] }, box, ` ${box.value}`));
     this.strategies.replaceChildren(element("legend", {}, "Answer by"), ...labels);
     const { max_tokens, max_threads } = this.fields;

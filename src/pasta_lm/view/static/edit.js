@@ -1,7 +1,7 @@
 // Editing the tags of a finished answer: the server checks them as they are typed, and replays them.
 
 import { element, figure, visible } from "./elements.js";
-import { eventsOf, reach, takeEvent, whyOf } from "./live.js";
+import { piecesOf, reach } from "./net.js";
 import { Run } from "./run.js";
 import { indexOf, insertSync, makeBlock, removeBlock } from "./tagging.js";
 
@@ -12,10 +12,10 @@ const CUT = "The replay was cut: the answer does not fit the model's context.";
 const GUIDE = "The shown answer, each block with its topic. Change the tags only: what stands between them is the answer. Blocks are written beside each other; a sync waits for those before it.";
 
 export class TagEditor {
-  // ``headers`` returns what every request to the server has.
-  constructor(root, headers) {
+  // ``key`` returns the key of the server.
+  constructor(root, key) {
     this.root = root;
-    this.headers = headers;
+    this.key = key;
     this.original = null; // the run that was opened
     this.opener = pressed("Edit the tags", () => this.open());
     this.area = element("textarea", { rows: 12, spellcheck: "false", autocomplete: "off", "aria-label": "Answer with its tags", "aria-describedby": "edit-guide" });
@@ -110,7 +110,6 @@ export class TagEditor {
     this.said.textContent = "";
     try {
       const reply = await this.post("v1/check", this.body, this.checking.signal);
-      if (!reply.ok) throw new Error(await whyOf(reply));
       this.checked = await reply.json();
       this.plain ??= this.checked.text;
       this.cost ??= this.checked.cost;
@@ -123,7 +122,7 @@ export class TagEditor {
   }
 
   post(path, body, signal) {
-    return reach(path, { method: "POST", headers: this.headers(), signal, body: JSON.stringify(body) });
+    return reach(path, { key: this.key(), signal, body });
   }
 
   async replay() {
@@ -139,10 +138,10 @@ export class TagEditor {
     try {
       const body = { ...this.body, messages, pasta: { max_threads, trace: true }, stream: true };
       const reply = await this.post("v1/replay", body, this.stopping.signal);
-      if (!reply.ok) await this.refuse(reply);
-      else this.told(await this.pour(reply, run, stage));
+      this.told(await this.pour(reply, run, stage));
     } catch (error) {
       this.said.textContent = error.name === "AbortError" ? "Stopped." : visible(error.message);
+      if (error.diagnostics) this.refuse(error.diagnostics);
     }
     run.isOver = true;
     this.stopping = null;
@@ -154,11 +153,11 @@ export class TagEditor {
   // Put a run on the stage while it is decoded; return its last event.
   async pour(reply, run, stage) {
     let last = null;
-    for await (const event of eventsOf(reply)) {
+    for await (const piece of piecesOf(reply)) {
       this.stopping.signal.throwIfAborted(); // other runs may stand on the page by now
       const isFirst = run.threads.length === 0;
-      takeEvent(run, event);
-      if (event.kind === "finished") last = event;
+      run.takePiece(piece);
+      if (piece.pasta?.kind === "finished") last = piece.pasta;
       if (!isFirst) stage.grow();
       else if (run.threads.length) {
         stage.add(run);
@@ -177,12 +176,9 @@ export class TagEditor {
   }
 
   // Show why the server refused the text, and set the caret there.
-  async refuse(reply) {
-    const { error } = await reply.json();
-    this.said.textContent = visible(error.message);
-    if (!error.diagnostics) return;
-    this.showFaults(error.diagnostics);
-    this.goTo(error.diagnostics.find((one) => one.severity === "error"));
+  refuse(diagnostics) {
+    this.showFaults(diagnostics);
+    this.goTo(diagnostics.find((one) => one.severity === "error"));
   }
 
   nameOfNext() {
@@ -215,13 +211,13 @@ export class TagEditor {
   showFigures(how, cost, wall_s = null) {
     this.figures.replaceChildren();
     if (!cost || !this.cost) return;
-    const { facts, name } = this.original;
+    const { facts, name, theoretical_speedup } = this.original;
     const path = facts.critical_path;
     const pair = (before, after, digits, unit = "") => `${before.toFixed(digits)}${unit} → ${after.toFixed(digits)}${unit}`;
     const isTimed = wall_s !== null && facts.kind !== "simulated";
     this.figures.append(
       element("span", { class: "figure" }, `${visible(name)} → ${how}: `),
-      figure(pair(this.cost.sequential_tokens / Math.max(1, path), cost.theoretical_speedup, 2), "theoretical speedup"),
+      figure(pair(theoretical_speedup, cost.theoretical_speedup, 2), "theoretical speedup"),
       figure(pair(facts.parallelism, cost.parallelism, 2), "parallelism"),
       figure(pair(path, cost.critical_path_tokens, 0), "critical path"),
       isTimed ? figure(pair(facts.wall_s, wall_s, 2, " s"), "time") : "");

@@ -26,7 +26,7 @@ export class InspectorView {
   ofThread(run, thread) {
     const promised = thread.promised === null ? "" : `, about ${thread.promised} promised`;
     const parent = thread.parent === null ? "" : `, forked by ${called(run.threads[thread.parent])}`;
-    const [first, last] = [run.stretches(thread.id)[0]?.[0], run.stretches(thread.id).at(-1)?.[1]];
+    const [first, last] = [thread.spans[0]?.[1], thread.spans.at(-1)?.[2]];
     const when = first === undefined ? "It was fed in no pass." : `It was fed in passes ${first} to ${last - 1}.`;
     return [
       element("p", {}, element("strong", {}, nameOf(thread)), parent, `: ${plural(thread.tokens.length, "token")}${promised}. ${when}`),

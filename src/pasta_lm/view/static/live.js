@@ -1,14 +1,13 @@
 // Asking the server: one run for each strategy, one after the other, fed by the events of its stream.
 
-import { Choices } from "./choices.js";
+import { Choices, ONE_THREAD } from "./choices.js";
 import { element, visible } from "./elements.js";
 import { EXAMPLES } from "./examples.js";
 import { Run } from "./run.js";
-import { pageOf, save } from "./saving.js";
+import { piecesOf, reach, save, servedModel } from "./net.js";
 
-const INTRODUCTION = "Ask something, and watch several threads write one answer. Each strategy answers after the one before it has ended, so that each has the machine to itself and the clocks can be compared.";
-const UNREACHED = "The server does not answer.";
-const BROKEN = "The connection to the server broke.";
+const INTRODUCTION = "Ask something, and watch several threads write one answer. Then one thread decodes the same text, so that the two clocks can be compared. Each has the machine to itself.";
+const NO_RUNS = 'id="runs">[]'; // in the page that the server gives
 
 export class AskForm {
   // ``show`` takes runs and returns the stage on which they stand.
@@ -65,22 +64,16 @@ export class AskForm {
   // Ask the server for its model: name, strategies and limits.
   async learn() {
     try {
-      const reply = await reach("v1/models", { headers: this.headers() });
-      if (reply.status === 401) {
-        this.key.hidden = false;
-        if (!this.key.value) this.said.textContent = "This server wants an API key.";
-        return;
-      }
-      if (!reply.ok) throw new Error(await whyOf(reply));
-      const [{ id, pasta }] = (await reply.json()).data;
-      const { strategies, limits, device, dtype, positions, version } = pasta;
-      this.model = id;
-      const told = [id, [device, dtype].filter((one) => one && one !== "none").join(", "), positions && `positions ${positions}`, `at most ${limits.tokens} tokens`, `pasta-lm ${version}`];
-      this.facts.replaceChildren(...told.filter(Boolean).map((one) => element("span", {}, visible(one))));
-      this.choices.offer(strategies, limits);
-      if (this.said.textContent === UNREACHED) this.said.textContent = "";
+      const { id, pasta } = await servedModel(this.key.value);
+      const { strategies, replays, limits, device, dtype, positions, version } = pasta;
+      const facts = [id, [device, dtype].filter((one) => one && one !== "none").join(", "), positions && `positions ${positions}`, `at most ${limits.tokens} tokens`, `pasta-lm ${version}`];
+      this.facts.replaceChildren(...facts.filter(Boolean).map((one) => element("span", {}, visible(one))));
+      this.choices.offer(replays ? [...strategies, ONE_THREAD] : strategies, limits);
+      this.said.textContent = "";
     } catch (error) {
-      this.said.textContent = visible(error.message);
+      if (error.status === 401) this.key.hidden = false;
+      const isAsked = error.status === 401 && !this.key.value;
+      this.said.textContent = isAsked ? "This server wants an API key." : visible(error.message);
     }
   }
 
@@ -98,7 +91,8 @@ export class AskForm {
 
   async ask() {
     const { chosen } = this.choices;
-    const missing = !this.prompt.value.trim() ? "Write a question first." : !chosen.length ? "Choose at least one strategy." : "";
+    const isAlone = chosen.every((name) => name === ONE_THREAD);
+    const missing = !this.prompt.value.trim() ? "Write a question first." : isAlone ? "Choose at least one strategy." : "";
     this.said.textContent = missing;
     if (missing) return;
     this.choices.keep(this.prompt.value);
@@ -110,10 +104,11 @@ export class AskForm {
     this.savers.hidden = true;
     try {
       for (const [index, strategy] of chosen.entries()) {
-        this.said.textContent = `${strategy} answers${chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : ""} …`;
+        const doing = strategy === ONE_THREAD ? "One thread decodes the same text" : `${strategy} answers`;
+        this.said.textContent = `${doing}${chosen.length > 1 ? ` (${index + 1} of ${chosen.length})` : ""} …`;
         await this.follow(strategy);
       }
-      this.said.textContent = chosen.length > 1 ? "Asked one after the other; shown on one clock." : "";
+      this.said.textContent = chosen.length > 1 ? "Decoded one after the other; shown on one clock." : "";
     } catch (error) {
       this.said.textContent = error.name === "AbortError" ? "Stopped." : visible(error.message);
     }
@@ -128,9 +123,9 @@ export class AskForm {
     const run = new Run(strategy, { strategy, kind: "generated" });
     run.asked = { messages, max_threads: this.choices.request(strategy).pasta.max_threads };
     try {
-      for await (const event of this.events(strategy, messages)) {
+      for await (const piece of piecesOf(await this.stream(strategy, messages))) {
         const isFirst = run.threads.length === 0;
-        takeEvent(run, event);
+        run.takePiece(piece);
         if (!isFirst) this.stage.grow();
         else if (run.threads.length) this.put(run);
       }
@@ -146,20 +141,16 @@ export class AskForm {
     else this.stage = this.show([run]);
   }
 
-  // What every request to the server has; the editor of tags sends them, too.
-  headers() {
-    const headers = { "Content-Type": "application/json" };
-    if (this.key.value) headers.Authorization = `Bearer ${this.key.value}`;
-    return headers;
-  }
-
-  async *events(strategy, messages) {
-    const body = JSON.stringify({ messages, ...this.choices.request(strategy) });
-    const { signal } = this.stopping;
-    const reply = await reach("v1/chat/completions", { method: "POST", headers: this.headers(), signal, body });
-    if (reply.status === 401) this.key.hidden = false;
-    if (!reply.ok) throw new Error(await whyOf(reply));
-    yield* eventsOf(reply);
+  async stream(strategy, messages) {
+    const request = { key: this.key.value, signal: this.stopping.signal };
+    try {
+      if (strategy !== ONE_THREAD) return await reach("v1/chat/completions", { ...request, body: { messages, ...this.choices.request(strategy) } });
+      const response = this.stage.runs[0].text;
+      return await reach("v1/replay", { ...request, body: { messages, response, form: "plain", stream: true, pasta: { trace: true } } });
+    } catch (error) {
+      if (error.status === 401) this.key.hidden = false;
+      throw error;
+    }
   }
 
   // Files
@@ -171,10 +162,11 @@ export class AskForm {
   // The run that is shown comes last, as in `pasta view RUN --beside OTHER`: the page opens with it.
   async savePage() {
     try {
-      const reply = await reach("v1/page", { headers: this.headers() });
-      if (!reply.ok) throw new Error(await whyOf(reply));
+      const empty = await (await reach("v1/page", { key: this.key.value })).text();
       const runs = this.completeRuns.toSorted((one, other) => (one === this.stage.run) - (other === this.stage.run));
-      save("pasta-run.html", "text/html", pageOf(await reply.text(), runs.map((run) => run.data)));
+      const escaped = (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`; // no tag, no script ends
+      const data = JSON.stringify(runs.map((run) => run.data)).replace(/[<\u007f-\uffff]/g, escaped);
+      save("pasta-run.html", "text/html", empty.replace(NO_RUNS, () => `${NO_RUNS.slice(0, -2)}${data}`));
     } catch (error) {
       this.said.textContent = visible(error.message);
     }
@@ -183,59 +175,5 @@ export class AskForm {
   saveTrace() {
     const run = this.stage.run.isComplete ? this.stage.run : this.completeRuns[0];
     save(`pasta-trace-${run.name}.json`, "application/json", JSON.stringify(run.trace));
-  }
-}
-
-// The events of a reply that is a stream.
-export const eventsOf = async function* (reply) {
-  for await (const data of lines(reply.body)) {
-    const piece = JSON.parse(data);
-    if (piece.error) throw new Error(piece.error.message);
-    if (piece.pasta?.kind) yield piece.pasta;
-  }
-};
-
-export function takeEvent(run, { kind, thread, finish_reason, news, run: data, trace }) {
-  if (kind === "traced") run.take(news);
-  if (kind === "ended" && run.threads[thread]) run.threads[thread].finish_reason = finish_reason;
-  if (kind === "finished") {
-    run.complete(data);
-    run.trace = trace;
-  }
-}
-
-export async function reach(address, request) {
-  try {
-    return await fetch(address, request);
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new Error(UNREACHED);
-  }
-}
-
-// Why a request was refused.
-export async function whyOf(reply) {
-  try {
-    return (await reply.json()).error.message;
-  } catch {
-    return `The server answered with status ${reply.status}.`;
-  }
-}
-
-// The data of a stream of server-sent events, up to [DONE].
-async function* lines(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let parts = []; // of a line whose end has not come
-  for (;;) {
-    const { done, value } = await reader.read().catch((error) => {
-      throw error.name === "AbortError" ? error : new Error(BROKEN);
-    });
-    if (done) return;
-    const found = value.split("\n");
-    while (found.length > 1) {
-      const line = [...parts, found.shift()].join("");
-      parts = [];
-      if (line.startsWith("data: ") && !line.startsWith("data: [DONE]")) yield line.slice(6);
-    }
-    parts.push(found[0]);
   }
 }

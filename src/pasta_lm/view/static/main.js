@@ -56,5 +56,5 @@ if (stored) {
   byId("main").hidden = byId("keys").hidden = true;
   byId("theme").before(element("a", { href: "chat.html", class: "elsewhere" }, "Chat"));
   const form = new AskForm(byId("ask"), byId("facts"), showRuns);
-  editor = new TagEditor(byId("edit"), () => form.headers());
+  editor = new TagEditor(byId("edit"), () => form.key.value);
 }

@@ -1,7 +1,8 @@
 // One run: its threads, tokens and clock. A stored run comes whole; a live one pass by pass.
 //
 // Pass s occupies [s, s + 1] on the clock of passes; what it wrote is there from s + 1 on. The
-// prefill is pass -1. What a token could see and what is critical is stored, never computed here.
+// prefill is pass -1. Places, sight, the critical path and what compares with what are stored, never
+// computed here.
 
 const DEFAULT_PASS_S = 0.02;
 
@@ -14,6 +15,10 @@ export class Run {
     this.threads = [];
     this.tokens = [];
     this.syncs = [];
+    this.forks = []; // lines between lanes: [source, start, target, end]
+    this.joins = [];
+    this.critical = []; // of a whole run: [thread, first pass, pass after the last]
+    this.text = ""; // of a live run
     this.isComplete = false;
     this.isOver = false; // complete, or given up
     this.data = null; // the stored form
@@ -27,15 +32,30 @@ export class Run {
     return run;
   }
 
+  // Take a piece of the server's stream.
+  takePiece({ choices, pasta }) {
+    this.text += choices[0]?.delta?.content ?? "";
+    const { kind, thread, finish_reason, news, run: data, trace, theoretical_speedup } = pasta ?? {};
+    if (kind === "traced") this.take(news);
+    if (kind === "ended" && this.threads[thread]) this.threads[thread].finish_reason = finish_reason;
+    if (kind === "finished") {
+      this.complete(data);
+      Object.assign(this, { trace, theoretical_speedup });
+    }
+  }
+
   // Take what one pass of a live run has added.
-  take({ kind, prefill_s, step_s, threads, tokens, fed, syncs, seen }) {
+  take({ kind, prefill_s, step_s, threads, tokens, fed, lanes, syncs, forks, joins, seen }) {
     this.facts.kind = kind;
     this.prefill_s = prefill_s;
     this.step_s.push(...step_s);
     threads.forEach((thread) => this.addThread(thread));
     tokens.forEach((token) => this.addToken(token));
     for (const [number, pass] of fed) this.tokens[number].fed = pass;
+    for (const [number, pass] of lanes) extend(this.threads[number].spans, number, pass);
     this.syncs.push(...syncs);
+    this.forks.push(...forks);
+    this.joins.push(...joins);
     for (const { thread, ...row } of seen) (this.threads[thread].seen ??= []).push(row);
   }
 
@@ -43,16 +63,18 @@ export class Run {
   complete(data) {
     const isSame = ({ thread, text }, index) => data.tokens[index]?.thread === thread && data.tokens[index].text === text;
     if (!this.tokens.every(isSame)) [this.threads, this.tokens] = [[], []];
-    const { facts, prefill_s, step_s, syncs, annotated = null } = data;
-    Object.assign(this, { facts, prefill_s, step_s, syncs, annotated, data, isComplete: true, isOver: true });
+    const { facts, prefill_s, step_s, syncs, forks, joins, critical, annotated = null } = data;
+    Object.assign(this, { facts, prefill_s, step_s, syncs, forks, joins, critical, annotated });
+    Object.assign(this, { data: { ...data, name: this.name }, isComplete: true, isOver: true });
     data.threads.slice(this.threads.length).forEach((thread) => this.addThread(thread));
     data.tokens.slice(this.tokens.length).forEach((token) => this.addToken(token));
-    data.threads.forEach(({ finish_reason, seen }, id) => Object.assign(this.threads[id], { finish_reason, seen }));
+    data.threads.forEach(({ finish_reason, spans, seen }, id) => Object.assign(this.threads[id], { finish_reason, spans, seen }));
     data.tokens.forEach(({ decoded, fed, critical }, number) => Object.assign(this.tokens[number], { decoded, fed, critical }));
   }
 
-  addThread({ id, parent = null, topic = null, promised = null, finish_reason = null, seen = null }) {
-    this.threads[id] = { id, parent, topic, promised, finish_reason, seen, tokens: [], children: [] };
+  addThread(thread) {
+    const { id, parent } = thread;
+    this.threads[id] = { ...thread, spans: [...thread.spans], tokens: [], children: [] };
     if (parent !== null) this.threads[parent].children.push(id);
   }
 
@@ -110,16 +132,11 @@ export class Run {
     if (thread === token.thread) return token.index;
     return this.seenBy(token)?.threads[thread] ?? 0;
   }
+}
 
-  // The passes in which a thread was fed, as [first, last + 1], neighbours joined.
-  stretches(thread) {
-    const found = [];
-    for (const { fed } of this.threads[thread].tokens) {
-      if (fed === null) continue;
-      const last = found.at(-1);
-      if (last && fed <= last[1]) last[1] = Math.max(last[1], fed + 1);
-      else found.push([fed, fed + 1]);
-    }
-    return found;
-  }
+// Add a pass to the spans of a thread, neighbours joined.
+function extend(spans, thread, pass) {
+  const last = spans.at(-1);
+  if (last && pass <= last[2]) last[2] = Math.max(last[2], pass + 1);
+  else spans.push([thread, pass, pass + 1]);
 }

@@ -26,17 +26,18 @@ export class Stage extends EventTarget {
     return this.runs.every((run) => run.facts.kind !== "simulated");
   }
 
-  // The run that the others are compared with.
-  get reference() {
-    return this.runs.find((run) => run.facts.strategy === "sequential") ?? this.runs[0];
+  // The run of the same text by one thread, or null. The server decides which runs compare: by a key.
+  referenceOf(run) {
+    const key = run.facts.compares ?? null;
+    if (key === null || run.threads.length === 1) return null;
+    return this.runs.find((one) => one.threads.length === 1 && one.facts.compares === key) ?? null;
   }
 
-  // The realised speedup of a run over the reference, on the clock of passes if it is simulated; null if not known yet.
+  // The realised speedup over that run, on the clock of passes if it is simulated.
   speedup(run) {
-    const { reference } = this;
-    if (run === reference || !run.isComplete || !reference.isComplete) return null;
+    const reference = this.referenceOf(run);
     const length = (one) => (this.isTimed ? one.facts.wall_s : one.passes);
-    return length(reference) / length(run);
+    return reference && length(reference) / length(run);
   }
 
   endOf(run) {

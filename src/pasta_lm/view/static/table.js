@@ -54,9 +54,9 @@ export class TableView {
   }
 
   row(run, thread) {
-    const stretches = run.stretches(thread.id);
-    const waited = stretches.slice(1).reduce((sum, [first], index) => sum + first - stretches[index][1], 0);
-    const passes = stretches.length ? `${stretches[0][0]}–${stretches.at(-1)[1] - 1}` : "none";
+    const { spans } = thread;
+    const waited = spans.slice(1).reduce((sum, [, first], index) => sum + first - spans[index][2], 0);
+    const passes = spans.length ? `${spans[0][1]}–${spans.at(-1)[2] - 1}` : "none";
     const parent = thread.parent === null ? "" : nameOf(run.threads[thread.parent]);
     const seen = thread.seen?.[0];
     const others = Object.entries(seen?.threads ?? {}).map(([other, count]) => `${count} of ${called(run.threads[other])}`);

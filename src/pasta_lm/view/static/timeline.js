@@ -56,11 +56,11 @@ export class TimelineView {
     const isTimed = facts.kind !== "simulated" && facts.wall_s > 0;
     return [
       [isTimed ? `${facts.wall_s.toFixed(2)} s` : "simulated", isTimed ? "" : "clock"],
-      [speedup && `${speedup.toFixed(2)}×`, `speedup over ${stage.reference.name}`],
+      [speedup && `${speedup.toFixed(2)}×`, "speedup over one thread"],
       [facts.parallelism.toFixed(2), "parallelism"],
       [facts.critical_path, "critical path"],
-      [facts.num_content_tokens, "tokens"],
-      [isTimed ? (facts.num_content_tokens / facts.wall_s).toFixed(1) : null, "tokens/s"],
+      [facts.cut_at === null ? facts.num_content_tokens : `cut at ${facts.cut_at}`, "tokens"],
+      [facts.tokens_per_s?.toFixed(1) ?? null, "tokens/s"],
     ].map(([value, name]) => figure(value, name));
   }
 
@@ -126,8 +126,8 @@ export class TimelineView {
     this.picture.replaceChildren(
       this.axis(height),
       ...(this.hasGhost ? [this.ghost()] : []),
-      drawn("g", {}, ...this.run.threads.slice(1).map((thread) => this.fork(thread))),
-      drawn("g", {}, ...this.run.syncs.flatMap((sync) => this.sync(sync))),
+      drawn("g", {}, ...this.run.forks.map((edge) => this.fork(edge))),
+      drawn("g", {}, ...this.run.joins.map((edge) => this.join(edge))),
       ...this.rowsDrawn,
       this.criticalPath(),
       this.unseen,
@@ -150,15 +150,14 @@ export class TimelineView {
     const { hue, mark } = look(thread.id);
     const height = Math.round(this.rowHeight * 0.5);
     const y = this.y(thread.id) - height / 2;
-    const stretches = this.run.stretches(thread.id);
     const row = drawn("g", { class: `row ${hue}` });
-    stretches.forEach(([first, last], index) => {
-      const before = stretches[index - 1];
-      if (before) row.append(this.box("waits", before[1], first, y + height * 0.2, height * 0.6));
-      row.append(this.box("bar", first, last, y, height));
-      if (mark) row.append(this.box("mark", first, last, y, height, `url(#mark-${mark})`));
+    thread.spans.forEach(([, first, stop], index) => {
+      const before = thread.spans[index - 1];
+      if (before) row.append(this.box("waits", before[2], first, y + height * 0.2, height * 0.6));
+      row.append(this.box("bar", first, stop, y, height));
+      if (mark) row.append(this.box("mark", first, stop, y, height, `url(#mark-${mark})`));
     });
-    const [, end] = stretches.at(-1) ?? [];
+    const end = thread.spans.at(-1)?.[2];
     const waits = !this.run.isOver && thread.finish_reason === null && end < this.run.passes;
     if (waits) row.append(this.box("waits", end, this.run.passes, y + height * 0.2, height * 0.6));
     return row;
@@ -169,34 +168,20 @@ export class TimelineView {
     return drawn("rect", { class: kind, x: left, y, width: Math.max(0.75, right - left), height, rx: kind === "waits" ? 0 : 2, fill });
   }
 
-  fork(thread) {
-    const promise = this.run.threads[thread.parent].tokens.find((token) => token.forks === thread.id);
-    const start = this.run.stretches(thread.id)[0]?.[0];
-    if (start === undefined) return "";
-    const [from, to] = [this.x(promise?.fed ?? start), this.x(start)];
-    const d = `M${from} ${this.y(thread.parent)} V${this.y(thread.id)} H${to}`;
-    return drawn("g", { class: `fork ${look(thread.id).hue}` }, drawn("path", { d }), drawn("circle", { cx: from, cy: this.y(thread.parent), r: 2.5 }));
+  fork([source, start, target, end]) {
+    const [from, to] = [this.x(start), this.x(end)];
+    const d = `M${from} ${this.y(source)} V${this.y(target)} H${to}`;
+    return drawn("g", { class: `fork ${look(target).hue}` }, drawn("path", { d }), drawn("circle", { cx: from, cy: this.y(source), r: 2.5 }));
   }
 
-  sync({ thread, joined, step }) {
-    const at = this.x(step);
-    return joined.map((child) => {
-      const end = this.run.stretches(child).at(-1)?.[1];
-      if (end === undefined) return "";
-      const d = `M${this.x(end)} ${this.y(child)} H${at} V${this.y(thread)}`;
-      return drawn("g", { class: `sync ${look(child).hue}` }, drawn("path", { d }));
-    });
+  join([source, start, target, end]) {
+    const d = `M${this.x(start)} ${this.y(source)} H${this.x(end)} V${this.y(target)}`;
+    return drawn("g", { class: `sync ${look(source).hue}` }, drawn("path", { d }));
   }
 
   criticalPath() {
-    const tokens = this.run.tokens.filter((token) => token.critical).toSorted((one, other) => one.fed - other.fed || one.number - other.number);
     const below = (thread) => this.y(thread) + this.rowHeight * 0.25 + 3;
-    const points = [];
-    let right = 0;
-    for (const { thread, fed } of tokens) {
-      points.push(`${Math.max(right, this.x(fed))} ${below(thread)}`, `${this.x(fed + 1)} ${below(thread)}`);
-      right = this.x(fed + 1);
-    }
+    const points = this.run.critical.flatMap(([thread, first, stop]) => [first, stop].map((pass) => `${this.x(pass)} ${below(thread)}`));
     return drawn("path", { class: "critical", d: points.length ? `M${points.join("L")}` : "" });
   }
 
@@ -235,12 +220,14 @@ export class TimelineView {
     return drawn("g", { class: "finish" }, line, drawn("text", { x: x + 6, y: this.y(0) + 4 }, this.ending()));
   }
 
-  // How this run ends, against the one that it is compared with.
+  // How this run ends: against the same text by one thread, if it is there.
   ending() {
     const { stage, run } = this;
-    const ratio = run === stage.reference || !stage.reference.isComplete ? null : stage.endOf(stage.reference) / stage.endOf(run);
-    if (ratio !== null) return ratio >= 1 ? `${ratio.toFixed(2)}× sooner` : `${(1 / ratio).toFixed(2)}× later`;
-    return stage.clock === "seconds" ? `${stage.endOf(run).toFixed(2)} s` : plural(run.passes, "pass");
+    const reference = stage.referenceOf(run);
+    if (run.facts.cut_at !== null) return `cut at ${plural(run.facts.cut_at, "token")}`;
+    if (!reference) return stage.clock === "seconds" ? `${stage.endOf(run).toFixed(2)} s` : plural(run.passes, "pass");
+    const ratio = stage.endOf(reference) / stage.endOf(run);
+    return ratio >= 1 ? `${ratio.toFixed(2)}× sooner` : `${(1 / ratio).toFixed(2)}× later`;
   }
 
   showTime() {

@@ -2,7 +2,7 @@
 
 import { Run } from "../run.js";
 
-const FIGURES = ["theoretical_speedup", "parallelism", "critical_path_tokens", "tokens_per_s", "wall_s"];
+const FIGURES = ["theoretical_speedup", "parallelism", "critical_path_tokens", "tokens_per_s", "wall_s", "cut_at"];
 
 export class Answering {
   constructor(asked) {
@@ -16,14 +16,13 @@ export class Answering {
     answer.model ??= piece.model;
     answer.text += piece.choices[0]?.delta?.content ?? "";
     const facts = piece.pasta;
-    if (facts?.kind === "traced") run.take(facts.news);
-    else if (facts?.kind === "finished") this.finish(facts);
+    run.takePiece(piece);
+    if (facts?.kind === "finished") this.finish(facts);
     else if (facts && !facts.kind) answer.asked = { ...this.asked, ...facts }; // as it was limited
   }
 
   finish(facts) {
     const { answer, run } = this;
-    run.complete(facts.run);
     answer.run = run.data;
     const { finish_reason, strategy } = run.facts;
     const named = FIGURES.map((name) => [name, facts[name]]);

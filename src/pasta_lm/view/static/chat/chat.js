@@ -2,12 +2,12 @@
 
 import { element, plural, visible } from "../elements.js";
 import { EXAMPLES } from "../examples.js";
+import { Refused, piecesOf, reach, save, servedModel } from "../net.js";
 import { offerTheme } from "../theme.js";
 import { Answering } from "./answering.js";
 import { Conversation, shown } from "./conversation.js";
 import { keep, kept } from "./keeping.js";
 import { Settings } from "./settings.js";
-import { Refused, answerPieces, servedModel } from "./stream.js";
 import { TurnView, button } from "./turn.js";
 import { watch } from "./watch.js";
 
@@ -189,9 +189,11 @@ class Chat {
   // Take the pieces of an answer; return the error that ended it, or null.
   async follow(turn, answering, grow) {
     const messages = this.conversation.messagesFor(turn, this.settings.system.value);
-    const [key, { signal }] = [this.settings.key.value, this.stopping];
+    const { strategy, ...sampling } = answering.asked;
+    const body = { messages, stream: true, ...sampling, pasta: { strategy, stream: "events", trace: true } };
+    const request = { key: this.settings.key.value, signal: this.stopping.signal, body };
     try {
-      for await (const piece of answerPieces({ messages, asked: answering.asked, key, signal })) {
+      for await (const piece of piecesOf(await reach("v1/chat/completions", request))) {
         answering.take(piece);
         grow();
       }
@@ -251,9 +253,7 @@ class Chat {
   }
 
   download(ending, text) {
-    const address = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
-    element("a", { href: address, download: `conversation.${ending}` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+    save(`conversation.${ending}`, "text/plain;charset=utf-8", text);
   }
 
   // One sentence under the question, which a screen reader hears.

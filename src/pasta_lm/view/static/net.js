@@ -1,0 +1,59 @@
+// Requests to the server and the data of its streams; every error is a sentence.
+
+const UNREACHED = "The server does not answer.";
+const BROKEN = "The connection broke before the answer was complete.";
+
+export class Refused extends Error {
+  constructor(message, { status = null, wait = null, diagnostics = null } = {}) {
+    super(wait ? `${message} (try again in ${wait} s)` : message);
+    Object.assign(this, { status, diagnostics });
+  }
+}
+
+// The reply to a GET or, with a body, to a POST.
+export async function reach(path, { key = "", body = null, signal = null } = {}) {
+  const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+  const method = body ? "POST" : "GET";
+  const reply = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Refused(UNREACHED);
+  });
+  if (reply.ok) return reply;
+  const error = (await reply.json().catch(() => null))?.error;
+  const { message = `The server answered with status ${reply.status}.`, diagnostics } = error ?? {};
+  throw new Refused(message, { status: reply.status, wait: reply.headers.get("Retry-After"), diagnostics });
+}
+
+// The served model: its name, and what the server can do with it.
+export async function servedModel(key) {
+  return (await (await reach("v1/models", { key })).json()).data[0];
+}
+
+// The pieces of a streamed reply, up to [DONE].
+export const piecesOf = async function* (reply) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = []; // of a line whose end has not come
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new Refused(BROKEN);
+    });
+    if (done) throw new Refused(BROKEN);
+    const lines = value.split("\n");
+    while (lines.length > 1) {
+      const line = [...parts, lines.shift()].join("");
+      parts = [];
+      if (line === "data: [DONE]") return;
+      if (!line.startsWith("data: ")) continue;
+      const piece = JSON.parse(line.slice(6));
+      if (piece.error) throw new Refused(piece.error.message);
+      yield piece;
+    }
+    parts.push(lines[0]);
+  }
+};
+
+export function save(name, type, text) {
+  const link = document.createElement("a");
+  Object.assign(link, { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
