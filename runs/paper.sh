@@ -150,8 +150,8 @@ evaluate() { # folder, name of the system, strategy, model
     say "$2: AlpacaEval"
     mkdir -p "$out/alpaca/$1"
     $PASTA evaluate alpaca --out "$out/alpaca/$1" --strategies sequential --set baseline="$out/baseline/model" \
-        --system "$2=$3:$out/$4" --set judge.url="$JUDGE_URL" --set judge.model="$JUDGE_MODEL" \
-        ${JUDGE_KEY_ENV:+--set judge.key_env="$JUDGE_KEY_ENV"} "${instructions[@]}" "${evaluation[@]}" \
+        --system "$2=$3:$out/$4" --set judge.base_url="$JUDGE_URL" --set judge.model="$JUDGE_MODEL" \
+        ${JUDGE_KEY_ENV:+--set judge.api_key_env="$JUDGE_KEY_ENV"} "${instructions[@]}" "${evaluation[@]}" \
         | tee "$out/alpaca/$1/table.part"
     mv "$out/alpaca/$1/table.part" "$out/alpaca/$1/table.txt"
     touch "$out/alpaca/$1/done"

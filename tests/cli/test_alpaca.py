@@ -31,7 +31,7 @@ def test_a_run_with_a_scripted_judge_ends_in_a_report_without_win_rates(
     models = ("--model", taught_folder, "--set", f"baseline={untaught_folder}")
     models += ("--set", "max_tokens=12")
     with ScriptedServer(prefer_more_words, Faults(server_error=0.05), model="judge-1") as server:
-        judge = ("--set", "judge.model=judge-1", "--set", f"judge.url={server.base_url}")
+        judge = ("--set", "judge.model=judge-1", "--set", f"judge.base_url={server.base_url}")
         flags = ("--out", out, "--set", f"instructions={instructions}", "--limit", NUM)
         flags += ("--set", "num_timed=4")
         result = pasta("evaluate", "alpaca", *flags, *models, *judge)
@@ -85,7 +85,7 @@ def test_a_cost_limit_is_not_exceeded_and_paid_replies_are_kept(
         recipe = tmp_path / "recipe.toml"
         recipe.write_text(
             f'instructions = "{instructions}"\nmodel = "{taught_folder}"\nmax_tokens = 8\n'
-            f'num_timed = 0\n[judge]\nmodel = "judge-1"\nurl = "{server.base_url}"\n'
+            f'num_timed = 0\n[judge]\nmodel = "judge-1"\nbase_url = "{server.base_url}"\n'
             "input_price = 10\noutput_price = 30\n"
         )
         flags = ("--out", tmp_path / "run", "--limit", NUM, "--json")
@@ -127,7 +127,7 @@ def test_without_a_judge_only_speed_is_reported(
     [
         (("--system", "x"), 2, "is not of the form NAME=STRATEGY:MODEL"),
         (("--strategies", "guess"), 2, "strategies is 'guess'"),
-        (("--set", "judge.model=x"), 2, "judge.model and judge.url go together"),
+        (("--set", "judge.model=x"), 2, "judge.model and judge.base_url go together"),
         (("--set", "judge.template=absent", "--set", "instructions=-"), 3, "no such file"),
         (("--cost-limit", "1"), 2, "a cost limit needs prices"),
         (("--set", "judge.input_price=1"), 2, "the prices of input and output go together"),

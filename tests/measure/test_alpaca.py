@@ -312,7 +312,7 @@ def test_a_report_without_answers_is_refused(tmp_path: Path) -> None:
         ({"systems": (SYSTEMS[0], SYSTEMS[0])}, "named twice"),
         ({"baseline": "sot"}, "no system answers as the baseline"),
         ({"difficulty": "a.csv"}, "difficulty and gamed go together"),
-        ({"judge_url": None}, "judge.model and judge.url go together"),
+        ({"judge_url": None}, "judge.model and judge.base_url go together"),
     ],
 )
 def test_inconsistent_settings_are_refused(

@@ -28,7 +28,7 @@ from pasta_lm.learn.chat.client import ChatClient, Endpoint
 from pasta_lm.learn.judge.judge import FOLDER as TEMPLATES
 from pasta_lm.learn.judge.judge import Comparison, both_orders, load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge, Outcome
-from pasta_lm.measure.alpaca_recipe import AlpacaRecipe, AlpacaSettings
+from pasta_lm.measure.alpaca_recipe import AlpacaRecipe, AlpacaSettings, JudgeRecipe
 from pasta_lm.measure.answering import (
     TOO_LONG,
     Answerer,
@@ -171,7 +171,7 @@ def evaluate_alpaca(
             servers=recipe.servers,
         )
         answer_instructions(run, models, show, made)
-    return run, _ask_judge(run, judge.key_env, prices, cost_limit, show, say)
+    return run, _ask_judge(run, judge, prices, cost_limit, show, say)
 
 
 def answer_instructions(
@@ -207,24 +207,28 @@ def answer_instructions(
 
 def _ask_judge(
     run: AlpacaRun,
-    key_env: str | None,
+    recipe: JudgeRecipe,
     prices: Prices,
     cost_limit: float | None,
     show: Show,
     say: Say,
 ) -> bool:
     """Let the judge compare what it has not yet; return whether the cost limit stopped it."""
-    model, url = run.settings.judge_model, run.settings.judge_url
-    if model is None or url is None:
+    if recipe.model is None or recipe.base_url is None:
         return False
 
     def progress(done: int, total: int, spent: Spending) -> None:
         show("comparisons judged", done, total, str(spent))
 
-    connect = partial(
-        ChatClient, Endpoint(base_url=url, model=model, api_key_env=key_env, max_in_flight=64)
+    endpoint = Endpoint(
+        base_url=recipe.base_url,
+        model=recipe.model,
+        api_key_env=recipe.api_key_env,
+        max_in_flight=64,
     )
-    judge = run.judge(connect, prices=prices, cost_limit_usd=cost_limit, progress=progress)
+    judge = run.judge(
+        partial(ChatClient, endpoint), prices=prices, cost_limit_usd=cost_limit, progress=progress
+    )
     assert judge is not None
     comparisons = run.all_comparisons()
     estimate = judge.estimate(comparisons)

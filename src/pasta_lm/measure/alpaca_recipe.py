@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from pasta_lm.engines.servers.request_pace import without_password
 from pasta_lm.errors import UsageError
 from pasta_lm.measure.answering import System, check_served
 from pasta_lm.models.shipped import BUILTIN
@@ -18,9 +19,9 @@ class JudgeRecipe:
     """The judge's endpoint; without a model nothing is judged."""
 
     model: str | None = None
-    url: str | None = None
+    base_url: str | None = None
     """Up to and including ``/v1``."""
-    key_env: str | None = None
+    api_key_env: str | None = None
     """The environment variable with the key."""
     input_price: float | None = None
     """US dollars for a million tokens."""
@@ -90,7 +91,7 @@ class AlpacaRecipe(AlpacaInputs):
             **{field.name: getattr(self, field.name) for field in fields(AlpacaInputs)},
             systems=tuple(systems),
             judge_model=judge.model,
-            judge_url=judge.url,
+            judge_url=None if judge.base_url is None else without_password(judge.base_url),
             template=judge.template,
         )
 
@@ -125,4 +126,4 @@ class AlpacaSettings(AlpacaInputs):
         if (self.difficulty is None) != (self.gamed is None):
             raise UsageError("difficulty and gamed go together")
         if (self.judge_model is None) != (self.judge_url is None):
-            raise UsageError("judge.model and judge.url go together")
+            raise UsageError("judge.model and judge.base_url go together")
