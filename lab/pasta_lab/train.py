@@ -1,54 +1,34 @@
-"""Train on tasks that are generated while training: recipes, packs, and the grader as a judge."""
+"""Supervised finetuning on tasks that are generated while training."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
-from functools import cache
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from torch.utils.data import Dataset
 
 from pasta_lab import tasks
-from pasta_lab.tasks.baselines import ANNOTATORS, APAR_ANNOTATORS, SOT_ANNOTATORS
-from pasta_lab.tasks.grader import grade
+from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lm.errors import InputError, UsageError
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample
-from pasta_lm.learn.data.preferences import ScoreConfig
-from pasta_lm.learn.data.rollouts import PromptWithReference
-from pasta_lm.learn.judge.judge import Comparison, Verdict, Winner
 from pasta_lm.learn.train.config import (
     LoraConfig,
     ModelConfig,
     TrainConfig,
     check_stage_one,
 )
-from pasta_lm.learn.train.judging import JudgeConfig
 from pasta_lm.learn.train.learner import Learner
 from pasta_lm.learn.train.output import MAY_CHANGE, open_output
-from pasta_lm.learn.train.preference import train_preference
-from pasta_lm.learn.train.preference_config import (
-    LossConfig,
-    PairsConfig,
-    PreferenceConfig,
-    PreferenceTrainConfig,
-    RolloutsConfig,
-    StartConfig,
-)
-from pasta_lm.learn.train.rounds import Show
 from pasta_lm.learn.train.sft import begin_learner, finetune
 from pasta_lm.learn.train.sources import Encode, Pack, check_context
 from pasta_lm.models.annotated import Record
-from pasta_lm.recipe import check_choice, check_not_ignored, check_positive
-from pasta_lm.strategies import apar, pasta
-from pasta_lm.strategies import skeleton_of_thought as sot
+from pasta_lm.recipe import check_choice, check_positive
+from pasta_lm.strategies import pasta
 
 SplitName = Literal["train", "dev", "test", "hard"]
-TIE = 1e-9
-"""Grades that differ by less are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +45,6 @@ class TasksConfig:
         check_choice("data.tasks.annotator", self.annotator, list(ANNOTATORS))
         if self.clause_packs < 0:
             raise UsageError("data.tasks.clause_packs must be at least 0")
-        is_ignored = self.clause_packs and self.annotator in SOT_ANNOTATORS
-        check_not_ignored("data.tasks.clause_packs", is_ignored, "a skeleton begins the answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +56,6 @@ class TaskDataConfig:
     """Strip the tags, as Baseline-SFT needs it."""
     max_tokens: int = 4096
     """Maximum number of tokens in a forward pass."""
-
-    @property
-    def trained_strategy(self) -> str:
-        """Return the strategy that a model learns from these data."""
-        names = {apar.NAME: APAR_ANNOTATORS, sot.NAME: SOT_ANNOTATORS}
-        learned = (name for name, some in names.items() if self.tasks.annotator in some)
-        return pasta.NAME if self.plain else next(learned, pasta.NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +71,7 @@ class TaskSftConfig:
         check_positive("data", self.data, "max_tokens")
         if self.train.steps is None:
             raise UsageError("generated tasks never end: give [train] steps, not epochs")
-        check_stage_one(self.model, self.train, self.lora, self.data.trained_strategy)
+        check_stage_one(self.model, self.train, self.lora, pasta.NAME)
 
 
 def train_sft_on_tasks(
@@ -109,7 +80,7 @@ def train_sft_on_tasks(
     """Carry out a recipe, as ``train_sft`` does; return the folder of the trained model."""
     train = recipe.train
     with open_output(train.out, resume=resume, overwrite=overwrite) as run:
-        learner = begin_learner(recipe.model, train, recipe.lora, recipe.data.trained_strategy)
+        learner = begin_learner(recipe.model, train, recipe.lora, pasta.NAME)
         packs = packs_of_tasks(recipe, learner)
         run.begin(asdict(recipe), may_change=MAY_CHANGE)
         return finetune(learner, packs, train, lora=recipe.lora, resume=resume)
@@ -197,98 +168,3 @@ def beginning(example: EncodedExample, partner: EncodedExample) -> EncodedExampl
         rows=None,
         decisions=array("i"),
     )
-
-
-# --- stage two
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPromptsConfig:
-    """Prompts that are sampled; each round has its own; ``[data.tasks]``."""
-
-    num_prompts: int
-    """Per round."""
-    split: SplitName = "train"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive("data.tasks", self, "num_prompts")
-
-    def drawn(self, number: int) -> list[tasks.Task]:
-        """Return the tasks of a round, which no other round has."""
-        # Seeds of mixtures are 1,000 rounds apart, more than a run has.
-        mixture = tasks.mixture(self.split, self.seed * 1_000_000 + 1_000 * (number - 1))
-        return list(islice(mixture, self.num_prompts))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPairsConfig:
-    """The training data: pairs made from samples; ``[data]``."""
-
-    tasks: TaskPromptsConfig
-    max_tokens: int = 4096
-    """Maximum number of tokens in a forward pass, both answers of a pair together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPreferenceConfig:
-    """A recipe of preference optimisation on tasks; the grader judges, unless ``[judge]`` does."""
-
-    model: StartConfig
-    data: TaskPairsConfig
-    train: PreferenceTrainConfig
-    score: ScoreConfig
-    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
-    judge: JudgeConfig | None = None
-    loss: LossConfig = field(default_factory=LossConfig)
-    lora: LoraConfig | None = None
-
-    @property
-    def without_tasks(self) -> PreferenceConfig:
-        """Return the recipe as ``train_preference`` takes it."""
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return PreferenceConfig(**{**parts, "data": PairsConfig(max_tokens=self.data.max_tokens)})
-
-
-def train_preference_on_tasks(
-    recipe: TaskPreferenceConfig,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    show: Show | None = None,
-) -> Path:
-    """Carry out a recipe, as ``train_preference`` does; return the last round's model folder."""
-    rounds = [recipe.data.tasks.drawn(number + 1) for number in range(recipe.train.rounds)]
-    return train_preference(
-        recipe.without_tasks,
-        prompts=[[PromptWithReference(t.id, t.prompt, t.text) for t in drawn] for drawn in rounds],
-        judge=GraderJudge(chain(*rounds)) if recipe.judge is None else None,
-        resume=resume,
-        overwrite=overwrite,
-        show=show,
-    )
-
-
-class GraderJudge:
-    """Prefers the answer with the higher grade; its confidence is the difference of the grades.
-
-    It uses the training grader, never the referee that grades the reported results.
-    """
-
-    is_grader = True
-    """Its confidences are differences of grades, and no probabilities."""
-
-    def __init__(self, drawn: Iterable[tasks.Task]) -> None:
-        by_id = {task.id: task for task in drawn}
-        self._grade = cache(lambda name, text: grade(by_id[name], text))
-
-    def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return a verdict on each comparison, in order."""
-        return [self._verdict(comparison) for comparison in comparisons]
-
-    def _verdict(self, comparison: Comparison) -> Verdict:
-        first = self._grade(comparison.prompt_id, comparison.first)
-        second = self._grade(comparison.prompt_id, comparison.second)
-        if abs(first - second) < TIE:
-            return Verdict(Winner.TIE, 0.0)
-        return Verdict(Winner.FIRST if first > second else Winner.SECOND, abs(first - second))

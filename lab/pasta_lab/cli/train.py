@@ -1,15 +1,20 @@
-"""``pasta-lab train``: both stages on generated tasks."""
+"""``pasta-lab train``: supervised finetuning on generated tasks."""
 
 from __future__ import annotations
 
 import typer
 
-from pasta_lm.cli.terminal import bars, has_bars, interruptible, silence_libraries
+from pasta_lm.cli.terminal import interruptible, silence_libraries
 from pasta_lm.cli.train import RESUMABLE, Changes, Overwrite, Recipe, Resume
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Train a model on generated tasks."
 )
+
+
+@app.callback()
+def train() -> None:
+    """Train a model on generated tasks."""
 
 
 @app.command()
@@ -24,20 +29,3 @@ def sft(
     silence_libraries()
     with interruptible(RESUMABLE):
         typer.echo(str(train_sft_on_tasks(recipe, resume=resume, overwrite=overwrite)))
-
-
-@app.command()
-def preference(
-    config: Recipe, changes: Changes = None, resume: Resume = False, overwrite: Overwrite = False
-) -> None:
-    """Train a finetuned model on pairs of its answers to tasks, judged by the grader."""
-    from pasta_lab.train import TaskPreferenceConfig, train_preference_on_tasks
-    from pasta_lm.recipe import read_recipe
-
-    recipe = read_recipe(config, TaskPreferenceConfig, changes or ())
-    silence_libraries()
-    with interruptible(RESUMABLE), bars() as show:
-        folder = train_preference_on_tasks(
-            recipe, resume=resume, overwrite=overwrite, show=show if has_bars() else None
-        )
-        typer.echo(str(folder))

@@ -6,11 +6,11 @@ block with several units, the first is forked. A sync is named by the unit that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pasta_lab.tasks.annotators import needed_syncs
-from pasta_lab.tasks.grader import unit_starts
 from pasta_lab.tasks.task import Task
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Text
@@ -69,6 +69,12 @@ def structure(task: Task, document: Document, *, by_details: bool = False) -> St
         forked.update(inside[:1])
         num_stray += not inside
     return Structure(frozenset(forked), num_stray, frozenset(syncs))
+
+
+def unit_starts(task: Task, text: str) -> list[int | None]:
+    """Return the first index of each unit's anchor in an answer; None: it is not there."""
+    found = [re.search(rf"(?<!\w){re.escape(unit.anchor)}(?!\w)", text) for unit in task.units]
+    return [match and match.start() for match in found]
 
 
 def spans(document: Document) -> Iterator[tuple[int, int | None]]:

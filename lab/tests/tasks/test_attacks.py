@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from lab.tests.tasks.attacks import attacks
+from lab.tests.tasks.grader import grade
 from pasta_lab.tasks import FAMILIES, Task, make
-from pasta_lab.tasks.grader import grade
 from pasta_lab.tasks.referee import referee_grade
 
 SEEDS = range(15)

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from lab.tests.tasks.grader import grade
 from lab.tests.tasks.reading import corrupted, joined, without
 from pasta_lab.tasks import FAMILIES, Dependence, Fact, Split, Task, Unit, make
-from pasta_lab.tasks.grader import grade
 from pasta_lab.tasks.referee import referee_grade
 
 Grader = Callable[[Task, str], float]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lab.tests.tasks.grader import grade
 from lab.tests.tasks.reading import LABELLED
 from pasta_lab.tasks import Dependence, Task, make
 from pasta_lab.tasks.annotators import ANNOTATORS
 from pasta_lab.tasks.formats import CHAIN_LABEL, FREE_LABEL
-from pasta_lab.tasks.grader import grade
 from pasta_lab.tasks.referee import referee_grade
 from pasta_lm.language.document import Block
 

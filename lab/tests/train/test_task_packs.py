@@ -134,7 +134,6 @@ def test_the_annotator_of_the_recipe_marks_the_answers() -> None:
     ("tasks", "reason"),
     [
         ({"clause_packs": -1}, "data.tasks.clause_packs must be at least 0"),
-        ({"clause_packs": 2, "annotator": "sot"}, "would be ignored: a skeleton begins the answer"),
         ({"annotator": "golden"}, "data.tasks.annotator is 'golden'"),
     ],
 )
