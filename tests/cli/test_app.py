@@ -163,6 +163,13 @@ def test_help_loads_no_heavy_module() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_closed_streams_are_empty_or_ignored() -> None:
+    check = f"{sys.executable} -m pasta_lm check -"
+    for redirection, out in (("<&-", b"-: valid\n"), ("</dev/null 2>&-", b"-: valid\n")):
+        done = subprocess.run(["sh", "-c", f"{check} {redirection}"], capture_output=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, out, b"")
+
+
 @pytest.mark.parametrize(
     ("redirection", "reason"),
     [(">&-", "bad file descriptor"), (">/dev/full", "no space left on device")],

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Annotated, Never, TextIO
 
@@ -153,6 +154,8 @@ def _find_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 def _open_streams() -> None:
     """Replace standard streams that are closed, and let no character fail to be printed."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if sys.stdout is None:  # opened for reading: a verb without output works, other output fails
         sys.stdout = _null_stream(os.O_RDONLY)
     if sys.stderr is None:
@@ -212,5 +215,6 @@ def _print_error(error: PastaError) -> int:
     """Print an error in at most four lines, and return its exit code."""
     hint = [] if error.hint is None else [f"    hint: {error.hint}".partition("\n")[0]]
     lines = error.message.splitlines()[: MAX_ERROR_LINES - len(hint)] + hint
-    typer.echo("pasta: " + "\n".join(lines), err=True)
+    with suppress(OSError):
+        typer.echo("pasta: " + "\n".join(lines), err=True)
     return error.exit_code

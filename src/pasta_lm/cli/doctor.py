@@ -49,16 +49,21 @@ def doctor(
         for name, listed in extras.items()
     }
     try:
-        from pasta_lm.engines.local.model_report import describe
-        from pasta_lm.engines.local.self_test import devices, run_self_test
+        from pasta_lm.engines.local import model_report, self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
         places, test, builtin, report = list[str](), None, None, None
     else:
         with status("testing"):
-            places, test, builtin = devices(), run_self_test(), answer_of_builtin()
-            report = None if model is None else describe(model, dtype=dtype, device=device)
+            places, test, builtin = (
+                self_test.devices(),
+                self_test.run_self_test(),
+                answer_of_builtin(),
+            )
+            report = (
+                None if model is None else model_report.describe(model, dtype=dtype, device=device)
+            )
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
         tested = test and asdict(test) | {"is_exact": test.is_exact}

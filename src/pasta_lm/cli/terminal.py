@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -211,5 +211,6 @@ def thread_name(thread: int, topic: str | None) -> str:
 
 
 def say(text: str) -> None:
-    """Print a notice on standard error."""
-    typer.echo(f"pasta: {harmless(text)}", err=True)
+    """Print a notice on standard error; one that cannot be printed stops nothing."""
+    with suppress(OSError):
+        typer.echo(f"pasta: {harmless(text)}", err=True)

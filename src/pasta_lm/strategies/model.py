@@ -99,24 +99,21 @@ class Pasta:
             UnsupportedModelError: the engine would not be exact for this model.
         """
         with _needs_torch():
-            from pasta_lm.engines.local.drafting import DraftModel
-            from pasta_lm.engines.local.engine import DEFAULT_POOL_TOKENS, TorchEngine
-            from pasta_lm.engines.local.loading import load
-            from pasta_lm.engines.local.memory import pool_slots
+            from pasta_lm.engines.local import drafting, engine, loading, memory
         dtype = dtype_name(dtype)
-        loaded = load(source, dtype=dtype, device=device, base=base)
+        loaded = loading.load(source, dtype=dtype, device=device, base=base)
         guess = None
         if draft is not None:
-            guess = DraftModel(load(draft, dtype=dtype, device=device))
+            guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
         if cache_memory is not None:
-            pool_tokens = pool_slots(cache_memory, loaded)
-        engine = TorchEngine(
+            pool_tokens = memory.pool_slots(cache_memory, loaded)
+        local = engine.TorchEngine(
             loaded,
-            pool_tokens=pool_tokens or DEFAULT_POOL_TOKENS,
+            pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,
             shares_prefixes=shares_prefixes,
         )
-        return cls(engine, guess=guess)
+        return cls(local, guess=guess)
 
     @classmethod
     def from_servers(
@@ -147,10 +144,10 @@ class Pasta:
             ModelError: a server has another tokenizer or other tags, or was not taught.
         """
         with _needs_torch():
-            from pasta_lm.engines.servers.completions import CompletionsEngine, connect
-            from pasta_lm.engines.servers.served_model import read_served
-        servers = connect(addresses, dialect=dialect)
-        engine = CompletionsEngine(servers, read_served(source), allow_inexact=allow_inexact)
+            from pasta_lm.engines.servers import completions, served_model
+        servers = completions.connect(addresses, dialect=dialect)
+        served = served_model.read_served(source)
+        engine = completions.CompletionsEngine(servers, served, allow_inexact=allow_inexact)
         engine.check()
         return cls(engine)
 

@@ -160,13 +160,11 @@ def replay(
         max_threads: Threads that decode in the same pass; None: all.
         progress: Called after each answer with the number of done and of all answers.
     """
-    from pasta_lm.engines.local.engine import TorchEngine
-    from pasta_lm.engines.local.loading import with_pieces
-    from pasta_lm.engines.local.self_test import devices
+    from pasta_lm.engines.local import engine, loading, self_test
 
     weights = Kind.RANDOM_WEIGHTS.value if loaded.kind is Kind.RANDOM_WEIGHTS else "given"
     if not loaded.vocabulary.has_pieces:  # the text is forced, so new rows need no training
-        loaded, weights = with_pieces(loaded), NEW_TAG_ROWS
+        loaded, weights = loading.with_pieces(loaded), NEW_TAG_ROWS
     requests, not_expressed = list[_Requests](), list[Skipped]()
     for answer in answers:
         try:
@@ -178,8 +176,8 @@ def replay(
     # Requests are decoded one at a time, so the largest one sets the size of the cache.
     both = [request for pair in requests for request in (pair.sequential, pair.parallel)]
     num_entries = max((request.max_entries for request in both), default=1)
-    engine = TorchEngine(loaded, pool_tokens=num_entries)
-    pairs, too_long, was_interrupted = _decode_all(engine, requests, progress)
+    local = engine.TorchEngine(loaded, pool_tokens=num_entries)
+    pairs, too_long, was_interrupted = _decode_all(local, requests, progress)
     device = str(loaded.device)
     return ReplayReport(
         model=loaded.name,
@@ -188,7 +186,7 @@ def replay(
         weights=weights,
         positions=positions.value if strategy == pasta.NAME else apar.POSITIONS.value,
         strategy=strategy,
-        hardware=next((name for name in devices() if name.startswith(device)), device),
+        hardware=next((name for name in self_test.devices() if name.startswith(device)), device),
         pairs=pairs,
         skipped=not_expressed + too_long,
         was_interrupted=was_interrupted,
