@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,9 @@ from pasta_lm.models.annotated import read_records
 from tests.cli.test_annotate import write_recipe
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
-from tests.learn.annotate.runs import Nursery
+from tests.learn.annotate.runs import AnnotateProcess
 
 FEW = int(FIRST_LIMIT)
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
-        yield one
 
 
 class Gate:
@@ -44,71 +38,67 @@ class Gate:
         self._opened.set()
 
 
-def until(nursery: Nursery, text: str) -> None:
-    """Wait until a run has said something."""
-    while text not in nursery.said():
-        assert nursery.is_running(), nursery.said()
+def until(process: AnnotateProcess, text: str) -> None:
+    """Wait until a text is printed."""
+    while text not in process.output:
+        assert process.is_running, process.output
         time.sleep(0.005)
 
 
-def begin(nursery: Nursery, recipe: str, server: ScriptedServer) -> None:
+def begin(recipe: str, server: ScriptedServer) -> AnnotateProcess:
     """Begin a run and wait until as many requests are in flight as may be."""
-    nursery.type("annotate", recipe)
+    process = AnnotateProcess(Path(recipe))
     while server.num_requests < FEW:
-        assert nursery.is_running(), nursery.said()
+        assert process.is_running, process.output
         time.sleep(0.005)
+    return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_keeps_paid_replies_and_prints_the_command_to_continue(
-    nursery: Nursery, tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals
 ) -> None:
     gate = Gate()
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)
-        begin(nursery, recipe, server)
-        nursery.send(number)
-        until(nursery, f"waiting for {FEW} requests in flight; Ctrl-C again stops at once")
+        process = begin(recipe, server)
+        process.send(number)
+        until(process, f"waiting for {FEW} requests in flight; Ctrl-C again stops at once")
         gate.open()
-        said = nursery.finish()
-        assert f" rows: {FEW} ok, 0 failed, " in said
-        assert f"pasta: stopped by interrupt. To go on: pasta annotate {recipe}\n" in said
-        assert said.endswith("exit code 130\n")
+        assert process.finish() == 130
+        assert f" rows: {FEW} ok, 0 failed, " in process.output
+        assert f"stopped by interrupt. To go on: pasta annotate {recipe}\n" in process.output
         assert server.num_requests == FEW
         assert len(read_records(tmp_path / "out" / "annotated.jsonl")) == FEW
 
-        nursery.type("annotate", recipe)
-        assert "8 rows: 7 ok, 0 failed, 1 skipped" in nursery.finish()
+        again = AnnotateProcess(Path(recipe))
+        assert again.finish() == 0
+        assert "8 rows: 7 ok, 0 failed, 1 skipped" in again.output
         assert list(server.paid.values()) == [1] * 7
 
 
-def test_a_first_signal_ends_retries(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_first_signal_ends_retries(tmp_path: Path) -> None:
     gate = Gate(Faults(truncated=1.0))
     with gate.server as server:
-        recipe = write_recipe(tmp_path, server.base_url)
-        begin(nursery, recipe, server)
-        nursery.send(signal.SIGINT)
-        until(nursery, "stops at once")
+        process = begin(write_recipe(tmp_path, server.base_url), server)
+        process.send(signal.SIGINT)
+        until(process, "stops at once")
         gate.open()
-        said = nursery.finish()
-        assert said.endswith("exit code 130\n")
+        assert process.finish() == 130
         assert server.num_requests == FEW
-    assert " rows: 0 ok, 0 failed, " in said
+    assert " rows: 0 ok, 0 failed, " in process.output
 
 
-def test_a_second_signal_stops_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     gate = Gate()
     with gate.server as server:
         recipe = write_recipe(tmp_path, server.base_url)
-        begin(nursery, recipe, server)
-        nursery.send(signal.SIGINT)
-        until(nursery, "stops at once")
-        nursery.send(signal.SIGINT)
-        said = nursery.finish()  # the gate is still closed
+        process = begin(recipe, server)
+        process.send(signal.SIGINT)
+        until(process, "stops at once")
+        process.send(signal.SIGINT)
+        assert process.finish() == 130  # the gate is still closed
         gate.open()
-    assert (
-        f"pasta: stopped at once; what was paid is kept. To go on: pasta annotate {recipe}" in said
-    )
-    assert said.endswith("exit code 130\n")
+    assert f"what was paid is kept. To go on: pasta annotate {recipe}" in process.output
     assert '"reply/' not in (tmp_path / "out" / f"{JOURNAL}.jsonl").read_text("utf-8")
     assert not (tmp_path / "out" / "annotated.jsonl").exists()

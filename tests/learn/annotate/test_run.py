@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,15 +16,17 @@ from pasta_lm.learn.annotate.run import Run, annotate
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.models.annotated import read_records
-from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
+from pasta_lm.run_folder import RunFolder
+from tests.fakes.scripted_server import Faults, ScriptedServer
 from tests.fakes.scripted_teacher import teacher_by_rule
 from tests.learn.annotate.runs import (
     AT_ONCE,
-    Nursery,
+    AnnotateProcess,
     ended_rows,
     files_of,
     kill_until_done,
     recipe,
+    write_recipe,
     write_source,
 )
 
@@ -44,12 +45,6 @@ def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ScriptedServer(teacher_by_rule(wrong=0.3, hopeless=0.1)) as server:
         annotate(recipe(source, folder, server.base_url), policy=AT_ONCE)
     return folder
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(tmp_path_factory.mktemp("nursery")) as one:
-        yield one
 
 
 def run(source: Path, folder: Path, server: ScriptedServer, **more: object) -> Run:
@@ -97,42 +92,34 @@ def test_a_complete_run_sends_no_request(source: Path, clean: Path) -> None:
 
 
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(
-    nursery: Nursery, source: Path, clean: Path, tmp_path: Path
+    source: Path, clean: Path, tmp_path: Path
 ) -> None:
-    faults = Faults(latency_s=0.02, server_error=0.1)
-    with ScriptedServer(teacher_by_rule(0.3, 0.1), faults) as server:
-        num_hit = kill_until_done(nursery, source, tmp_path, server, Random(0), num_kills=12)
-    assert num_hit > 3
-    assert files_of(tmp_path) == files_of(clean)
+    folder = tmp_path / "out"
+    with ScriptedServer(teacher_by_rule(0.3, 0.1), Faults(latency_s=0.02)) as server:
+        num_hit = kill_until_done(recipe(source, folder, server.base_url), server, Random(0))
+    assert num_hit > 1
+    assert files_of(folder) == files_of(clean)
 
 
-@pytest.mark.parametrize("most_bytes", [300, 9_000])
+@pytest.mark.parametrize("max_bytes", [300, 9_000])
 def test_a_full_disk_corrupts_nothing_and_the_next_run_completes(
-    nursery: Nursery, source: Path, clean: Path, tmp_path: Path, most_bytes: int
+    source: Path, clean: Path, tmp_path: Path, max_bytes: int
 ) -> None:
+    folder = tmp_path / "out"
     with ScriptedServer(teacher_by_rule(0.3, 0.1)) as server:
-        said = nursery.run(source, tmp_path, server.base_url, most_bytes)
-        assert said.startswith("1 ")
-        assert "cannot be written: File too large" in said
-        over = ended_rows(tmp_path)
-        assert (most_bytes > 1000) == bool(over)
-        run(source, tmp_path, server)
-    assert files_of(tmp_path) == files_of(clean)
+        file = write_recipe(tmp_path / "recipe.toml", recipe(source, folder, server.base_url))
+        process = AnnotateProcess(file, max_bytes=max_bytes)
+        assert process.finish() == 1
+        assert "cannot be written: File too large" in process.output
+        assert (max_bytes > 1000) == bool(ended_rows(folder))
+        run(source, folder, server)
+    assert files_of(folder) == files_of(clean)
 
 
-def test_two_processes_never_write_one_folder(
-    nursery: Nursery, source: Path, tmp_path: Path
-) -> None:
-    def play(asked: object) -> ScriptedReply:
-        seen.append(nursery.run(source, tmp_path, "http://127.0.0.1:9/v1"))
-        return ScriptedReply("", refusal="no")
-
-    seen: list[str] = []
-    with ScriptedServer(play) as server:
-        config = recipe(source, tmp_path, server.base_url, timeout_s=60, max_in_flight=1)
-        annotate(config, limit=1, policy=AT_ONCE)
-    assert len(seen) == 3
-    assert all(one.startswith("2 another process is writing") for one in seen)
+def test_two_processes_never_write_one_folder(source: Path, tmp_path: Path) -> None:
+    config = recipe(source, tmp_path, "http://127.0.0.1:9/v1")
+    with RunFolder(tmp_path).locked(), pytest.raises(UsageError, match="another process"):
+        annotate(config, policy=AT_ONCE)
 
 
 def test_changed_settings_and_a_changed_source_are_refused(source: Path, tmp_path: Path) -> None:
