@@ -31,7 +31,7 @@ from pasta_lm.language.tags import (
 _BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """A stretch of text or a whole tag, with what could be read of it."""
 
     kind: LexemeKind | None  # its kind, real or intended; None for an unreadable tag
@@ -57,7 +57,7 @@ class _Kept(NamedTuple):
 class _Open:
     """An open block and its opening tag."""
 
-    piece: Piece
+    piece: _Piece
     is_kept: bool
     is_empty: bool = True
 
@@ -79,7 +79,7 @@ class Walk:
         pieces = list(_pieces(text))
         if form is Form.WRITTEN:
             pieces = list(self._put_blocks_after_promises(pieces))
-        for piece, following in pairwise([*pieces, Piece(None, "", 0, 0)]):
+        for piece, following in pairwise([*pieces, _Piece(None, "", 0, 0)]):
             self._take(piece, following)
         self._close_blocks()
         self.repaired = "".join(self._write())
@@ -107,7 +107,7 @@ class Walk:
                 self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *place))
             yield after
 
-    def _put_blocks_after_promises(self, pieces: list[Piece]) -> Iterator[Piece]:
+    def _put_blocks_after_promises(self, pieces: list[_Piece]) -> Iterator[_Piece]:
         """Move everything between a promise and its block in front of the promise."""
         at = 0
         while at < len(pieces):
@@ -126,7 +126,7 @@ class Walk:
             yield pieces[at]
             at = end
 
-    def _take(self, piece: Piece, following: Piece) -> None:
+    def _take(self, piece: _Piece, following: _Piece) -> None:
         self.problems += piece.problems
         match piece.kind:
             case LexemeKind.TEXT:
@@ -143,7 +143,7 @@ class Walk:
                 if piece.problems[0].fault is not Fault.WRONG_SLASH:
                     self._keep_text(piece, escape(piece.source), piece.source)
 
-    def _take_sync(self, piece: Piece) -> None:
+    def _take_sync(self, piece: _Piece) -> None:
         if not self._is_legal(piece):
             return
         if self._num_unjoined == 0:
@@ -151,7 +151,7 @@ class Walk:
         self._num_unjoined = 0
         self._keep_tag(SYNC if piece.problems else piece.source)
 
-    def _take_promise(self, piece: Piece, following: Piece) -> None:
+    def _take_promise(self, piece: _Piece, following: _Piece) -> None:
         if not self._is_legal(piece):
             return
         tag = None if self._is_too_deep(piece) else _repaired(piece)
@@ -167,7 +167,7 @@ class Walk:
         if tag is not None:
             self._keep_tag(tag)
 
-    def _take_open(self, piece: Piece) -> None:
+    def _take_open(self, piece: _Piece) -> None:
         wrong = self._parser.fault(_lexeme(piece))
         if wrong is not None:
             self._report(wrong, piece, "topic")
@@ -190,7 +190,7 @@ class Walk:
         if tag is not None:
             self._keep_tag(tag)
 
-    def _take_close(self, piece: Piece) -> None:
+    def _take_close(self, piece: _Piece) -> None:
         if not self._open:
             self._is_legal(piece)  # reports the fault
             return
@@ -209,14 +209,14 @@ class Walk:
             if block.is_kept:
                 self._keep_tag(ASYNC_CLOSE)
 
-    def _is_legal(self, piece: Piece) -> bool:
+    def _is_legal(self, piece: _Piece) -> bool:
         """Return whether the table allows a tag here; report it if not."""
         wrong = self._parser.fault(_lexeme(piece))
         if wrong is not None:
             self._report(wrong, piece)
         return wrong is None
 
-    def _is_too_deep(self, piece: Piece) -> bool:
+    def _is_too_deep(self, piece: _Piece) -> bool:
         """Return whether a tag begins a level too many; report it if so."""
         assert piece.kind is not None
         lacks_promise = self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
@@ -230,19 +230,19 @@ class Walk:
         self._parser.feed(Lexeme(LexemeKind.PROMISE_OPEN))
         self._parser.feed(Lexeme(LexemeKind.PROMISE_CLOSE, units=1))
 
-    def _report(self, fault: Fault, piece: Piece, detail: str = "") -> None:
+    def _report(self, fault: Fault, piece: _Piece, detail: str = "") -> None:
         self.problems.append(Problem(fault, detail, piece.start, piece.end))
 
     def _keep_tag(self, source: str) -> None:
         self._kept.append(_Kept(source, None))
 
-    def _keep_text(self, piece: Piece, source: str, text: str) -> None:
+    def _keep_text(self, piece: _Piece, source: str, text: str) -> None:
         self._kept.append(_Kept(source, text, piece.start, piece.end))
         if self._open and text.strip():
             self._open[-1].is_empty = False
 
 
-def _pieces(text: str) -> Iterator[Piece]:
+def _pieces(text: str) -> Iterator[_Piece]:
     """Group lexemes into whole tags and whole stretches of text."""
     lexer = Lexer()
     lexemes = iter(lexer.feed(text) + lexer.close())
@@ -263,25 +263,25 @@ def _pieces(text: str) -> Iterator[Piece]:
         yield _text_piece(text, run)
 
 
-def _text_piece(source: str, run: list[Lexeme]) -> Piece:
+def _text_piece(source: str, run: list[Lexeme]) -> _Piece:
     start, end = run[0].start, run[-1].end
     text = "".join(lexeme.text for lexeme in run)
-    return Piece(LexemeKind.TEXT, source[start:end], start, end, text)
+    return _Piece(LexemeKind.TEXT, source[start:end], start, end, text)
 
 
-def _tag_piece(tag: Lexeme) -> Piece:
+def _tag_piece(tag: Lexeme) -> _Piece:
     kind = tag.meant if tag.kind is LexemeKind.FAULT else tag.kind
-    return Piece(kind, tag.text, tag.start, tag.end, "", tag.topic, tag.units, tag.problems)
+    return _Piece(kind, tag.text, tag.start, tag.end, "", tag.topic, tag.units, tag.problems)
 
 
-def _lexeme(piece: Piece) -> Lexeme:
+def _lexeme(piece: _Piece) -> Lexeme:
     """Return the tag's first lexeme, as if the tag had no problems of its own."""
     assert piece.kind is not None, "an unreadable tag has no lexeme"
     topic = piece.topic if piece.kind is LexemeKind.ASYNC_OPEN else None
     return Lexeme(piece.kind, topic=topic)
 
 
-def _repaired(piece: Piece) -> str | None:
+def _repaired(piece: _Piece) -> str | None:
     """Return a promise, or the annotator's tag, to write; None if its topic cannot be read."""
     topic = piece.topic
     is_promise = piece.kind is LexemeKind.PROMISE_OPEN

@@ -33,7 +33,7 @@ from pasta_lm.engines.gpu.batch import (
 )
 from pasta_lm.engines.gpu.buckets import MIN_OWNERS, MIN_PAGES, bucket_of
 from pasta_lm.engines.gpu.choices import NUM_LINES, MaskTable, choose_rows, settings_of
-from pasta_lm.engines.gpu.graphs import Backend, CudaGraphs, Function, Outputs, plain_call
+from pasta_lm.engines.gpu.graphs import Capturer, CudaGraphs, Function, Outputs, plain_call
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
 from pasta_lm.engines.local.loading import LoadedModel
@@ -48,7 +48,7 @@ MAX_BUCKET_ROWS = 256  # larger passes compute prompts: they run as they are, un
 # Legend: N rows of a bucket, W wanted rows, V vocabulary.
 
 
-class Part(NamedTuple):
+class PassPart(NamedTuple):
     """The part of a pass that belongs to one request."""
 
     entries: Entries
@@ -111,7 +111,7 @@ class PagedDecoder:
 
     def __init__(
         self, logits: LogitsFunction, pool: Pool, masks: TokenMasks, *,
-        vocab_size: int, num_query_heads: int, backend: Backend | None = None,
+        vocab_size: int, num_query_heads: int, backend: Capturer | None = None,
         attention: Attention | None = None,
     ) -> None:  # fmt: skip
         """Reserve the memory that all buckets share.
@@ -146,7 +146,7 @@ class PagedDecoder:
         return next(shape.run for key, shape in self._shapes.items() if key[0] == bucket)
 
     def run(
-        self, parts: Sequence[Part], wanted: Sequence[int], choices: Sequence[Choice]
+        self, parts: Sequence[PassPart], wanted: Sequence[int], choices: Sequence[Choice]
     ) -> Result:
         """Run one pass.
 
@@ -238,7 +238,7 @@ class PagedDecoder:
         run = self._backend(forward)
         return _Shape(host, host_numbers, numbers, host_settings, settings, run)
 
-    def _rows(self, part: Part) -> RequestRows:
+    def _rows(self, part: PassPart) -> RequestRows:
         """Return the rows of a request; what the device lacks of its entries is copied."""
         first, stop, run = part.slice.first_slot, part.slice.num_entries, part.slice.run
         known = self._copied.get(id(part.entries))

@@ -29,7 +29,7 @@ class Outputs(NamedTuple):
 Function = Callable[[], Outputs]
 
 
-class Backend(Protocol):
+class Capturer(Protocol):
     """Makes something to run of a function."""
 
     def __call__(self, function: Function) -> Function:

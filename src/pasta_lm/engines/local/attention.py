@@ -74,7 +74,7 @@ def pasta_attention(
         UnsupportedModelError: the model hands over an argument that is not known here.
     """
     unknown = [
-        name for name, value in kwargs.items() if value is not None and name not in _HARMLESS
+        name for name, argument in kwargs.items() if argument is not None and name not in _HARMLESS
     ]
     if attention_mask is not None:
         unknown.append("a mask of its own")

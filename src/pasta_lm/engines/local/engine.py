@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pasta_lm.engines.gpu.attention import Attention
-from pasta_lm.engines.gpu.decoder import Part, paged_decoder
+from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.live_thread import LiveThread
 from pasta_lm.engines.local.active_request import (
     ActiveRequest,
@@ -270,7 +270,7 @@ class TorchEngine:
             logits_WV = self._run_views(plan)
             self.num_passes += 1
             return self._choose(plan, choices, logits_WV)
-        parts = [Part(active.entries, active.tensors, part) for active, part in plan.parts]
+        parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)
         self.num_passes += 1
         wants = (row.response.request.params.logprobs is not None for row in plan.rows)
