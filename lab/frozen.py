@@ -109,19 +109,9 @@ def _logits_of(model: Any, programs: list[Any], positions: Any) -> dict[str, Any
 
 
 def tasks() -> dict[str, Any]:
-    """Return the report of ``pasta-lab evaluate tasks`` on development prompts, and its records."""
-    from pasta_lm.interpreter.trace import Trace
-
-    with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder) / "records.jsonl"
-        options = ("--split", "dev", "--num-prompts", NUM_TASKS, "--num-timed", 1)
-        flags = (*options, "--records", records, "--json")
-        report = _pasta("evaluate", "tasks", *flags, module="pasta_lab.cli.app")
-        rows = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
-    for row in rows:  # a packed trace holds clocks, which the comparison leaves out
-        if row["trace"] is not None:
-            row["trace"] = json.loads(Trace.from_packed(row["trace"]).to_json())
-    return {"report": json.loads(report), "rows": rows}
+    """Return the report of ``pasta-lab evaluate tasks`` on development prompts."""
+    flags = ("--split", "dev", "--num-prompts", NUM_TASKS, "--num-timed", 1, "--json")
+    return dict(json.loads(_pasta("evaluate", "tasks", *flags, module="pasta_lab.cli.app")))
 
 
 def replay() -> dict[str, Any]:
@@ -143,17 +133,23 @@ def win_rates() -> dict[str, Any]:
 
 def annotation() -> dict[str, Any]:
     """Return what a run against the scripted teacher keeps and rejects."""
+    from pasta_lm import parse
     from tests.fakes.scripted_server import ScriptedServer
     from tests.fakes.scripted_teacher import teacher_by_rule
 
+    starter = ROOT / "corpora" / "starter" / "starter.jsonl"
+    rows = [json.loads(line) for line in starter.read_text("utf-8").splitlines()]
+    answers = [
+        {
+            "id": row["id"],
+            "instruction": row["messages"][0]["content"],
+            "output": parse(row["response"]).plain_text,
+        }
+        for row in rows[:NUM_STARTER_ROWS]
+    ]
     with tempfile.TemporaryDirectory() as name, ScriptedServer(teacher_by_rule(0.2, 0.1)) as server:
         folder = Path(name)
-        starter = islice(_starter(), NUM_STARTER_ROWS)
-        rows = [
-            {"id": row["id"], "instruction": row["messages"][0]["content"], "output": _plain(row)}
-            for row in starter
-        ]
-        (folder / "source.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "source.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
         recipe = (
             f'[source]\nfile = "{folder}/source.jsonl"\n[output]\nfolder = "{folder}/out"\n'
             f'[teacher]\nbase_url = "{server.base_url}"\nmodel = "scripted"\n'
@@ -164,17 +160,6 @@ def annotation() -> dict[str, Any]:
             file: [json.loads(line) for line in (folder / "out" / file).read_text().splitlines()]
             for file in ("annotated.jsonl", "failed.jsonl")
         }
-
-
-def _starter() -> Iterator[dict[str, Any]]:
-    file = ROOT / "corpora" / "starter" / "starter.jsonl"
-    return (json.loads(line) for line in file.read_text("utf-8").splitlines())
-
-
-def _plain(row: dict[str, Any]) -> str:
-    from pasta_lm import parse
-
-    return parse(row["response"]).plain_text
 
 
 def encoded() -> dict[str, Any]:

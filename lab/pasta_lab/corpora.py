@@ -27,6 +27,8 @@ STARTER, OWN, INSTRUCTIONS, WRITTEN = (
 )
 ROWS, SECOND_PASS = STARTER / "starter.jsonl", STARTER / "second_pass.jsonl"
 OWN_ROWS, WRITTEN_ROWS = OWN / "own_answers.jsonl", WRITTEN / "written_answers.jsonl"
+READING, SECOND_READING = OWN / "starter_reading.jsonl", OWN / "second_reading.jsonl"
+NO_HINT = "here, drawn by chance from those without a hint, against a second reading"
 MARK = "<!-- below: pasta-lab corpora -->\n"
 TOKENS_PER_WORD = 1.3
 """Of large models' tokenizers in English, about; the promised lengths are from it."""
@@ -82,16 +84,8 @@ def card(folder: Path) -> str:
 def _reading() -> Iterator[str]:
     yield "\n## Agreement of the reading\n"
     for first, second, of in (
-        (
-            OWN / "starter_reading.jsonl",
-            SECOND_PASS,
-            "of the starter, read without their tags, against its second pass",
-        ),
-        (
-            OWN_ROWS,
-            OWN / "second_reading.jsonl",
-            "here, drawn by chance from those without a hint, against a second reading",
-        ),
+        (READING, SECOND_PASS, "of the starter, read without their tags, against its second pass"),
+        (OWN_ROWS, SECOND_READING, NO_HINT),
     ):
         one, other = paired(read_records(first), read_records(second))
         found = agreement(
