@@ -157,8 +157,8 @@ evaluate() { # folder, name of the system, strategy, model
     touch "$out/alpaca/$1/done"
 }
 
-if [[ -e $out/figures/speed.json ]]; then
-    say "all done before: $out/figures and $out/alpaca/*/report.md"
+if [[ -e $out/speed.json ]]; then
+    say "all done before: $out/speed.json and $out/alpaca/*/report.md"
     exit
 fi
 
@@ -194,15 +194,7 @@ for lambda in "${lambdas[@]}"; do
     evaluate "bon-$lambda" "Pasta-BoN $lambda" pasta "bon-$lambda/round-2/model"
 done
 
-# Figure 4 is win rate over realised speedup; the others are theoretical beside realised speedup,
-# both means, and lengths. No figure has a win rate that a script has judged.
-say "figures"
 runs_of=("$out"/alpaca/*/done)
-runs_of=("${runs_of[@]%/done}")
-rates=()
-for folder in "${runs_of[@]}"; do
-    rates+=(--win-rates "$folder/report.json")
-done
-$PASTA evaluate speed "${runs_of[@]}" "${rates[@]}" --out "$out/figures" --json >"$out/figures.part"
-mv "$out/figures.part" "$out/figures/speed.json"
-say "figures: $out/figures; each system's report: $out/alpaca/*/report.md"
+$PASTA evaluate speed "${runs_of[@]%/done}" --json >"$out/speed.part"
+mv "$out/speed.part" "$out/speed.json"
+say "speed of all systems: $out/speed.json; each system's report: $out/alpaca/*/report.md"

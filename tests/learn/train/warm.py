@@ -66,6 +66,7 @@ def carry_out(asked: dict[str, object], streams: list[int]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    sys.stdout, sys.stderr = (open(n, "w", closefd=False) for n in (1, 2))  # noqa: SIM115
     os.chdir(str(asked["folder"]))
     os.environ.clear()
     os.environ.update(asked["environment"])  # type: ignore[call-overload]
