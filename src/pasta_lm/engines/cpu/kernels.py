@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pasta_lm.engines.cpu import linear as compiled
+from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
 from pasta_lm.engines.cpu.huge_pages import HugePages
 from pasta_lm.engines.cpu.linear import MAX_ROWS, CompiledLinear
-from pasta_lm.models.eight_bits import FLOAT8, INT8, MAX_FLOAT8_ROWS, EightBits, dequantise
 
 if TYPE_CHECKING:
     from pasta_lm.engines.gpu.float8 import Float8Linear

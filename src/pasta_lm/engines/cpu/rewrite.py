@@ -14,12 +14,12 @@ import torch
 from torch import fx
 
 from pasta_lm.engines.cpu.choice import choose
+from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.huge_pages import HugePages
 from pasta_lm.engines.cpu.joined import join_attention
 from pasta_lm.engines.cpu.kernels import MAX_COPIED_ELEMENTS, Gate, Linear, RmsNorm
 from pasta_lm.engines.cpu.nodes import is_call, replace
 from pasta_lm.engines.cpu.rotary import fuse_rotary
-from pasta_lm.models.eight_bits import EightBits
 
 aten = torch.ops.aten
 Node = fx.Node

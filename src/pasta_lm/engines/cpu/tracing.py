@@ -17,12 +17,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu.attention import Heads
+from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.joined import attend_joined, parts_of
 from pasta_lm.engines.cpu.rewrite import rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
 from pasta_lm.engines.local.rotation import KeyRecorder
 from pasta_lm.engines.local.runner import CachedPass, plain_logits
-from pasta_lm.models.eight_bits import EightBits
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pasta_lm.engines.cpu.eight_bits import MAX_FLOAT8_ROWS
 from pasta_lm.engines.gpu.float8_kernel import product
-from pasta_lm.models.eight_bits import MAX_FLOAT8_ROWS
 
 _BLOCK_OUTPUTS = 16  # small: many instances for few outputs
 _BLOCK_INPUTS = 256

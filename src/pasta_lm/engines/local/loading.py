@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.engines.cpu import capture
+from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, EightBits, round_weights
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
@@ -22,7 +23,6 @@ from pasta_lm.errors import UsageError, VocabularyError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
-from pasta_lm.models.eight_bits import FLOAT8, INT8, EightBits, round_weights
 from pasta_lm.models.folder import PASTA
 from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.pieces import add_pieces

@@ -60,9 +60,8 @@ class FlattenedPass:
                 "one attention a layer"
             )
         self._done.add(call.layer)
-        if call.layer in self._cache:
-            keys, values = self._cache[call.layer]
-            k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
+        keys, values = self._cache.get(call.layer, (k_GND[:, :0], v_GND[:, :0]))
+        k_GND, v_GND = torch.cat([keys, k_GND], dim=1), torch.cat([values, v_GND], dim=1)
         self._cache[call.layer] = k_GND, v_GND
         num_old = len(self._inputs_K) - q_HND.shape[1]
         inputs_N, positions_N = self._inputs_K[num_old:, None], self._positions_K[num_old:]
@@ -91,9 +90,8 @@ def check_exact(model: PreTrainedModel) -> None:
             f"{config.model_type} uses 'dynamic' RoPE: its angles depend on the largest "
             "position in a pass, so one response would change another's logits"
         )
-    num_parameters = sum(p.numel() for p in model.parameters())
-    dtype = next(model.parameters()).dtype
-    is_tested = num_parameters <= MAX_TESTED_PARAMETERS and dtype == torch.float32
+    num_parameters = sum(weight.numel() for weight in model.parameters())
+    is_tested = num_parameters <= MAX_TESTED_PARAMETERS and model.dtype == torch.float32
     if is_tested:
         _check_flattened(model)
     try:
@@ -157,12 +155,10 @@ def flattened_difference(model: PreTrainedModel) -> float:
 
 def _passes(lengths: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
     """Yield the input and the position of each token: a pass of all but the last, then steps."""
-    starts = [max(1, length - NUM_CACHED_STEPS) for length in lengths]
-    yield [(index, place) for index, start in enumerate(starts) for place in range(start)]
-    for step in range(NUM_CACHED_STEPS):
-        places = [(index, start + step) for index, start in enumerate(starts)]
-        if places := [(index, place) for index, place in places if place < lengths[index]]:
-            yield places
+    bounds = [range(max(1, length - NUM_CACHED_STEPS), length) for length in lengths]
+    yield [(index, place) for index, steps in enumerate(bounds) for place in range(steps.start)]
+    for step in range(max(map(len, bounds))):
+        yield [(index, steps[step]) for index, steps in enumerate(bounds) if step < len(steps)]
 
 
 def _lengths(model: PreTrainedModel) -> tuple[int, int]:

@@ -14,6 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pasta_lm.engines.cpu import capture, library
+from pasta_lm.engines.cpu.eight_bits import (
+    FLOAT8,
+    INT8,
+    MAX_FLOAT8,
+    MAX_INT8,
+    EightBits,
+    dequantise,
+    round_weights,
+)
 from pasta_lm.engines.cpu.kernels import Linear
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local import loading, scheduler
@@ -23,15 +32,6 @@ from pasta_lm.engines.local.rotation import KeyRecorder
 from pasta_lm.engines.local.runner import plain_logits
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
-from pasta_lm.models.eight_bits import (
-    FLOAT8,
-    INT8,
-    MAX_FLOAT8,
-    MAX_INT8,
-    EightBits,
-    dequantise,
-    round_weights,
-)
 from tests import architectures
 from tests.architectures import ARCHITECTURES, build
 from tests.engines.local.test_capture import UNCAPTURED
