@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -68,6 +70,23 @@ def read_tokenizer(source: str | Path, revision: str | None = None) -> PreTraine
             hint="name a model whose tokenizer has a fast form",
         )
     return tokenizer
+
+
+def read_without_weights(source: str | Path) -> Checkpoint:
+    """Return a model on torch's device ``meta`` and the tokenizer of a folder or a hub id."""
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        tokenizer = read_tokenizer(source)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as exc:
+        raise ModelNotFoundError(
+            f"{source} holds no configuration and tokenizer of a whole model",
+            hint="name the folder that the servers serve: pasta export MODEL OUT --merged",
+        ) from exc
+    with suppress(OSError):  # without the file, the ends are those of the configuration
+        model.generation_config = GenerationConfig.from_pretrained(source)
+    return model, tokenizer
 
 
 def _read_model(

@@ -14,11 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pasta_lm.models.adapter import is_adapter, merge_adapter, read_adapter, read_base
 from pasta_lm.models.adapter_base import check_base, find_base
-from pasta_lm.models.checkpoint import Checkpoint, read_checkpoint
+from pasta_lm.models.checkpoint import Checkpoint, read_checkpoint, read_without_weights
 from pasta_lm.models.folder import PastaConfig, check_same_ids, read_pasta_config
 from pasta_lm.models.gguf_weights import SUFFIX, gguf_of_package, read_gguf
 from pasta_lm.models.pieces import add_pieces
-from pasta_lm.models.settings import eos_ids, tag_pieces
+from pasta_lm.models.settings import eos_ids, last_position, tag_pieces
 from pasta_lm.models.shipped import resolve
 from pasta_lm.models.vocabulary import Vocabulary
 
@@ -47,6 +47,11 @@ class Pretrained:
         """Return every id that ends a text."""
         return eos_ids(self.model, self.tokenizer)
 
+    @property
+    def last_position(self) -> int | None:
+        """Return the last position that the model may be given, or None."""
+        return last_position(self.model)
+
 
 def load_pretrained(
     source: str | Path,
@@ -67,16 +72,21 @@ def load_pretrained(
     """
     source = resolve(source)
     folder = Path(source if adapter is None else resolve(adapter))
-    config = None
     if adapter is not None or is_adapter(folder):
-        base = None if adapter is None else source
-        config = read_pasta_config(folder)
-        model, tokenizer = _read_adapted(folder, config, dtype, base)
+        model, tokenizer = _read_adapted(folder, dtype, None if adapter is None else source)
     else:
         model, tokenizer = _read_whole(source, dtype)
-        config = read_pasta_config(folder) if folder.is_dir() else None
-    name = folder.name if folder.exists() else str(source)
-    return Pretrained(model.to(device), tokenizer, name, config)  # type: ignore[arg-type]
+    return _named(folder, model.to(device), tokenizer)  # type: ignore[arg-type]
+
+
+def load_without_weights(source: str | Path) -> Pretrained:
+    """Load the facts of a whole model whose weights are elsewhere, such as on servers."""
+    return _named(Path(source), *read_without_weights(source))
+
+
+def _named(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Pretrained:
+    config = read_pasta_config(folder) if folder.is_dir() else None
+    return Pretrained(model, tokenizer, folder.name if folder.exists() else str(folder), config)
 
 
 def _read_whole(
@@ -92,10 +102,8 @@ def _read_whole(
     return read_checkpoint(source, dtype, revision)
 
 
-def _read_adapted(
-    folder: Path, config: PastaConfig | None, dtype: torch.dtype | None, base: str | Path | None
-) -> Checkpoint:
-    adapter = read_adapter(folder)
+def _read_adapted(folder: Path, dtype: torch.dtype | None, base: str | Path | None) -> Checkpoint:
+    adapter, config = read_adapter(folder), read_pasta_config(folder)
     # As saved, so that the hash holds; float32 is kept, so that nothing is rounded twice.
     source, revision = find_base(folder) if base is None else (base, None)
     # An adapter was trained on just these weights of a GGUF file: nothing was lost.

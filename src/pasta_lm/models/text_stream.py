@@ -3,14 +3,18 @@
 Every token stands for a fixed run of bytes in the middle of a text; the text of tokens is
 those bytes read as UTF-8. A tokenizer's decoder changes the first token of a text (drops a
 space); that does not happen here. Knows the spelling of bytes in the two families of tokenizers and
-nothing of tags; the tokenizer itself comes in as functions.
+nothing of tags.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -32,27 +36,24 @@ class TokenBytes:
 
     def __init__(
         self,
-        spelling: Callable[[int], str | None],
-        decode: Callable[[list[int]], str],
-        *,
+        backend: Tokenizer,
         decoders: frozenset[str],
+        *,
         silent: frozenset[int],
-        added: Mapping[int, str],
         anchor: Sequence[int],
     ) -> None:
-        """Keep the tokenizer's own functions and the types of its decoders.
+        """Keep the tokenizer and the types of its decoders.
 
-        ``silent`` tokens stand for no text: the tags and special tokens. ``added`` tokens are
-        matched in the text itself, so they stand for their spelling. ``anchor`` is a few
+        ``silent`` tokens stand for no text: the tags and special tokens. ``anchor`` is a few
         ordinary tokens; text decoded after them is in the middle of a text.
         """
         self.silent = silent
-        self._added = added
-        self._spelling = spelling
-        self._decode = decode
-        self._decoders = decoders
+        self._backend, self._decoders = backend, decoders
         self._anchor = list(anchor)
-        self._anchor_text = decode(self._anchor)
+        self._anchor_text = backend.decode(self._anchor)
+        model, added = backend.model, backend.get_added_tokens_decoder()
+        # Those that are no words of the model are matched in the text itself.
+        self._added = {i: t.content for i, t in added.items() if model.id_to_token(i) is None}
         self._known: dict[int, bytes] = {}
 
     def __getitem__(self, token_id: int) -> bytes:
@@ -62,7 +63,7 @@ class TokenBytes:
         return data
 
     def _work_out(self, token_id: int) -> bytes:
-        spelling = self._spelling(token_id)
+        spelling = self._backend.id_to_token(token_id)
         if spelling is None or token_id in self.silent:
             return b""
         if token_id in self._added:
@@ -72,7 +73,7 @@ class TokenBytes:
         byte = _BYTE_TOKEN.fullmatch(spelling) if "ByteFallback" in self._decoders else None
         if byte is not None:
             return bytes.fromhex(byte[1])
-        text = self._decode([*self._anchor, token_id])
+        text = self._backend.decode([*self._anchor, token_id])
         return text[len(self._anchor_text) :].encode()
 
 

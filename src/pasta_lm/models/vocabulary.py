@@ -60,11 +60,9 @@ class Vocabulary:
         self._prompts, self._texts = copies.prompts, copies.texts
         self.prompt_prefix = self._prompts.prefix()  # such as a begin-of-text
         self._bytes = TokenBytes(
-            backend.id_to_token,
-            backend.decode,
-            decoders=tag_free.decoder_types(copies.data),
+            backend,
+            tag_free.decoder_types(copies.data),
             silent=tag_ids | special_ids,
-            added={i: t.content for i, t in added.items() if backend.model.id_to_token(i) is None},
             anchor=self._texts.encode("a"),
         )
         self._check_words(backend)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-
 from pasta_lm.engines.servers.completions import ServedModel
-from pasta_lm.errors import ModelNotFoundError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
-from pasta_lm.models.checkpoint import read_tokenizer
-from pasta_lm.models.folder import PASTA, read_pasta_config
-from pasta_lm.models.settings import eos_ids, last_position, tag_pieces
-from pasta_lm.models.vocabulary import Vocabulary
+from pasta_lm.models.folder import PASTA
+from pasta_lm.models.load import load_without_weights
 
 
 def read_served(source: str | Path) -> ServedModel:
@@ -26,25 +19,14 @@ def read_served(source: str | Path) -> ServedModel:
         ModelError: its ``pasta_config.json`` is broken.
         VocabularyError: that file and its tokenizer disagree.
     """
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        tokenizer = read_tokenizer(source)
-        with torch.device("meta"):  # no memory, no weights
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as exc:
-        raise ModelNotFoundError(
-            f"{source} holds no configuration and tokenizer of a whole model",
-            hint="name the folder that the servers serve: pasta export MODEL OUT --merged",
-        ) from exc
-    with suppress(OSError):  # without the file, the ends are those of the configuration
-        model.generation_config = GenerationConfig.from_pretrained(source)
-    known = read_pasta_config(Path(source)) if Path(source).is_dir() else None
+    pretrained = load_without_weights(source)
+    config = pretrained.config
     return ServedModel(
-        vocabulary=Vocabulary(tokenizer, known.piece_ids if known else tag_pieces(tokenizer)),
-        eos_ids=eos_ids(model, tokenizer),
-        name=Path(source).name if Path(source).exists() else str(source),
-        max_position=last_position(model),
-        positions=known.positions if known else PositionStrategy.PREDICT,
-        join=known.join if known else Join.SHARED,
-        trained_strategy=known.trained_strategy if known else PASTA,
+        vocabulary=pretrained.vocabulary,
+        eos_ids=pretrained.eos_ids,
+        name=pretrained.name,
+        max_position=pretrained.last_position,
+        positions=config.positions if config else PositionStrategy.PREDICT,
+        join=config.join if config else Join.SHARED,
+        trained_strategy=config.trained_strategy if config else PASTA,
     )
