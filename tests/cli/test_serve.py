@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,3 +97,14 @@ def test_wrong_settings_end_before_a_model_is_loaded(
     result = pasta("serve", "--model", "/nowhere", *flags)
     assert result.code in (2, 3)
     assert said in result.err
+
+
+def test_a_taken_port_and_one_out_of_range_are_refused_before_the_model_is_loaded(
+    pasta: Pasta,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = pasta("serve", "--port", port, "--model", "nowhere")
+    assert (refused.code, f"port {port}" in refused.err) == (2, True)
+    outside = pasta("serve", "--port", 99_999, "--model", "nowhere")
+    assert (outside.code, "65535" in outside.err) == (2, True)

@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pasta_lm.errors import UsageError
 from pasta_lm.recipe import read_recipe
 from pasta_lm.serve.app import create_app
 from pasta_lm.serve.body import parse_json
+from pasta_lm.serve.protocol import ChatRequest, CompletionRequest
+from pasta_lm.serve.replay import ReplayRequest
 from pasta_lm.serve.settings import Bounds, ServeRecipe, check_exposure, is_loopback
 from tests.serve.conftest import CHAT, ask, client_of, run, scripted
 
@@ -313,3 +316,21 @@ def test_no_value_of_any_field_is_an_error_of_the_server() -> None:
         return statuses
 
     assert run(ask_all()) == {200, 400, 404}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"messages": [0] * 300_000}),
+        (PATH, {"messages": [{"role": "user", "content": [0] * 300_000}]}),
+        (PATH, {**CHAT, "stop": [0] * 300_000}),
+        ("/v1/completions", {"prompt": [*[0] * 300_000, "x"]}),
+        ("/v1/replay", {"prompt": [*[0] * 300_000, "x"], "response": "a"}),
+    ],
+)
+def test_a_long_list_ends_at_its_first_wrong_element(path: str, body: Any) -> None:
+    model = {PATH: ChatRequest, "/v1/completions": CompletionRequest, "/v1/replay": ReplayRequest}
+    with pytest.raises(ValidationError) as raised:
+        model[path].model_validate(body)
+    assert raised.value.error_count() < 10
+    assert_refused(ask("POST", path, json=body))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -13,7 +12,7 @@ from pasta_lm.language import parse
 from pasta_lm.language.document import Document
 from pasta_lm.serve.app import create_app
 from tests.fakes.scripted_backend import ScriptedBackend
-from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, run, scripted, streamed, text_of
+from tests.serve.conftest import CHAT, DOCUMENT, TEXT, post, scripted, streamed, text_of
 
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 
@@ -180,38 +179,3 @@ def test_models_version_and_metrics_are_there() -> None:
     post(CHAT_PATH, CHAT, app=app)
     del app
     assert json.loads(ask("GET", "/health").text) == {"status": "ok"}
-
-
-def test_a_stream_opens_with_its_first_text() -> None:
-    """Load tools take the first piece for the first token."""
-
-    async def bodies() -> list[bytes]:
-        app = create_app(scripted())
-        asked = json.dumps({**CHAT, "stream": True}).encode()
-        came = iter([{"type": "http.request", "body": asked, "more_body": False}])
-        sent: list[bytes] = []
-
-        async def receive() -> Any:
-            for message in came:
-                return message
-            await asyncio.Event().wait()
-
-        async def send(message: Any) -> None:
-            sent.append(message.get("body", b""))
-
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/chat/completions",
-            "headers": headers,
-        }
-        async with app.router.lifespan_context(app):
-            await app({**scope, "query_string": b"", "root_path": ""}, receive, send)
-        return [body for body in sent if body]
-
-    first, *_ = run(bodies())
-    opening, *others = [json.loads(line[6:]) for line in first.decode().split("\n") if line]
-    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert TEXT.startswith(text_of(others))
-    assert text_of(others)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from pasta_lm.serve.app import create_app
-from tests.serve.conftest import CHAT, LIMIT_S, TEXT, run, scripted, serving
+from tests.serve.conftest import CHAT, LIMIT_S, TEXT, scripted, serving
 
 KEY = "sk-test"
 MESSAGES: Any = CHAT["messages"]
@@ -101,47 +95,3 @@ def test_errors_are_the_package_s_own(client: openai.OpenAI, server: tuple[Any, 
 
 def test_the_models_are_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["script"]
-
-
-def test_many_streams_at_once_are_not_mixed(server: tuple[Any, str]) -> None:
-    async def all_of_them() -> list[str]:
-        client = openai.AsyncOpenAI(base_url=f"{server[1]}/v1", api_key=KEY, max_retries=0)
-
-        async def one() -> str:
-            stream = await client.chat.completions.create(
-                model="script", messages=MESSAGES, stream=True
-            )
-            return "".join([p.choices[0].delta.content or "" async for p in stream])
-
-        async with client:
-            return list(await asyncio.gather(*(one() for _ in range(40))))
-
-    assert set(run(all_of_them())) == {TEXT}
-
-
-def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: tuple[Any, str], until: Callable[[Callable[[], bool]], None]
-) -> None:
-    app, url = server
-    rng = random.Random(0)
-    body = json.dumps({**CHAT, "stream": True}).encode()
-    host, port = url.removeprefix("http://").split(":")
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    for _ in range(60):
-        with socket.create_connection((host, int(port)), 10) as line:
-            whole = head + body
-            line.sendall(whole[: rng.choice([len(whole), rng.randrange(len(whole))])])
-            if rng.random() < 0.5:
-                line.settimeout(0.02)
-                with suppress(TimeoutError):
-                    line.recv(rng.randrange(1, 2000))
-    engine = app.state.service.engine
-    until(lambda: engine.load.num_running + engine.load.num_waiting == 0)
-    until(lambda: not engine.backend.has_work)
-    assert engine.load.num_orphan_threads == 0
-    headers = {"Authorization": f"Bearer {KEY}"}
-    reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers, timeout=LIMIT_S)
-    assert reply.json()["choices"][0]["message"]["content"] == TEXT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -81,27 +80,6 @@ def test_the_pieces_of_a_live_run_are_its_stored_form(
     live = put_together(pieces)
     stored = without_its_end(run_data(trace, "run"))
     assert live == {key: stored[key] for key in live}
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_a_tag_is_spelled_in_the_pass_that_wrote_it(text: str) -> None:
-    pieces, trace, _ = decoded(text, {})
-    told = [token["text"] for piece in pieces for token in piece["tokens"]]
-    assert told == [token["text"] for token in run_data(trace, "run")["tokens"]]
-    for number, piece in enumerate(pieces):
-        assert {token["decoded"] for token in piece["tokens"]} <= {number - 1}
-
-
-def test_what_was_told_is_not_changed_by_what_comes() -> None:
-    engine = ScriptedEngine(parse(NESTED, "annotator", max_depth=2))
-    request = replace(engine.request("a prompt", PARAMS), traces=True)
-    kept = [
-        (event.news, deepcopy(event.news))
-        for event in engine.stream(request)
-        if isinstance(event, Traced)
-    ]
-    assert len(kept) > 5
-    assert all(told == as_it_was for told, as_it_was in kept)
 
 
 def traced(pieces: list[dict[str, Any]], kind: str, sample: int = 0) -> list[Any]:

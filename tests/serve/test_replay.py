@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from tests.serve.conftest import (
     DOCUMENT,
     SCRIPT,
     TEXT,
-    ask,
     client_of,
     held,
     is_idle,
@@ -126,16 +124,6 @@ def test_the_figures_are_those_of_pasta_replay(text: str, form: str) -> None:
     reply = replayed(torch_app(), response=record.document.annotator_form(), form="annotator")
     assert reply["theoretical_speedup"] == pytest.approx(figures.theoretical_speedup, abs=1e-4)
     assert reply["parallelism"] == pytest.approx(figures.parallelism, abs=1e-4)
-
-
-def test_the_script_costs_what_it_costs_when_it_is_the_answer() -> None:
-    asked = {**CHAT, "pasta": {"trace": True}}
-    answer = post("/v1/chat/completions", asked, app=scripted_app()).json()["pasta"]["choices"][0]
-    reply = replayed(scripted_app())
-    for name in ("threads", "critical_path_tokens", "theoretical_speedup", "wall_s"):
-        assert reply[name] == answer[name]
-    named = {"name": answer["run"]["name"]}
-    assert {**reply["run"], **named} == answer["run"]
 
 
 @pytest.mark.parametrize("positions", [one.value for one in PositionStrategy])
@@ -312,14 +300,6 @@ def test_what_the_model_or_its_cache_cannot_hold_is_refused() -> None:
         assert told in reply.json()["error"]["message"]
 
 
-def test_both_routes_need_the_key() -> None:
-    for path, body in ((REPLAY, GIVEN), (CHECK, {"response": "a"})):
-        assert post(path, body, app=scripted_app(api_key="secret")).status_code == 401
-        headers = {"Authorization": "Bearer secret"}
-        app = scripted_app(api_key="secret")
-        assert ask("POST", path, app=app, json=body, headers=headers).status_code == 200
-
-
 # --- like every request
 
 
@@ -334,19 +314,3 @@ def test_a_client_that_goes_away_ends_its_replay() -> None:
             await settle(lambda: is_idle(app))
 
     run(leave())
-
-
-def test_the_log_has_the_figures_of_a_replay_and_not_its_text(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.INFO, logger="pasta_lm.serve.requests"):
-        replayed(scripted_app())
-    (facts,) = [record.facts for record in caplog.records]  # type: ignore[attr-defined]
-    assert facts["path"] == REPLAY
-    assert facts["num_threads"] == [4]
-    assert "prompt" not in facts
-    assert "Walk" not in json.dumps(facts)
-    caplog.clear()
-    with caplog.at_level(logging.INFO, logger="pasta_lm.serve.requests"):
-        replayed(scripted_app(logs_prompts=True))
-    assert caplog.records[0].facts["prompt"] == CHAT["messages"]  # type: ignore[attr-defined]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.request import SamplingParams
 from pasta_lm.language.tags import PIECES
@@ -27,38 +25,6 @@ def model(pool_tokens: int = 4096) -> Pasta:
 
 def chat(content: str, **changes: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], **ASKED, **changes}
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("options", [{}, {"max_threads": 2}, {"strategy": "sequential"}])
-def test_the_answer_is_that_of_the_python_interface(seed: int, options: dict[str, Any]) -> None:
-    strategy = options.get("strategy", "pasta")
-    max_threads = options.get("max_threads")
-    params = SamplingParams(max_tokens=60, temperature=1.0, seed=seed, n=2, max_threads=max_threads)
-    messages = [{"role": "user", "content": "hello"}]
-    answers = model().samples(messages, params, strategy=strategy)
-    asked = chat("hello", seed=seed, pasta={**options, "tags": "keep"})
-    app = create_app(LocalBackend(model(), "tiny"))
-    body = post(PATH, asked, app=app).json()
-    texts = [choice["message"]["content"] for choice in body["choices"]]
-    assert texts == [answer.program for answer in answers]
-    assert all(one["tokens_per_s"] > 0 for one in body["pasta"]["choices"])
-    if strategy == "pasta":
-        assert any(len(answer.trace.threads) > 1 for answer in answers)
-    app = create_app(LocalBackend(model(), "tiny"))
-    pieces = streamed(post(PATH, {**asked, "stream": True}, app=app))
-    assert [text_of(pieces, sample) for sample in range(2)] == texts
-
-
-def test_company_does_not_change_an_answer() -> None:
-    async def together() -> list[str]:
-        async with client_of(create_app(LocalBackend(model(), "tiny"))) as client:
-            bodies = [chat(f"hello {number % 3}", seed=number % 3) for number in range(9)]
-            replies = await asyncio.gather(*(client.post(PATH, json=body) for body in bodies))
-            return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
-
-    texts = run(together())
-    assert texts[:3] * 3 == texts
 
 
 def test_tags_that_a_user_types_are_text() -> None:
@@ -117,24 +83,6 @@ def test_requests_beyond_the_cache_wait_and_are_answered() -> None:
             return len(replies)
 
     assert run(crowd()) == 6
-
-
-def test_a_client_that_goes_away_frees_every_page() -> None:
-    async def leave() -> None:
-        own = model()
-        app = create_app(LocalBackend(own, "tiny"))
-        async with client_of(app) as client:
-            engine = app.state.service.engine
-            for body in (chat("hello", max_tokens=900), chat("a", max_tokens=900, stream=True)):
-                asked = asyncio.ensure_future(client.post(PATH, json=body))
-                await settle(lambda: engine.load.num_running == 1)
-                asked.cancel()
-                await asyncio.gather(asked, return_exceptions=True)
-                await settle(lambda: not own.engine.has_work)
-                assert own.engine.pool.num_free_pages == own.engine.pool.num_pages
-                await settle(lambda: engine.load.num_running == 0)
-
-    run(leave())
 
 
 def test_a_skeleton_comes_at_the_end_and_continues_no_text() -> None:

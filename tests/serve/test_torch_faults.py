@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from pasta_lm.engines.local.active_request import ActiveRequest
@@ -26,17 +23,14 @@ from pasta_lm.serve.settings import Bounds, ServeRecipe
 from pasta_lm.strategies.model import Pasta
 from tests.architectures import loaded
 from tests.serve.conftest import (
-    LIMIT_S,
     client_of,
     is_idle,
     post,
     run,
-    serving,
     settle,
     streamed,
-    text_of,
 )
-from tests.serve.load import CHAT_PATH, Held, Moment, at_most, chat, go_away, hasty
+from tests.serve.load import CHAT_PATH, chat
 
 Until = Callable[[Callable[[], bool]], None]
 SAMPLED = {"max_tokens": 40, "temperature": 1.0, "seed": 5}
@@ -156,48 +150,6 @@ def test_a_client_that_goes_away_in_the_queue_never_runs() -> None:
     run(leave())
 
 
-def test_three_hundred_clients_that_go_away_leave_no_page_and_change_no_text(
-    until: Until, caplog: pytest.LogCaptureFixture
-) -> None:
-    rng = random.Random(7)
-    own = model(pool_tokens=8192)
-    limits = Bounds(tokens=48)
-    app = create_app(LocalBackend(own, "tiny"), ServeRecipe(limits=limits))
-    service = app.state.service
-    bodies = [{**chat(f"stay {n}"), **SAMPLED, "seed": n, "stream": True} for n in range(4)]
-
-    async def ask_all(url: str) -> int:
-        num_served, are_gone = 0, asyncio.Event()
-        async with httpx.AsyncClient(base_url=url, timeout=None) as client:
-            alone = [text_of(streamed(await client.post(CHAT_PATH, json=one))) for one in bodies]
-            assert len(set(alone)) == len(bodies)
-
-            async def stay(body: dict[str, Any], expected: str) -> None:
-                nonlocal num_served
-                while not are_gone.is_set():
-                    pieces = streamed(await client.post(CHAT_PATH, json=body))
-                    assert text_of(pieces) == expected
-                    num_served += 1
-
-            staying = [asyncio.ensure_future(stay(*one)) for one in zip(bodies, alone, strict=True)]
-            going = [(*hasty(rng, **SAMPLED), Moment.at_random(rng)) for _ in range(300)]
-            await at_most(24, [lambda one=one: go_away(url, *one) for one in going])  # type: ignore[misc]
-            are_gone.set()
-            await asyncio.gather(*staying)
-        return num_served
-
-    with caplog.at_level(logging.WARNING), serving(app) as (server, url):
-        httpx.post(f"{url}{CHAT_PATH}", json=bodies[0], timeout=LIMIT_S)
-        before = Held.by(server)
-        assert run(ask_all(url)) >= len(bodies)
-        until(lambda: not own.engine.has_work)
-        until(lambda: not (server.server_state.connections or server.server_state.tasks))
-        assert_no_page_is_left(own)
-        assert service.engine.load.num_orphan_threads == 0
-        until(lambda: not Held.by(server).grown_since(before, "tasks"))
-    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
-
-
 def test_a_response_has_no_more_threads_than_the_limit() -> None:
     body = {**chat("hello"), **SAMPLED, "n": 4, "max_tokens": 80}
     most = {}
@@ -278,21 +230,6 @@ def test_a_failure_in_a_step_ends_its_response_and_changes_no_other(join: Join, 
             assert (await client.get("/health")).status_code == 200
             await settle(lambda: is_idle(app))
             assert_no_page_is_left(backend.own)
-
-    run(fail())
-
-
-@pytest.mark.parametrize("place", ["forward", "planning", "interpreting"])
-def test_a_prompt_that_always_fails_cannot_end_the_engine_when_it_runs_alone(place: str) -> None:
-    async def fail() -> None:
-        app = create_app(Poisoned(model(), place))
-        async with client_of(app) as client:
-            for _ in range(2 * MAX_FAILED_STEPS):
-                reply = await client.post(CHAT_PATH, json=BAD)
-                assert (reply.status_code, reply.json()["error"]["code"]) == (500, "engine_error")
-            good = await client.post(CHAT_PATH, json={**chat("hello"), **SAMPLED})
-            assert good.status_code == 200
-            assert (await client.get("/health")).json() == {"status": "ok"}
 
     run(fail())
 

@@ -119,8 +119,7 @@ def serve(
         version=__version__,
     )
     log_as_json()
-    _greet(backend, address_of(place))
-    server = make_server(app)
+    server = make_server(app, lambda: _greet(backend, address_of(place)))
     server.run([place])
     if server.force_exit:
         os._exit(INTERRUPTED)  # the engine may be in the middle of a step, and nobody waits for it

@@ -31,6 +31,7 @@ from pasta_lm.cli.terminal import console as terminal
 from pasta_lm.engines.request import StreamEvent, Synced, TextDelta, ThreadEnded, ThreadStarted
 from pasta_lm.interpreter.limits import FinishReason
 from pasta_lm.interpreter.trace import Kind, ThreadRecord, Trace
+from pasta_lm.view.layout import Layout, layout
 
 MIN_VIEW_WIDTH = 24
 COLUMN_GAP = 2
@@ -197,17 +198,17 @@ def picture(trace: Trace, width: int, glyphs: Glyphs) -> Text:
     counts = [_count(thread) for thread in trace.threads]
     count_width = max(map(len, [*counts, "tokens"]))
     room = max(8, width - label_width - count_width - 2 * len(GAP))
-    num_steps = max(1, trace.forward_passes)
-    columns = min(room, num_steps)
+    places = layout(trace)
+    columns = min(room, places.num_passes)
     text = Text(no_wrap=True, end="")
     for thread, label, count in zip(trace.threads, labels, counts, strict=True):
         style = thread_style(thread.id)
         text.append(set_cell_size(label, label_width), style)
         text.append(GAP)
-        cells = "".join(_cells(trace, thread, columns, glyphs))
+        cells = "".join(_cells(places, thread.id, columns, glyphs))
         text.append(cells, style)
         text.append(f"{GAP}{count:>{count_width}}\n", "dim")
-    axis = _axis(num_steps, columns)
+    axis = _axis(places.num_passes, columns)
     text.append(f"{'step':<{label_width}}{GAP}{axis}{GAP}{'tokens':>{count_width}}", "dim")
     return text
 
@@ -218,14 +219,13 @@ def _count(thread: ThreadRecord) -> str:
     return f"{thread.num_tokens} of ~{thread.promised_tokens}"
 
 
-def _cells(trace: Trace, thread: ThreadRecord, columns: int, glyphs: Glyphs) -> Iterator[str]:
+def _cells(places: Layout, thread: int, columns: int, glyphs: Glyphs) -> Iterator[str]:
     """Yield one character for each column; a column stands for one step or several."""
-    num_steps = max(1, trace.forward_passes)
-    tokens = trace.tokens_of(thread.id)
-    fed = {token.fed_step for token in tokens if token.fed_step is not None}
-    forks = {child.start_step for child in trace.threads if child.parent == thread.id}
-    syncs = {sync.step for sync in trace.syncs if sync.thread == thread.id}
-    last = max(fed, default=-1)
+    num_steps, spans = places.num_passes, places.lanes[thread].spans
+    fed = {step for span in spans for step in range(span.first, span.stop)}
+    forks = {edge.end for edge in places.forks if edge.source == thread}
+    syncs = {edge.end for edge in places.joins if edge.target == thread}
+    first, last = min(fed, default=num_steps), max(fed, default=-1)
     for column in range(columns):
         steps = range(column * num_steps // columns, (column + 1) * num_steps // columns)
         if not syncs.isdisjoint(steps):
@@ -235,8 +235,7 @@ def _cells(trace: Trace, thread: ThreadRecord, columns: int, glyphs: Glyphs) -> 
         elif not fed.isdisjoint(steps):
             yield glyphs.decodes
         else:
-            has_begun = thread.start_step is not None and thread.start_step < steps[0]
-            yield glyphs.waits if has_begun and steps[0] < last else " "
+            yield glyphs.waits if first < steps[0] < last else " "
 
 
 def _axis(num_steps: int, columns: int) -> str:

@@ -22,9 +22,18 @@ log = logging.getLogger(__name__)
 class Server(uvicorn.Server):
     """Ends in two steps: the first signal drains, the second ends at once."""
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain: Callable[[], None], greet: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._drain = drain
+        self._greet = greet
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and tell so."""
+        await super().startup(sockets)
+        if self.started:
+            self._greet()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; uvicorn's own would raise it again at the end, and not exit with 0."""
@@ -66,8 +75,8 @@ def address_of(place: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: FastAPI) -> Server:
-    """Return a server that is ready to run on bound sockets."""
+def make_server(app: FastAPI, greet: Callable[[], None] = lambda: None) -> Server:
+    """Return a server that is ready to run on bound sockets; it greets once it listens."""
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
@@ -81,7 +90,7 @@ def make_server(app: FastAPI) -> Server:
         lifespan="on",
         ws="none",  # there are no WebSockets; a request for one is answered as any other
     )
-    server = Server(config, service.engine.drain)
+    server = Server(config, service.engine.drain, greet)
     service.cut_off = server.cut_off
     return server
 
