@@ -30,7 +30,6 @@ Resume = Annotated[bool, option("--resume", help="Continue an interrupted run wh
 Overwrite = Annotated[
     bool, option("--overwrite", help="Delete the run in train.out, and begin anew.")
 ]
-DryRun = Annotated[bool, option("--dry-run", help="Describe the training data, and stop.")]
 
 
 @app.command()
@@ -39,7 +38,9 @@ def sft(
     changes: Changes = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Describe the training data, and stop.")
+    ] = False,
 ) -> None:
     """Finetune a model on annotated answers.
 
@@ -72,7 +73,9 @@ def preference(
     allow_inexact: AllowInexact = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Describe the training data, and stop.")
+    ] = False,
 ) -> None:
     """Train a finetuned model to prefer fast and good answers.
 

@@ -50,5 +50,5 @@ def full_disk_named(out: Path) -> Iterator[None]:
             raise
         raise PastaError(
             f"{out} cannot be written: {reason}",
-            hint="make room and run the same command with --resume: what was saved is kept",
+            hint="make room and run the same command again, a training with --resume",
         ) from exc
