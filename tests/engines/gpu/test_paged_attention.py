@@ -1,6 +1,6 @@
-"""Paged attention gives what the rule of visibility says, in torch, Triton and FlexAttention.
+"""Paged attention gives what the rule of visibility says, in torch and in Triton.
 
-Without a GPU the kernels run in Triton's interpreter, and FlexAttention uncompiled; on a GPU they
+Without a GPU the kernels run in Triton's interpreter; on a GPU they
 run compiled.
 """
 
