@@ -68,10 +68,10 @@ def bench_with_peers(
                     steps.setdefault(count, []).append(opened.step_s(count))
 
             beside.append(time_llama_cpp)
-        found = bench(loaded, settings, progress, beside)
+        result = bench(loaded, settings, progress, beside)
     tokens_per_s = round(NUM_DECODED / median(generated), 2)
     steps_ms = {"step_ms": milliseconds(steps)} if steps else None
-    return found, {GENERATE: {"tokens_per_s": tokens_per_s}, LLAMA_CPP: steps_ms}
+    return result, {GENERATE: {"tokens_per_s": tokens_per_s}, LLAMA_CPP: steps_ms}
 
 
 def generate_s(loaded: LoadedModel) -> float:

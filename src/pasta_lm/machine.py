@@ -55,7 +55,7 @@ def commit() -> str | None:
 
 
 def provenance(hardware: str, dtype: str) -> dict[str, str]:
-    """Return what a stored answer keeps of the machine and of this version."""
+    """Return the machine and this version, for stored answers."""
     release = _version("pasta-lm")
     return {
         "hardware": hardware,

@@ -139,11 +139,11 @@ def _apply(data: dict[str, Any], change: str) -> None:
         if not isinstance(data, dict):
             raise UsageError(f"{'.'.join(tables[:depth])} must be a table")
     try:
-        found = tomllib.loads(f"value = {text}")
+        result = tomllib.loads(f"value = {text}")
     except ValueError:
-        found = {}
+        result = {}
     # A text with a line break can give several keys: then it is no single value.
-    data[key] = found["value"] if len(found) == 1 else text.strip()
+    data[key] = result["value"] if len(result) == 1 else text.strip()
     if not text.strip():
         del data[key]
 
@@ -166,17 +166,21 @@ def _validate(kind: type[T], data: Mapping[str, Any]) -> T:
     if mistake["type"] == "literal_error":
         check_choice(place, mistake["input"], get_args(_members(hint)[0]))
     names = " or ".join(
-        "a table" if is_dataclass(one) else "a list" if get_origin(one) is tuple else one.__name__
-        for one in _members(hint)
+        "a table"
+        if is_dataclass(entry)
+        else "a list"
+        if get_origin(entry) is tuple
+        else entry.__name__
+        for entry in _members(hint)
     )
     raise UsageError(f"{place} must be {names}, not {mistake['input']!r}")
 
 
 def _check_keys(hint: Any, data: Any, place: str) -> None:
     """Refuse unknown keys, which pydantic ignores in dataclasses of the standard library."""
-    for one in _members(hint):
-        if is_dataclass(one) and isinstance(data, Mapping):
-            known = get_type_hints(one)
+    for entry in _members(hint):
+        if is_dataclass(entry) and isinstance(data, Mapping):
+            known = get_type_hints(entry)
             for key in data:
                 if key not in known:
                     close = get_close_matches(key, known, n=1)
@@ -184,28 +188,28 @@ def _check_keys(hint: Any, data: Any, place: str) -> None:
                     raise UsageError(f"unknown key {place}{key}", hint=meant)
             for key, value in data.items():
                 _check_keys(known[key], value, f"{place}{key}.")
-        elif get_origin(one) is tuple and isinstance(data, list):
+        elif get_origin(entry) is tuple and isinstance(data, list):
             for item in data:
-                _check_keys(get_args(one)[0], item, place)
+                _check_keys(get_args(entry)[0], item, place)
 
 
 def _locate(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
     """Return the dotted key of a mistake, and the type that the value should have."""
     keys: list[str] = []
     for part in loc:
-        one = _members(hint)[0]
+        entry = _members(hint)[0]
         if isinstance(part, int):
-            hint = get_args(one)[0]
-        elif is_dataclass(one):  # else it names a member of a union
-            hint = get_type_hints(one)[part]
+            hint = get_args(entry)[0]
+        elif is_dataclass(entry):  # else it names a member of a union
+            hint = get_type_hints(entry)[part]
             keys.append(part)
     return ".".join(keys), hint
 
 
 def _members(hint: Any) -> list[Any]:
     """Return the types that a type hint allows besides None."""
-    found = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return [one for one in found if one is not type(None)]
+    result = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return [entry for entry in result if entry is not type(None)]
 
 
 def _flat(settings: Mapping[str, object], place: str = "") -> Iterator[tuple[str, object]]:

@@ -123,7 +123,7 @@ class RunFolder:
         """Read the rows of a journal, or of its packed copy; empty if there is neither."""
         path = self.path / f"{name}.jsonl"
         packed = path.with_name(f"{path.name}.gz")
-        return next((read_rows(one) for one in (path, packed) if one.exists()), [])
+        return next((read_rows(item) for item in (path, packed) if item.exists()), [])
 
     def pack(self, names: Iterable[str]) -> None:
         """Write journals gzipped beside them; the same rows give the same bytes."""
@@ -179,12 +179,12 @@ class RunFolder:
 
 def _read_object(path: Path, problem: str) -> Row:
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        data = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError) as exc:
         raise InputError(f"{problem}: {path.name}: {cause(exc)}") from exc
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise InputError(f"{path} is no JSON object")
-    return found
+    return data
 
 
 def _text(data: Mapping[str, object]) -> bytes:

@@ -33,7 +33,7 @@ def test_every_timed_pass_feeds_one_token_of_each_thread(
         sizes.append(len(batch.tokens))  # type: ignore[attr-defined]
         return run(batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "_runner", SimpleNamespace(run=counted))
+    monkeypatch.setattr(engine, "runner", SimpleNamespace(run=counted))
     assert bench.step_s(engine, num_rows) > 0
     first = 8 if num_rows == 1 else 3 * num_rows + 4
     # Pass 0 is the prefill, whose end is not among the steps.

@@ -47,10 +47,10 @@ def bench(
 
     settings = BenchSettings(rows=counts[0], requests=counts[1])
     with bars() as show:
-        found = bench_model(
+        times = bench_model(
             model, dtype, device, settings, lambda done, total: show("rounds", done, total)
         )
-    print_json(found.to_dict()) if as_json else print_bench(found)
+    print_json(times.to_dict()) if as_json else print_bench(times)
 
 
 def numbers(flag: str, value: str | None) -> tuple[int, ...]:
@@ -61,28 +61,28 @@ def numbers(flag: str, value: str | None) -> tuple[int, ...]:
         raise UsageError(f"{flag} is {value!r}, no list of numbers", hint="1,2,4") from None
 
 
-def print_bench(found: BenchReport) -> None:
+def print_bench(times: BenchReport) -> None:
     """Print the figures as tables."""
-    print_table(["rows", "ms a pass"], [[rows, number(ms)] for rows, ms in found.step_ms.items()])
+    print_table(["rows", "ms a pass"], [[rows, number(ms)] for rows, ms in times.step_ms.items()])
     typer.echo()
     print_table(
         ["sequential", ""],
         [
-            ["tokens/s", number(found.sequential_tokens_per_s, 1)],
-            ["share of the bandwidth limit", number(found.bandwidth_share)],
+            ["tokens/s", number(times.sequential_tokens_per_s, 1)],
+            ["share of the bandwidth limit", number(times.bandwidth_share)],
         ],
     )
-    if found.load:
+    if times.load:
         typer.echo()
         print_table(
             ["requests: median latency, s", "sequential", "pasta"],
             [
-                [count, number(one.sequential_s), number(one.pasta_s)]
-                for count, one in found.load.items()
+                [count, number(item.sequential_s), number(item.pasta_s)]
+                for count, item in times.load.items()
             ],
         )
-    machine = found.machine
+    machine = times.machine
     typer.echo(
-        f"\n{found.kind}: {found.model}, {found.dtype}; {machine['cpu']}, "
+        f"\n{times.kind}: {times.model}, {times.dtype}; {machine['cpu']}, "
         f"{machine['threads']} thread(s), GPU {machine['gpu']}, torch {machine['torch']}"
     )

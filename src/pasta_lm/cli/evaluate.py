@@ -182,18 +182,18 @@ def lc_winrate(
     """
     from pasta_lm.measure.win_rates import rates_table, stored_rates
 
-    found = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
+    result = stored_rates(annotations, difficulty, gamed, allow_missing=allow_missing)
     if as_json:
-        print_json({name: one.to_dict() for name, one in found.items()})
+        print_json({name: item.to_dict() for name, item in result.items()})
     else:
-        print_tables([rates_table(found)])
-    rates = {name: one.rates for name, one in found.items() if one.rates is not None}
-    for name, one in rates.items():
-        if one.n_absent:
-            say(f"{name}: {one.n_absent} instructions have no row")
-        if one.refused:
-            say(f"{name}: {one.refused}; --allow-missing gives both rates")
-    if any(one.refused for one in rates.values()):
+        print_tables([rates_table(result)])
+    rates = {name: item.rates for name, item in result.items() if item.rates is not None}
+    for name, item in rates.items():
+        if item.n_absent:
+            say(f"{name}: {item.n_absent} instructions have no row")
+        if item.refused:
+            say(f"{name}: {item.refused}; --allow-missing gives both rates")
+    if any(item.refused for item in rates.values()):
         raise typer.Exit(FAILED)
 
 

@@ -79,7 +79,10 @@ class AlpacaRun:
     @property
     def prompts(self) -> list[Prompt]:
         """Return the instructions as prompts, in groups by their data set."""
-        return [Prompt(one.id, one.text, one.dataset) for one in self.instructions]
+        return [
+            Prompt(instruction.id, instruction.text, instruction.dataset)
+            for instruction in self.instructions
+        ]
 
     @property
     def is_answered(self) -> bool:
@@ -109,7 +112,9 @@ class AlpacaRun:
     def rows(self, system: str) -> dict[str, Row]:
         """Return the stored answers of a system by id of the instruction."""
         rows = self.answers.rows
-        keys = {one.id: answer_id(system, one.id) for one in self.instructions}
+        keys = {
+            instruction.id: answer_id(system, instruction.id) for instruction in self.instructions
+        }
         return {name: rows[key] for name, key in keys.items() if key in rows}
 
     def texts(self, system: str) -> dict[str, str]:
@@ -126,7 +131,9 @@ class AlpacaRun:
         if self.reference is None:
             return self.settings.baseline, self.texts(self.settings.baseline)
         outputs = self.reference.outputs
-        return self.reference.name, {one.id: outputs[one.text] for one in self.instructions}
+        return self.reference.name, {
+            instruction.id: outputs[instruction.text] for instruction in self.instructions
+        }
 
     def comparisons(self, system: str) -> dict[str, list[Comparison]]:
         """Return by id of the instruction the comparisons for the judge, in both orders.
@@ -135,16 +142,24 @@ class AlpacaRun:
         """
         ours, (_, theirs), failed = self.texts(system), self.opponent(), self.failed(system)
         return {
-            one.id: both_orders(one.id, one.text, ours[one.id], theirs[one.id])
-            if one.id in ours.keys() & theirs.keys() - failed and ours[one.id] != theirs[one.id]
+            instruction.id: both_orders(
+                instruction.id, instruction.text, ours[instruction.id], theirs[instruction.id]
+            )
+            if instruction.id in ours.keys() & theirs.keys() - failed
+            and ours[instruction.id] != theirs[instruction.id]
             else []
-            for one in self.instructions
+            for instruction in self.instructions
         }
 
     def all_comparisons(self) -> list[Comparison]:
         """Return the comparisons of all systems."""
         by_system = (self.comparisons(system.name) for system in self.settings.systems)
-        return [one for found in by_system for pair in found.values() for one in pair]
+        return [
+            comparison
+            for collected in by_system
+            for pair in collected.values()
+            for comparison in pair
+        ]
 
 
 def evaluate_alpaca(
@@ -181,15 +196,18 @@ def answer_instructions(
 
     Source: PASTA, section 5.1 (batch 1, greedy).
     """
-    settings, by_id = run.settings, {one.id: one for one in run.instructions}
+    settings, by_id = (
+        run.settings,
+        {instruction.id: instruction for instruction in run.instructions},
+    )
 
     def details(system: System, prompt: Prompt) -> Row:
-        one = by_id[prompt.id]
+        instruction = by_id[prompt.id]
         return {
-            "instruction_id": one.id,
-            "row": one.row,
-            "dataset": one.dataset,
-            "instruction": one.text,
+            "instruction_id": instruction.id,
+            "row": instruction.row,
+            "dataset": instruction.dataset,
+            "instruction": instruction.text,
             **(made or {}).get(system.model, {}),
         }
 
@@ -296,7 +314,11 @@ def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
     instructions = read_instructions(settings.instructions, settings.limit)
     reference = read_reference(settings.reference) if settings.reference else None
     outputs = reference.outputs if reference else {}
-    lacking = [one.id for one in instructions if reference and one.text not in outputs]
+    lacking = [
+        instruction.id
+        for instruction in instructions
+        if reference and instruction.text not in outputs
+    ]
     if lacking:
         raise InputError(
             f"{settings.reference} has no answer to {len(lacking)} instructions, such as "
@@ -313,14 +335,23 @@ def _write_inputs(folder: Path, settings: AlpacaSettings) -> None:
             _copy(Path(source), folder / name)
     if reference:
         rows = [
-            {"id": one.id, "instruction": one.text, "output": outputs[one.text]}
+            {
+                "id": instruction.id,
+                "instruction": instruction.text,
+                "output": outputs[instruction.text],
+            }
             | {"generator": reference.name}
-            for one in instructions
+            for instruction in instructions
         ]
         write_rows(folder / REFERENCE, rows)
     prompts = [
-        {"id": one.id, "row": one.row, "dataset": one.dataset, "instruction": one.text}
-        for one in instructions
+        {
+            "id": instruction.id,
+            "row": instruction.row,
+            "dataset": instruction.dataset,
+            "instruction": instruction.text,
+        }
+        for instruction in instructions
     ]
     write_rows(folder / INSTRUCTIONS, prompts)
 

@@ -78,15 +78,15 @@ class AlpacaRecipe(AlpacaInputs):
         baseline = self.baseline or (baseline_of(ours) if self.servers is None else ours)
         systems = [System(sequential.NAME, sequential.NAME, baseline)]
         systems += [System(name, name, ours) for name in self.strategies if name != sequential.NAME]
-        for given in self.systems:
-            name, _, rest = given.partition("=")
+        for spec in self.systems:
+            name, _, rest = spec.partition("=")
             strategy, _, model = rest.partition(":")
             if not name or not strategy or not model:
-                raise UsageError(f"--system {given!r} is not of the form NAME=STRATEGY:MODEL")
+                raise UsageError(f"--system {spec!r} is not of the form NAME=STRATEGY:MODEL")
             systems.append(System(name, strategy, model))
-        for one in systems:
-            check_choice("strategies", one.strategy, STRATEGIES)
-        check_served(self.servers, self.model, (one.model for one in systems))
+        for item in systems:
+            check_choice("strategies", item.strategy, STRATEGIES)
+        check_served(self.servers, self.model, (item.model for item in systems))
         return AlpacaSettings(
             **{field.name: getattr(self, field.name) for field in fields(AlpacaInputs)},
             systems=tuple(systems),

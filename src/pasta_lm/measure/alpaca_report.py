@@ -83,9 +83,9 @@ class Judged(NamedTuple):
         """Return the footnotes of a table."""
         figures = self.figures
         notes = [figures.get("pipeline_check", ""), figures.get("refused", "")]
-        for problem, found in figures.get("problems", {}).items():
-            names = ", ".join(found["instructions"])
-            notes.append(f"No verdict, {problem}: {found['count']} comparisons, of {names}")
+        for problem, result in figures.get("problems", {}).items():
+            names = ", ".join(result["instructions"])
+            notes.append(f"No verdict, {problem}: {result['count']} comparisons, of {names}")
         if figures.get("order_agreement") is not None:
             notes.append(
                 f"Both orders agree on {figures['order_agreement']:.1%}; the first answer gets "
@@ -119,8 +119,8 @@ def alpaca_report(run: AlpacaRun, *, allow_missing: bool = False) -> Report:
         judged = _judged(run, judge, name, allow_missing) if judge else None
         place: Place = ("systems", name)
         made = _provenance([*run.rows(name).values()])
-        found, note = speed_rows(place, answers[name], answers[baseline])
-        metrics += [*(judged.metrics(place) if judged else ()), *found]
+        result, note = speed_rows(place, answers[name], answers[baseline])
+        metrics += [*(judged.metrics(place) if judged else ()), *result]
         metrics += _datasets(run, answers, name, judged)
         metrics.append(Metric(place, "provenance", made))
         template = judge_facts["template"] if judge_facts else "none"
@@ -162,7 +162,7 @@ def _facts(head: Mapping[str, Any], judge: Mapping[str, Any] | None) -> list[str
 
 
 def _answers(run: AlpacaRun) -> Systems:
-    found: Systems = {}
+    result: Systems = {}
     for system in run.settings.systems:
         rows = run.rows(system.name)
         if not rows:
@@ -170,8 +170,8 @@ def _answers(run: AlpacaRun) -> Systems:
                 f"{run.folder}: no answers of {system.name} yet",
                 hint="run the same command again: it continues where it stopped",
             )
-        found[system.name] = {name: answer_of(row) for name, row in rows.items()}
-    return found
+        result[system.name] = {name: answer_of(row) for name, row in rows.items()}
+    return result
 
 
 def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgement]:
@@ -196,14 +196,14 @@ def judgements_of(run: AlpacaRun, judge: LLMJudge, system: str) -> list[Judgemen
     return [
         Judgement(
             model=system,
-            row=one.row,
-            preference=preference(one.id),
-            len_1=len(theirs.get(one.id, "")),
-            len_2=len(ours.get(one.id, "")),
+            row=entry.row,
+            preference=preference(entry.id),
+            len_1=len(theirs.get(entry.id, "")),
+            len_2=len(ours.get(entry.id, "")),
             judge=judge.name,
             baseline=baseline,
         )
-        for one in run.instructions
+        for entry in run.instructions
     ]
 
 
@@ -213,14 +213,14 @@ def _judged(run: AlpacaRun, judge: LLMJudge, system: str, allow_missing: bool) -
     each = ((name, outcome) for name, pair in outcomes.items() for outcome in pair)
     problems = missing_to_json(missing_verdicts(each), "instructions")
     if judge.is_scripted:
-        num = sum(one.preference is not None for one in judgements)
+        num = sum(entry.preference is not None for entry in judgements)
         return Judged(None, {"pipeline_check": f"pipeline check, n = {num}", "problems": problems})
     calibration = run.calibration()
     rates = win_rates(judgements, calibration, allow_missing=allow_missing)
     figures = {**rates.to_dict(), "problems": problems, **_order_figures(outcomes)}
     if rates.refused is not None:
         pairs = zip(run.instructions, judgements, strict=True)
-        missing = [one.id for one, verdict in pairs if verdict.preference is None]
+        missing = [entry.id for entry, verdict in pairs if verdict.preference is None]
         figures["refused"] = refusal(len(judgements), missing)
         return Judged(rates, figures)
     figures["win_rate_interval"] = _mean_rate(judgements)
@@ -233,7 +233,7 @@ def _judged(run: AlpacaRun, judge: LLMJudge, system: str, allow_missing: bool) -
 
 
 def _mean_rate(judgements: Sequence[Judgement]) -> Interval | None:
-    return mean([100 * one.preference for one in judgements if one.preference is not None])
+    return mean([100 * entry.preference for entry in judgements if entry.preference is not None])
 
 
 def _order_figures(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float | None]:
@@ -284,15 +284,15 @@ def _provenance(rows: Sequence[Row]) -> dict[str, str]:
 
 def _datasets(run: AlpacaRun, answers: Systems, system: str, judged: Judged | None) -> list[Metric]:
     """Return the figures over the instructions of each data set, if there are several."""
-    sources = dict.fromkeys(one.dataset for one in run.instructions)
+    sources = dict.fromkeys(entry.dataset for entry in run.instructions)
     group, metrics = ("systems", system), list[Metric]()
     if len(sources) < 2:
         return [Metric(group, "datasets", {})]
     for source in sources:
-        places = [place for place, one in enumerate(run.instructions) if one.dataset == source]
+        places = [place for place, entry in enumerate(run.instructions) if entry.dataset == source]
         names = {run.instructions[place].id for place in places}
         ours, theirs = (
-            {key: one for key, one in answers[name].items() if key in names}
+            {key: entry for key, entry in answers[name].items() if key in names}
             for name in (system, run.settings.baseline)
         )
         place = (*group, "datasets", source or "unnamed")
@@ -325,12 +325,12 @@ def write_outputs(run: AlpacaRun, report: Report) -> None:
     systems, judge = [system.name for system in run.settings.systems], run.judge()
     texts = {REPORT: pretty(report.to_dict()), PAGE: report.markdown()}
     if judge and not judge.is_scripted:
-        rows = [stored_row(one) for name in systems for one in judgements_of(run, judge, name)]
+        rows = [stored_row(entry) for name in systems for entry in judgements_of(run, judge, name)]
         texts[JUDGEMENTS] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     for name in systems:
         answers = run.texts(name)
-        asked = [one for one in run.instructions if one.id in answers]
-        outputs = alpaca_eval_rows(asked, [answers[one.id] for one in asked], name)
+        wanted = [entry for entry in run.instructions if entry.id in answers]
+        outputs = alpaca_eval_rows(wanted, [answers[entry.id] for entry in wanted], name)
         texts[f"{OUTPUTS}/{file_name(name)}.json"] = pretty(outputs)
     try:
         for file, text in texts.items():

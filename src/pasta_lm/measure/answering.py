@@ -90,7 +90,11 @@ def require_models(names: Iterable[str | None]) -> None:
         path = Path(resolve(name))
         looks_local = path.is_absolute() or name.startswith((".", "~")) or path.exists()
         files = ("config.json", "adapter_config.json")
-        if looks_local and not path.is_file() and not any((path / one).is_file() for one in files):
+        if (
+            looks_local
+            and not path.is_file()
+            and not any((path / item).is_file() for item in files)
+        ):
             raise ModelNotFoundError(
                 f"no model at {name}: there is no config.json",
                 hint="name a model folder, an adapter folder, a GGUF file or a hub id",
@@ -116,7 +120,7 @@ def load_models(
 
 
 def provenance_of(model: Pasta) -> dict[str, str]:
-    """Return what a stored answer keeps of a model's machine and of this version."""
+    """Return the machine of a model and this version, for stored answers."""
     loaded = model.engine.loaded
     named = machine_of(model) or str(loaded.device)
     has_own = "cuda" in named or model.engine.is_remote
@@ -156,13 +160,13 @@ class AnswerStore:
         """Return a system's answers in the order of the prompts."""
         return [self.answer(system, prompt) for prompt in prompts]
 
-    def add(self, found: Iterable[tuple[System, Prompt, Decoded]]) -> None:
+    def add(self, result: Iterable[tuple[System, Prompt, Decoded]]) -> None:
         """Add answers that are not there yet; in a journal they are on disk afterwards."""
-        new = [one for one in found if not self.has(one[0].name, one[1])]
+        new = [item for item in result if not self.has(item[0].name, item[1])]
         if self._journal is None:
-            self._answers |= {answer_id(s.name, p.id): one.record for s, p, one in new}
+            self._answers |= {answer_id(s.name, p.id): item.record for s, p, item in new}
         else:
-            self._journal.append([self._row(*one) for one in new])
+            self._journal.append([self._row(*item) for item in new])
 
     def _row(self, system: System, prompt: Prompt, decoded: Decoded) -> Row:
         row = decoded.record.to_row()
@@ -201,12 +205,12 @@ class Answerer:
     def answer_together(
         self, prompts: Sequence[Prompt], systems: Iterable[System], store: AnswerStore
     ) -> None:
-        """Decode what the store lacks, many prompts at once."""
+        """Decode the answers that the store lacks, many prompts at once."""
         for system in systems:
-            lacking = [one for one in prompts if not store.has(system.name, one)]
+            lacking = [item for item in prompts if not store.has(system.name, item)]
             num_done = 0
             for batch, decoded in self.batches(system, lacking):
-                store.add((system, *one) for one in zip(batch, decoded, strict=True))
+                store.add((system, *item) for item in zip(batch, decoded, strict=True))
                 num_done += len(batch)
                 self.progress(system.name, num_done, len(lacking))
 
@@ -232,24 +236,24 @@ class Answerer:
         belong to one run. The first prompt is decoded twice, to warm up.
         """
         lacking = [
-            one for one in prompts if not all(store.has(system.name, one) for system in systems)
+            item for item in prompts if not all(store.has(system.name, item) for system in systems)
         ]
         for number, prompt in enumerate([*lacking[:1], *lacking]):
-            found = []
+            result = []
             for system in systems:
                 model = self.models[system.model]
                 request = request_of(model, system, prompt, self.params, self.positions)
-                found.append((system, prompt, self._timed(model, request)))
+                result.append((system, prompt, self._timed(model, request)))
             for name, replay in (replays or {}).items():
                 decoded = self._timed(*replay(prompt))
-                found.append((System(name, name, ""), prompt, decoded))
+                result.append((System(name, name, ""), prompt, decoded))
             if number > 0:
-                store.add(found)
+                store.add(result)
             self.progress("clocks", number, len(lacking))
 
     def _timed(self, model: Pasta, request: Request) -> Decoded:
-        (found,) = decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
-        return found
+        (result,) = decode(model, [request], is_timed=True, keeps_trace=self.keeps_traces)
+        return result
 
 
 def request_of(
@@ -268,7 +272,7 @@ def decode_prompts(
     positions: str | None,
 ) -> list[Decoded]:
     """Decode a system's answers to prompts together; in order."""
-    return decode(model, [request_of(model, system, one, params, positions) for one in prompts])
+    return decode(model, [request_of(model, system, item, params, positions) for item in prompts])
 
 
 def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Decoded]:
@@ -289,12 +293,12 @@ def decode(model: Pasta, requests: Sequence[Request], **keeps: bool) -> list[Dec
         critical_path=0,
         kind=model.engine.loaded.kind.value,
     )
-    found = []
+    result = []
     for request, is_served in zip(requests, fits, strict=True):
         if is_served:
             (answer,) = next(answers)
             record = AnswerRecord.of(answer, **keeps)
-            found.append(Decoded(record, answer.trace.engine, answer.trace.positions))
+            result.append(Decoded(record, answer.trace.engine, answer.trace.positions))
         else:
-            found.append(Decoded(failed, None, request.positions.value))
-    return found
+            result.append(Decoded(failed, None, request.positions.value))
+    return result

@@ -80,8 +80,8 @@ def _side(text: str, answer: AnswerRecord, more: str = "") -> str:
 
 def _texts(run: InstructionRun) -> dict[str, str]:
     if run.prompts:
-        return {one.id: one.text for one in run.prompts}
+        return {item.id: item.text for item in run.prompts}
     try:
-        return {one.id: one.text for one in read_sets(run.settings.sets)}
+        return {item.id: item.text for item in read_sets(run.settings.sets)}
     except InputError:
         return {}

@@ -98,10 +98,10 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``pasta bench --json`` prints."""
-        found = asdict(self)
+        times = asdict(self)
         if not self.load:
-            del found["load"]
-        return found
+            del times["load"]
+        return times
 
 
 def bench_model(
@@ -139,8 +139,8 @@ def bench(
     num_bytes = read_bytes(loaded)
     step_s(engine, 2)  # first passes allocate and compile
     for done in range(1, NUM_ROUNDS + 1):
-        for count, found in steps.items():
-            found.append(step_s(engine, count))
+        for count, times in steps.items():
+            times.append(step_s(engine, count))
         whole.append(sequential_s(engine))
         reading.append(reading_s(num_bytes, loaded.device))
         for measure in beside:
@@ -148,7 +148,7 @@ def bench(
         progress(done, num_total)
     latencies = {}
     for done, count in enumerate(settings.requests, start=NUM_ROUNDS + 1):
-        sides = [median(latencies_s(engine, [one] * count)) for one in load_requests(loaded)]
+        sides = [median(latencies_s(engine, [item] * count)) for item in load_requests(loaded)]
         latencies[str(count)] = Latency(*(round(side, 4) for side in sides))
         progress(done, num_total)
     token_s = median(whole) / NUM_DECODED
@@ -167,7 +167,7 @@ def bench(
 
 def milliseconds(seconds: Mapping[int, Sequence[float]]) -> dict[str, float]:
     """Return the medians of measurements in milliseconds."""
-    return {str(count): round(1e3 * median(found), 3) for count, found in seconds.items()}
+    return {str(count): round(1e3 * median(times), 3) for count, times in seconds.items()}
 
 
 def prompt_of(vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -239,8 +239,8 @@ def read_bytes(loaded: LoadedModel) -> int:
     if inputs.data_ptr() != outputs.data_ptr():
         parts.pop(inputs.data_ptr(), None)
     if loaded.eight_bits is not None:  # a byte of each weight; vectors as they are
-        return sum(one.numel() if one.dim() > 1 else one.nbytes for one in parts.values())
-    return sum(one.numel() * one.element_size() for one in parts.values())
+        return sum(item.numel() if item.dim() > 1 else item.nbytes for item in parts.values())
+    return sum(item.numel() * item.element_size() for item in parts.values())
 
 
 def reading_s(num_bytes: int, device: torch.device) -> float:
@@ -274,9 +274,9 @@ def load_requests(loaded: LoadedModel) -> tuple[Request, Request]:
     prompt = vocabulary.encode_prompt(LOAD_PROMPT)
     document = parse(LOAD_ANSWER, Form.ANNOTATOR).with_lengths(vocabulary.count_tokens)
     join = loaded.join_with(loaded.positions)
-    one = sequential.replay(prompt, document, vocabulary, params)
+    item = sequential.replay(prompt, document, vocabulary, params)
     many = pasta.replay(prompt, document, vocabulary, params, loaded.positions, join)
-    return bounded(one, None), bounded(many, None)
+    return bounded(item, None), bounded(many, None)
 
 
 def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]:
@@ -285,7 +285,7 @@ def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]
     Raises:
         RequestError: a request failed, or an answer was cut.
     """
-    began, found = time.perf_counter(), list[float]()
+    began, times = time.perf_counter(), list[float]()
     numbers = [engine.submit(request) for request in requests]
     try:
         while engine.has_work:
@@ -295,8 +295,8 @@ def latencies_s(engine: TorchEngine, requests: Sequence[Request]) -> list[float]
                 if isinstance(event, Finished):
                     if event.answer.finish_reason != "stop":
                         raise RequestError("an answer needs positions beyond the model's context")
-                    found.append(time.perf_counter() - began)
+                    times.append(time.perf_counter() - began)
     finally:
         for number in numbers:
             engine.cancel(number)
-    return found
+    return times

@@ -141,7 +141,7 @@ def measure(records: Sequence[Record], systems: Iterable[ReadingSystem]) -> Iter
                 "num_blocks": len(record.document.blocks),
                 "num_syncs": record.document.num_syncs,
                 "num_tokens": {
-                    region: sum(one.region == region for one in count) for region in REGIONS
+                    region: sum(item.region == region for item in count) for region in REGIONS
                 },
                 **_sums(example, content, nats),
             }
@@ -160,13 +160,13 @@ def _sums(example: EncodedExample, tokens: Sequence[Content], nats: Nats) -> Row
 
     def by_region(values: Sequence[float]) -> dict[str, float]:
         return {
-            region: round(sum(values[one.label] for one in tokens if one.region == region), 4)
+            region: round(sum(values[item.label] for item in tokens if item.region == region), 4)
             for region in REGIONS
         }
 
     end = max(place for place in range(len(example)) if _owner(example, place) <= MAIN_OWNER)
     labelled = {place for place, label in enumerate(example.labels) if label != NO_LABEL}
-    tags = labelled - {one.label for one in tokens} - {end}
+    tags = labelled - {item.label for item in tokens} - {end}
     return {
         "nats": by_region(whole),
         "nats_given_text": by_region(given_text),
@@ -237,7 +237,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
     tag_nats = [row["tag_nats"] for row in tags], [row["num_tag_tokens"] for row in tags]
     num_tokens = {region: sum(count[region] for count in counts) for region in REGIONS}
     nats = {name: _cost(base, "nats", REGIONS, side) for name, side in systems.items()}
-    found = [
+    metrics = [
         Metric(place, "num_answers", len(base)),
         Metric(place, "num_tokens", num_tokens),
         Metric(place, "nats", nats),
@@ -246,14 +246,14 @@ def _rows(rows: Sequence[Mapping[str, Any]], place: Place) -> list[Metric]:
     for name, (ours, theirs, key) in COSTS.items():
         if ours in systems and theirs in systems:
             sides, inner = (systems[ours], systems[theirs]), (*place, f"{name}_by_region")
-            found.append(
+            metrics.append(
                 Metric(place, name, _cost(base, key, REGIONS, *sides), TITLES[name], len(base))
             )
-            found += [
+            metrics += [
                 Metric(inner, region, _cost(base, key, [region], *sides), region, len(base))
                 for region in REGIONS
             ]
-    return found
+    return metrics
 
 
 def _cost(
@@ -299,9 +299,9 @@ def evaluate_cost(
         UsageError: there is no such model.
         InputError: the references cannot be read.
     """
-    given = read_references(references, ids)
+    known = read_references(references, ids)
     require_models(readers)
-    rows = list(measure(given, reading_systems(readers, dtype, device)))
+    rows = list(measure(known, reading_systems(readers, dtype, device)))
     if records is not None:
         write_rows(records, rows)
     head = [Metric((), key, value) for key, value in readers._asdict().items()]
@@ -352,11 +352,11 @@ def reading(vocabulary: Vocabulary, eos_id: int, nats: Reader) -> Read:
     def read(pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, int]]:
         answers = [vocabulary.encode_text(text) for _, text in pairs]
         prompts = [begun(prompt) for prompt, _ in pairs]
-        given = nats([_example(*both) for both in zip(prompts, answers, strict=True)])
+        known = nats([_example(*both) for both in zip(prompts, answers, strict=True)])
         without = nats([_example(alone, answer) for answer in answers])
         return [
             (sum(with_prompt), sum(other), len(answer))
-            for (with_prompt, _), (other, _), answer in zip(given, without, answers, strict=True)
+            for (with_prompt, _), (other, _), answer in zip(known, without, answers, strict=True)
         ]
 
     return read

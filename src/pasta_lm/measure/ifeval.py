@@ -41,13 +41,13 @@ def read_prompts(path: Path) -> dict[str, Mapping[str, Any]]:
     Raises:
         InputError: the file cannot be read, or a row is no prompt of IFEval.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    result: dict[str, Mapping[str, Any]] = {}
     for number, row in read_objects(path):
         for key, kind in KEYS.items():
             if not isinstance(row.get(key), kind):
                 raise InputError(f"{path}:{number}: no {key!r}, as IFEval's prompts have it")
-        found[str(row.get("key", number - 1))] = row
-    return found
+        result[str(row.get("key", number - 1))] = row
+    return result
 
 
 @cache
@@ -66,8 +66,8 @@ def _checkers() -> Any:
         tasks = ModuleType("lm_eval.tasks")
         tasks.__path__ = [str(Path(lm_eval.__path__[0]) / "tasks")]
         offline = patch.object(nltk, "download", lambda *_, **__: False)
-        found = patch.dict(sys.modules, {"lm_eval.tasks": tasks})
-        with offline, found, redirect_stdout(sys.stderr):  # it prints that it downloads
+        result = patch.dict(sys.modules, {"lm_eval.tasks": tasks})
+        with offline, result, redirect_stdout(sys.stderr):  # it prints that it downloads
             from lm_eval.tasks.ifeval import instructions_util, utils
     except ImportError as exc:
         raise MissingExtraError(f"IFEval's checkers (module {exc.name})", "ifeval") from exc
@@ -94,10 +94,10 @@ def check(prompt: Mapping[str, Any], text: str) -> Verdict:
         InputError: the prompt has an instruction that the checkers do not know.
     """
     try:
-        found = _checkers().process_results({"key": 0, **prompt}, [text])
+        result = _checkers().process_results({"key": 0, **prompt}, [text])
     except KeyError as exc:
         raise InputError(f"lm_eval has no checker for {exc}") from exc
-    return Verdict(list(found["inst_level_strict_acc"]), list(found["inst_level_loose_acc"]))
+    return Verdict(list(result["inst_level_strict_acc"]), list(result["inst_level_loose_acc"]))
 
 
 def ifeval_figures(
@@ -108,15 +108,15 @@ def ifeval_figures(
     Prompt-level: all instructions of a prompt are followed. Instruction-level: over all
     instructions; its interval too is over prompts.
     """
-    found: dict[str, Interval | int | None] = {"num_prompts": len(ours)}
+    result: dict[str, Interval | int | None] = {"num_prompts": len(ours)}
     for key in Verdict._fields:
-        flags = [[getattr(one, key) for one in side] for side in (ours, base)]
-        sizes = [len(one) for one in flags[0]]
-        for end, values in _sides(*([all(one) for one in side] for side in flags)):
-            found[f"prompt_{key}{end}"] = mean(values)
-        for end, values in _sides(*([sum(one) for one in side] for side in flags)):
-            found[f"instruction_{key}{end}"] = ratio(values, sizes)
-    return found
+        flags = [[getattr(item, key) for item in side] for side in (ours, base)]
+        sizes = [len(item) for item in flags[0]]
+        for end, values in _sides(*([all(item) for item in side] for side in flags)):
+            result[f"prompt_{key}{end}"] = mean(values)
+        for end, values in _sides(*([sum(item) for item in side] for side in flags)):
+            result[f"instruction_{key}{end}"] = ratio(values, sizes)
+    return result
 
 
 def _sides(ours: Sequence[int], base: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:

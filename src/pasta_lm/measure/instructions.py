@@ -100,7 +100,7 @@ class InstructionSettings:
 
     def __post_init__(self) -> None:
         """Validate values before a model is loaded."""
-        check_served(self.servers, self.model, (one.model for one in self.systems))
+        check_served(self.servers, self.model, (system.model for system in self.systems))
         check_choice("instructions.strategy", self.strategy, STRATEGIES)
         check_positive("instructions", self, "limit", "max_tokens", "batch_size", "pool_tokens")
         for key in ("num_timed", "num_unmasked", "num_read"):
@@ -143,12 +143,12 @@ class InstructionRun:
     def first(self, count: int) -> list[SetPrompt]:
         """Return the first so many prompts of each set."""
         seen: dict[str, int] = {}
-        found = []
-        for one in self.prompts:
-            seen[one.group] = seen.get(one.group, 0) + 1
-            if seen[one.group] <= count:
-                found.append(one)
-        return found
+        result = []
+        for item in self.prompts:
+            seen[item.group] = seen.get(item.group, 0) + 1
+            if seen[item.group] <= count:
+                result.append(item)
+        return result
 
     @property
     def is_answered(self) -> bool:
@@ -164,7 +164,7 @@ class InstructionRun:
         }
         for name, (prompts, systems) in rounds.items():
             there = self.journal(name).rows
-            keys = (answer_id(system.name, one.id) for system in systems for one in prompts)
+            keys = (answer_id(system.name, item.id) for system in systems for item in prompts)
             yield from (key for key in keys if key not in there)
 
 
@@ -192,12 +192,12 @@ def evaluate_instructions(
         del models
         gc.collect()  # before the models that read are loaded
     check_answers(run)
-    given = references_of(settings)
-    if given and not run.rows(REFERENCES):
+    values = references_of(settings)
+    if values and not run.rows(REFERENCES):
         baseline, taught = systems
         names = Readers(taught.model, baseline.model, settings.untaught)
         readers = reading_systems(names, "float32", settings.device)
-        write_rows(out / f"{REFERENCES}.jsonl", list(measure(given, readers)))
+        write_rows(out / f"{REFERENCES}.jsonl", list(measure(values, readers)))
     _read_with_reader(run, show)
     RunFolder(out).pack((*JOURNALS, PROMPTS))
     return run
@@ -212,7 +212,7 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     """
     prompts = read_sets(settings.sets, settings.limit)
     # What would fail after hours of decoding fails now.
-    if any(one.checked for one in prompts):
+    if any(item.checked for item in prompts):
         ifeval.check_available()
     references_of(settings)
     own = ("batch_size", "pool_tokens", "device", "reader", "num_read")
@@ -220,7 +220,13 @@ def begin_run(folder: Path, settings: InstructionSettings) -> InstructionRun:
     run.begin(asdict(settings), defaults={"strategy": pasta.NAME}, may_change=(*own, *SERVER_KEYS))
     run.unpack(JOURNALS)
     rows = [
-        {"id": one.id, "set": one.group, "parts": one.parts, "items": one.items} for one in prompts
+        {
+            "id": item.id,
+            "set": item.group,
+            "parts": item.parts,
+            "items": item.items,
+        }
+        for item in prompts
     ]
     write_rows(folder / f"{PROMPTS}.jsonl", rows)
     return InstructionRun(folder, settings, prompts)
@@ -243,8 +249,8 @@ def open_run(folder: Path) -> InstructionRun:
     data = RunFolder(folder).settings()
     try:
         sets, servers = SetFiles(**data.pop("sets")), data.pop("servers", None)
-        found = Servers(**servers) if servers else None
-        return InstructionRun(folder, InstructionSettings(**data, sets=sets, servers=found))
+        result = Servers(**servers) if servers else None
+        return InstructionRun(folder, InstructionSettings(**data, sets=sets, servers=result))
     except (KeyError, TypeError) as exc:
         raise InputError(f"{folder} has other settings than a run of instructions: {exc}") from exc
 
@@ -278,19 +284,19 @@ def answer_prompts(
 
 
 def _as_prompts(prompts: Iterable[SetPrompt]) -> list[Prompt]:
-    return [Prompt(one.id, one.text, one.group) for one in prompts]
+    return [Prompt(item.id, item.text, item.group) for item in prompts]
 
 
 def check_answers(run: InstructionRun) -> None:
     """Check the answers to IFEval's prompts that have no verdict yet."""
     journal, answers = run.journal(VERDICTS), run.journal(SCORED).rows
     rows = []
-    for one in run.prompts:
+    for item in run.prompts:
         for system in run.settings.systems:
-            key = answer_id(system.name, one.id)
-            if one.checked is not None and key in answers and key not in journal.rows:
-                found = ifeval.check(one.checked, answers[key]["text"])
-                rows.append({"id": key, **found._asdict()})
+            key = answer_id(system.name, item.id)
+            if item.checked is not None and key in answers and key not in journal.rows:
+                result = ifeval.check(item.checked, answers[key]["text"])
+                rows.append({"id": key, **result._asdict()})
     journal.append(rows)
 
 
@@ -298,8 +304,8 @@ def unread(run: InstructionRun) -> list[tuple[str, str, str]]:
     """Return id, prompt and text of the answers that the reader has not read; no empty ones."""
     read, answers = run.journal(READ).rows, run.journal(SCORED).rows
     keys = [
-        (answer_id(system.name, one.id), one.text)
-        for one in run.first(run.settings.num_read)
+        (answer_id(system.name, item.id), item.text)
+        for item in run.first(run.settings.num_read)
         for system in run.settings.systems
     ]
     return [
@@ -334,11 +340,11 @@ def read_answers(run: InstructionRun, read: Read, progress: Progress) -> None:
                 "id": f"{reader}/{key}",
                 "reader": reader,
                 "answer_id": key,
-                "nats": round(given, 4),
+                "nats": round(values, 4),
                 "nats_alone": round(alone, 4),
                 "tokens": count,
             }
-            for (key, _, _), (given, alone, count) in zip(batch, nats, strict=True)
+            for (key, _, _), (values, alone, count) in zip(batch, nats, strict=True)
         ]
         journal.append(rows)
         progress("answers read", first + len(batch), len(wanted))

@@ -82,32 +82,34 @@ def _document(program: str) -> Document:
     return parse_program(program)
 
 
-def _blocks(one: Answered) -> answer_text.Repetition | None:
-    return answer_text.blocks_repetition(_document(one.record.program))
+def _blocks(answer: Answered) -> answer_text.Repetition | None:
+    return answer_text.blocks_repetition(_document(answer.record.program))
 
 
-def _coverage(one: Answered) -> float | None:
-    items = one.prompt["items"]
-    return None if items is None else answer_text.coverage(items, one.record.text)
+def _coverage(answer: Answered) -> float | None:
+    items = answer.prompt["items"]
+    return None if items is None else answer_text.coverage(items, answer.record.text)
 
 
-def _lines(one: Answered) -> answer_text.Repetition:
-    return answer_text.repetition(one.record.text.splitlines())
+def _lines(answer: Answered) -> answer_text.Repetition:
+    return answer_text.repetition(answer.record.text.splitlines())
 
 
 Measure = Callable[[Answered], float | None]
 MEASURES: dict[str, Measure] = {
-    "repetition": lambda one: answer_text.repetition([one.record.text]).within,
-    "repetition_within_lines": lambda one: _lines(one).within,
-    "repetition_between_lines": lambda one: _lines(one).between,
-    "repetition_within_blocks": lambda one: (found := _blocks(one)) and found.within,
-    "repetition_between_blocks": lambda one: (found := _blocks(one)) and found.between,
-    "repeated_lines": lambda one: answer_text.has_repeated_line(one.record.text),
-    "repeated_topics": lambda one: answer_text.has_repeated_topic(_document(one.record.program)),
-    "items": lambda one: answer_text.items_given(one.record.text),
+    "repetition": lambda answer: answer_text.repetition([answer.record.text]).within,
+    "repetition_within_lines": lambda answer: _lines(answer).within,
+    "repetition_between_lines": lambda answer: _lines(answer).between,
+    "repetition_within_blocks": lambda answer: (result := _blocks(answer)) and result.within,
+    "repetition_between_blocks": lambda answer: (result := _blocks(answer)) and result.between,
+    "repeated_lines": lambda answer: answer_text.has_repeated_line(answer.record.text),
+    "repeated_topics": lambda answer: answer_text.has_repeated_topic(
+        _document(answer.record.program)
+    ),
+    "items": lambda answer: answer_text.items_given(answer.record.text),
     "coverage": _coverage,
-    "cut": lambda one: one.record.finish_reason == "length",
-    "empty": lambda one: not one.record.text.strip(),
+    "cut": lambda answer: answer.record.finish_reason == "length",
+    "empty": lambda answer: not answer.record.text.strip(),
 }
 """Measures of an answer's text by key; None where an answer has no value."""
 
@@ -115,14 +117,14 @@ MEASURES: dict[str, Measure] = {
 def _reader_measures(reader: str) -> dict[str, Measure]:
     """Return the measures of one model's reading: nats a token."""
 
-    def share(one: Answered, count: Callable[[Row], float]) -> float | None:
-        row = one.read.get(reader)
+    def share(answer: Answered, count: Callable[[Row], float]) -> float | None:
+        row = answer.read.get(reader)
         return count(row) / row["tokens"] if row and row["tokens"] else None
 
     return {
-        "nats": lambda one: share(one, lambda row: row["nats"]),
-        "nats_alone": lambda one: share(one, lambda row: row["nats_alone"]),
-        "prompt_gain": lambda one: share(one, lambda row: row["nats_alone"] - row["nats"]),
+        "nats": lambda answer: share(answer, lambda row: row["nats"]),
+        "nats_alone": lambda answer: share(answer, lambda row: row["nats_alone"]),
+        "prompt_gain": lambda answer: share(answer, lambda row: row["nats_alone"] - row["nats"]),
     }
 
 
@@ -148,7 +150,9 @@ def instructions_report(run: InstructionRun) -> Report:
     """
     prompts, scored = run.rows(PROMPTS), run.rows(SCORED)
     answers = {name: answers_of(scored, name) for name in SYSTEMS}
-    shared = [one for one in prompts if all(one["id"] in answers[name] for name in SYSTEMS)]
+    shared = [
+        answer for answer in prompts if all(answer["id"] in answers[name] for name in SYSTEMS)
+    ]
     if not shared:
         raise InputError(f"{run.folder} has no prompt that both systems answered")
     ours, base = (_answered(run, name, shared, answers[name]) for name in SYSTEMS)
@@ -159,14 +163,14 @@ def instructions_report(run: InstructionRun) -> Report:
         "model": taught.model,
         "strategy": taught.strategy,
         "baseline": baseline.model,
-        "readers": sorted({name for one in (*ours, *base) for name in one.read}),
+        "readers": sorted({name for answer in (*ours, *base) for name in answer.read}),
         "max_tokens": run.settings.max_tokens,
         "num_prompts": len(shared),
         "num_unanswered": len(prompts) - len(shared),
         **{key: sorted({row[key] for row in scored if row.get(key)}) for key in PROVENANCE},
     }
     metrics = [Metric((), *item) for item in head.items()]
-    for group in dict.fromkeys(one["set"] for one in shared):
+    for group in dict.fromkeys(answer["set"] for answer in shared):
         sides = _where("set", group, ours), _where("set", group, base)
         metrics += _of_set(("sets", group), *sides, unmasked, timed)
     references = run.rows(REFERENCES)
@@ -199,15 +203,15 @@ def _answered(
     read: dict[str, dict[str, Row]] = {}
     for row in run.rows(READ):
         read.setdefault(row["answer_id"], {})[row["reader"]] = row
-    keys = [answer_id(name, one["id"]) for one in prompts]
+    keys = [answer_id(name, answer["id"]) for answer in prompts]
     return [
-        Answered(one, answers[one["id"]], verdicts.get(key), read.get(key, {}))
-        for one, key in zip(prompts, keys, strict=True)
+        Answered(answer, answers[answer["id"]], verdicts.get(key), read.get(key, {}))
+        for answer, key in zip(prompts, keys, strict=True)
     ]
 
 
 def _where(key: str, value: str, side: Sequence[Answered]) -> list[Answered]:
-    return [one for one in side if one.prompt[key] == value]
+    return [answer for answer in side if answer.prompt[key] == value]
 
 
 def _of_set(
@@ -218,9 +222,12 @@ def _of_set(
     timed: Sequence[Row],
 ) -> list[Metric]:
     """Return the figures of one set of prompts, and of its prompts for one and several parts."""
-    names = {one.prompt["id"] for one in ours}
+    names = {answer.prompt["id"] for answer in ours}
     free = [record for name, record in unmasked.items() if name in names]
-    legal, formed = [not one.num_illegal for one in free], [one.is_well_formed for one in free]
+    legal, formed = (
+        [not answer.num_illegal for answer in free],
+        [answer.is_well_formed for answer in free],
+    )
     shares = {"legal_unmasked": _share(legal), "well_formed_unmasked": _share(formed)}
     metrics = [*_of_prompts(place, ours, base), *_of_clocks(place, names, timed)]
     metrics.append(Metric(place, "num_unmasked", len(free)))
@@ -243,10 +250,10 @@ def _of_clocks(place: Place, names: Collection[str], timed: Sequence[Row]) -> li
         figures = {row.key: row.value for row in rows}
         figures["timed_theoretical_speedup"] = figures["theoretical_speedup"]
     num = figures.get("num_timed", 0)
-    found = [
+    result = [
         Metric(place, key, figures.get(key), title, num) for key, title in TIMED_TITLES.items()
     ]
-    return [Metric(place, "num_timed", num), *found]
+    return [Metric(place, "num_timed", num), *result]
 
 
 def _of_ifeval(place: Place, ours: Sequence[Answered], base: Sequence[Answered]) -> list[Metric]:
@@ -264,11 +271,11 @@ def _of_ifeval(place: Place, ours: Sequence[Answered], base: Sequence[Answered])
 
 def _of_prompts(place: Place, ours: Sequence[Answered], base: Sequence[Answered]) -> list[Metric]:
     """Return the figures over some prompts; both sides have them in the same order."""
-    taught, others = ([one.record for one in side] for side in (ours, base))
-    documents = [_document(one.program) for one in taught]
+    taught, others = ([answer.record for answer in side] for side in (ours, base))
+    documents = [_document(answer.program) for answer in taught]
     forking = [
-        one.theoretical_speedup(other)
-        for one, other, document in zip(taught, others, documents, strict=True)
+        answer.theoretical_speedup(other)
+        for answer, other, document in zip(taught, others, documents, strict=True)
         if document.blocks
     ]
     figures = {
@@ -280,15 +287,15 @@ def _of_prompts(place: Place, ours: Sequence[Answered], base: Sequence[Answered]
         "stays_sequential": mean([not document.blocks for document in documents]),
         "syncs": mean([document.num_syncs > 0 for document in documents]),
         "blocks_of_forking": _mean_of([len(d.blocks) for d in documents if d.blocks]),
-        "legal": _share([not one.num_illegal for one in taught]),
-        "well_formed": _share([one.is_well_formed for one in taught]),
-        "finish_reasons": dict(Counter(one.finish_reason for one in taught)),
-        "finish_reasons_baseline": dict(Counter(one.finish_reason for one in others)),
-        "content_tokens": _mean_of([one.num_content_tokens for one in taught]),
-        "content_tokens_baseline": _mean_of([one.num_content_tokens for one in others]),
+        "legal": _share([not answer.num_illegal for answer in taught]),
+        "well_formed": _share([answer.is_well_formed for answer in taught]),
+        "finish_reasons": dict(Counter(answer.finish_reason for answer in taught)),
+        "finish_reasons_baseline": dict(Counter(answer.finish_reason for answer in others)),
+        "content_tokens": _mean_of([answer.num_content_tokens for answer in taught]),
+        "content_tokens_baseline": _mean_of([answer.num_content_tokens for answer in others]),
     }
     num = len(taught)
-    rows = [Metric(place, key, one, TITLES.get(key, ""), num) for key, one in figures.items()]
+    rows = [Metric(place, key, answer, TITLES.get(key, ""), num) for key, answer in figures.items()]
     return [*rows, *_text(place, ours, base)]
 
 
@@ -301,24 +308,24 @@ def _share(flags: Sequence[bool]) -> float | None:
 
 
 def _text(place: Place, ours: Sequence[Answered], base: Sequence[Answered]) -> list[Metric]:
-    readers = sorted({name for one in ours for name in one.read})
+    readers = sorted({name for answer in ours for name in answer.read})
     inner = (*place, "text")
-    found = [_compared(inner, key, of, ours, base) for key, of in MEASURES.items()]
-    found.append(Metric(place, "read_by", {}))
+    result = [_compared(inner, key, of, ours, base) for key, of in MEASURES.items()]
+    result.append(Metric(place, "read_by", {}))
     for name in readers:
         for key, of in _reader_measures(name).items():
-            found.append(_compared((*place, "read_by", name), key, of, ours, base))
-    return found
+            result.append(_compared((*place, "read_by", name), key, of, ours, base))
+    return result
 
 
 def _compared(
     place: Place, key: str, of: Measure, ours: Sequence[Answered], base: Sequence[Answered]
 ) -> Metric:
-    values, others = ([of(one) for one in side] for side in (ours, base))
+    values, others = ([of(answer) for answer in side] for side in (ours, base))
     pairs = [(a, b) for a, b in zip(values, others, strict=True) if a is not None and b is not None]
     compared = Compared(
-        pasta=mean([float(one) for one in values if one is not None]),
-        sequential=mean([float(one) for one in others if one is not None]),
+        pasta=mean([float(answer) for answer in values if answer is not None]),
+        sequential=mean([float(answer) for answer in others if answer is not None]),
         difference=mean([float(a) - float(b) for a, b in pairs]),
         num_pairs=len(pairs),
     )

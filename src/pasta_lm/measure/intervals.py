@@ -41,8 +41,8 @@ def mean(values: Sequence[float]) -> Interval | None:
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
     """Return the geometric mean of positive values; None where there are none."""
-    found = mean([log(value) for value in values])
-    return found and Interval(exp(found.mean), exp(found.low), exp(found.high))
+    figures = mean([log(value) for value in values])
+    return figures and Interval(exp(figures.mean), exp(figures.low), exp(figures.high))
 
 
 def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:

@@ -56,13 +56,13 @@ def read_judgements(path: Path) -> dict[str, list[Judgement]]:
     seen: set[tuple[str, int]] = set()
     for number, row in read_objects(path):
         try:
-            one = judgement(row)
+            verdict = judgement(row)
         except InputError as exc:
             raise InputError(f"{path}:{number}: {exc.message}") from exc
-        if (one.model, one.row) in seen:
-            raise InputError(f"{path}:{number}: {one.model} has row {one.row} twice")
-        seen.add((one.model, one.row))
-        models.setdefault(one.model, []).append(one)
+        if (verdict.model, verdict.row) in seen:
+            raise InputError(f"{path}:{number}: {verdict.model} has row {verdict.row} twice")
+        seen.add((verdict.model, verdict.row))
+        models.setdefault(verdict.model, []).append(verdict)
     if not models:
         raise InputError(f"{path} has no judgements")
     return models
@@ -89,8 +89,8 @@ def judgement(row: Row) -> Judgement:
 def named(judgements: Iterable[Judgement]) -> tuple[str | None, str | None]:
     """Return the judge and the reference, as far as the rows name them; several are all named."""
     rows = list(judgements)
-    judges = dict.fromkeys(one.judge for one in rows if one.judge)
-    baselines = dict.fromkeys(one.baseline for one in rows if one.baseline)
+    judges = dict.fromkeys(verdict.judge for verdict in rows if verdict.judge)
+    baselines = dict.fromkeys(verdict.baseline for verdict in rows if verdict.baseline)
     return " and ".join(judges) or None, " and ".join(baselines) or None
 
 
@@ -181,22 +181,22 @@ def read_instructions(source: str, limit: int | None = None) -> list[Instruction
     Raises:
         InputError: nothing can be read there, a row has no instruction, or one occurs twice.
     """
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for row, (place, fields) in enumerate(_rows(source)):
         text = fields.get("instruction") or _only_turn(fields.get("messages"))
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{place}: no 'instruction'")
         name = fields.get("id")
         dataset = str(next((fields[key] for key in SOURCES if fields.get(key)), ""))
-        found.append(Instruction(str(row if name is None else name), row, dataset, text))
-    if not found:
+        instructions.append(Instruction(str(row if name is None else name), row, dataset, text))
+    if not instructions:
         raise InputError(f"{source} has no instructions")
     seen: set[str] = set()
-    for one in found:
-        if one.id in seen:
-            raise InputError(f"{source}: id {one.id} occurs twice")
-        seen.add(one.id)
-    return found[:limit]
+    for item in instructions:
+        if item.id in seen:
+            raise InputError(f"{source}: id {item.id} occurs twice")
+        seen.add(item.id)
+    return instructions[:limit]
 
 
 def read_reference(source: str) -> Reference:
@@ -225,8 +225,13 @@ def alpaca_eval_rows(
 ) -> list[dict[str, str]]:
     """Return answers in the form that AlpacaEval reads."""
     return [
-        {"dataset": one.dataset, "instruction": one.text, "output": text, "generator": generator}
-        for one, text in zip(instructions, outputs, strict=True)
+        {
+            "dataset": item.dataset,
+            "instruction": item.text,
+            "output": text,
+            "generator": generator,
+        }
+        for item, text in zip(instructions, outputs, strict=True)
     ]
 
 

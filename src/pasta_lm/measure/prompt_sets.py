@@ -75,41 +75,41 @@ def read_sets(files: SetFiles, limit: int | None = None) -> list[SetPrompt]:
     Raises:
         InputError: a file cannot be read, or labels belong to no prompt.
     """
-    found: list[SetPrompt] = []
+    result: list[SetPrompt] = []
     if files.alpaca is not None:
-        found += _drawn(_alpaca(files.alpaca, files.alpaca_parts))[:limit]
+        result += _drawn(_alpaca(files.alpaca, files.alpaca_parts))[:limit]
     if files.ifeval is not None:
         rows = ifeval.read_prompts(Path(files.ifeval))
         each = [
             SetPrompt(f"{IFEVAL}/{k}", IFEVAL, row["prompt"], None, row) for k, row in rows.items()
         ]
-        found += _drawn(each)[:limit]
+        result += _drawn(each)[:limit]
     if files.starter is not None:
-        found += _drawn(_starter(Path(files.starter)))[:limit]
+        result += _drawn(_starter(Path(files.starter)))[:limit]
     if files.instructions is not None:
-        found += _drawn(_instructions(Path(files.instructions)))[:limit]
-    if not found:
+        result += _drawn(_instructions(Path(files.instructions)))[:limit]
+    if not result:
         raise InputError(
             "no set of prompts is named",
             hint="a recipe names them: runs/recipes/instructions.toml is one",
         )
-    return found
+    return result
 
 
 def _drawn(prompts: Sequence[SetPrompt]) -> list[SetPrompt]:
-    return sorted(prompts, key=lambda one: hashlib.sha256(one.id.encode()).digest())
+    return sorted(prompts, key=lambda item: hashlib.sha256(item.id.encode()).digest())
 
 
 def _alpaca(source: str, labels: str | None) -> list[SetPrompt]:
     parts = read_labels(Path(labels)) if labels is not None else {}
-    found = [
-        SetPrompt(f"{ALPACA}/{one.id}", ALPACA, one.text, parts.get(one.id))
-        for one in read_instructions(source)
+    result = [
+        SetPrompt(f"{ALPACA}/{item.id}", ALPACA, item.text, parts.get(item.id))
+        for item in read_instructions(source)
     ]
-    lacking = [one.id.partition("/")[2] for one in found if parts and one.parts is None]
+    lacking = [item.id.partition("/")[2] for item in result if parts and item.parts is None]
     if lacking:
         raise InputError(f"{labels} has no label for {len(lacking)} prompts, such as {lacking[0]}")
-    return found
+    return result
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -134,12 +134,12 @@ def _starter(folder: Path) -> list[SetPrompt]:
         {record.id: record for record in read_records(folder / name)}
         for name in ("starter.jsonl", "second_pass.jsonl")
     )
-    found = []
+    result = []
     for name in read_ids(folder / HELD_OUT):
         forks = {bool(side[name].document.blocks) for side in (first, second)}
         parts = "between" if len(forks) > 1 else "several" if forks == {True} else "one"
-        found.append(SetPrompt(f"{STARTER}/{name}", STARTER, first[name].prompt, parts))
-    return found
+        result.append(SetPrompt(f"{STARTER}/{name}", STARTER, first[name].prompt, parts))
+    return result
 
 
 def _instructions(folder: Path) -> list[SetPrompt]:

@@ -107,8 +107,8 @@ def speed_report(sources: Sequence[Path], baseline: str) -> Report:
     }
     rows, notes = [Metric((), "baseline", baseline)], dict[Place, list[str]]()
     for name in (baseline, *others):
-        found, note = speed_rows(("systems", name), *sides[name])
-        rows += found
+        result, note = speed_rows(("systems", name), *sides[name])
+        rows += result
         notes["systems", name] = [note]
     return Report(title="Speed", rows=rows, notes=notes)
 
@@ -121,7 +121,7 @@ def speed_rows(
     Answers of other lengths, or cut ones, have tokens per second instead of speedups in tables.
     """
     shared = [prompt for prompt in theirs if prompt in ours]
-    answers, base = [ours[one] for one in shared], [theirs[one] for one in shared]
+    answers, base = [ours[prompt] for prompt in shared], [theirs[prompt] for prompt in shared]
     pairs = _decoded(answers, base)
     timed = [(a, b) for a, b in pairs if a.wall_s and b.wall_s]
     figures = {**speed(answers, base), **realised(answers, base)}
@@ -135,8 +135,8 @@ def speed_rows(
         "num_prompts": len(shared),
         "num_unpaired": len(ours) + len(theirs) - 2 * len(shared),
         "num_failed": num_failed(answers),
-        "num_cut": sum(one.finish_reason == "length" for pair in pairs for one in pair),
-        "kinds": sorted({one.kind or "unknown" for one in answers}),
+        "num_cut": sum(record.finish_reason == "length" for pair in pairs for record in pair),
+        "kinds": sorted({record.kind or "unknown" for record in answers}),
         "mean_characters": _mean_of([len(a.text) for a in answers]),
         "mean_content_tokens": _mean_of([a.num_content_tokens for a in answers]),
     }
@@ -166,7 +166,7 @@ def _mean_of(counts: Sequence[int]) -> float | None:
 
 def num_failed(answers: Sequence[AnswerRecord]) -> int:
     """Return how many prompts did not fit the model's context."""
-    return sum(one.finish_reason == TOO_LONG for one in answers)
+    return sum(record.finish_reason == TOO_LONG for record in answers)
 
 
 def _decoded(answers: Sequence[AnswerRecord], baseline: Sequence[AnswerRecord]) -> Pairs:
@@ -183,8 +183,10 @@ def _realised(pairs: Pairs) -> list[float]:
 
 
 def _tokens_per_s(answers: Sequence[AnswerRecord]) -> float | None:
-    wall_s = sum(one.wall_s or 0.0 for one in answers)
-    return round(sum(one.num_content_tokens for one in answers) / wall_s, 2) if wall_s else None
+    wall_s = sum(record.wall_s or 0.0 for record in answers)
+    return (
+        round(sum(record.num_content_tokens for record in answers) / wall_s, 2) if wall_s else None
+    )
 
 
 def read_systems(sources: Sequence[Path]) -> Systems:

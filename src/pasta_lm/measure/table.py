@@ -84,13 +84,13 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that a verb prints with ``--json``."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for row in self.rows:
-            at = found
+            at = result
             for key in row.place:
                 at = at.setdefault(key, {})
             at[row.key] = to_json(row.value)
-        return found
+        return result
 
     def at(self, *place: str) -> dict[str, Any]:
         """Return the values of one place by their keys."""

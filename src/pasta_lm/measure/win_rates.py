@@ -92,10 +92,10 @@ class WinRates(PlainRates):
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON has them."""
-        found = asdict(self)
+        result = asdict(self)
         if self.refused is None:
-            del found["refused"]
-        return found
+            del result["refused"]
+        return result
 
 
 def win_rates(
@@ -128,19 +128,23 @@ def win_rates(
 
 def plain_rates(judgements: Sequence[Judgement]) -> PlainRates:
     """Return the figures that need no fit."""
-    given = np.array([one.preference for one in judgements if one.preference is not None])
-    missing = [one.row for one in judgements if one.preference is None]
+    preferences = np.array(
+        [judgement.preference for judgement in judgements if judgement.preference is not None]
+    )
+    missing = [judgement.row for judgement in judgements if judgement.preference is None]
     return PlainRates(
-        win_rate=100 * float(given.mean()) if len(given) else None,
-        standard_error=standard_error(100 * given),
-        n_total=len(given),
-        n_wins=int((given > 0.5).sum()),
-        n_wins_base=int((given < 0.5).sum()),
-        n_draws=int((given == 0.5).sum()),
+        win_rate=100 * float(preferences.mean()) if len(preferences) else None,
+        standard_error=standard_error(100 * preferences),
+        n_total=len(preferences),
+        n_wins=int((preferences > 0.5).sum()),
+        n_wins_base=int((preferences < 0.5).sum()),
+        n_draws=int((preferences == 0.5).sum()),
         n_missing=len(missing),
         missing_rows=missing,
-        avg_length=int(np.mean([one.len_2 for one in judgements])) if judgements else None,
-        win_rate_missing_lost=100 * float(given.sum()) / len(judgements) if missing else None,
+        avg_length=int(np.mean([judgement.len_2 for judgement in judgements]))
+        if judgements
+        else None,
+        win_rate_missing_lost=100 * float(preferences.sum()) / len(judgements) if missing else None,
     )
 
 
@@ -175,24 +179,24 @@ def stored_rates(
         InputError: a file cannot be read, or a row has no difficulty.
     """
     models, calibration = read_judgements(annotations), Calibration.read(difficulty, gamed)
-    found = {}
+    result = {}
     for name, rows in models.items():
         judge, baseline = named(rows)
         if judge and judge.startswith(SCRIPTED):
             label = Comparability(False, f"pipeline check, n = {len(rows)}")
-            found[name] = StoredRates(judge, baseline, label)
+            result[name] = StoredRates(judge, baseline, label)
         else:
             rates = win_rates(rows, calibration, allow_missing=allow_missing)
             label = comparability(judge, baseline, rates.n_total)
-            found[name] = StoredRates(judge, baseline, label, rates)
-    return found
+            result[name] = StoredRates(judge, baseline, label, rates)
+    return result
 
 
-def rates_table(found: Mapping[str, StoredRates]) -> Table:
+def rates_table(result: Mapping[str, StoredRates]) -> Table:
     """Return a row for each model, the best first."""
-    rates = {name: one.rates for name, one in found.items()}
+    rates = {name: judgement.rates for name, judgement in result.items()}
     order = sorted(rates, key=lambda name: -_headline(rates[name]))
-    labels = dict.fromkeys(one.comparability.label for one in found.values())
+    labels = dict.fromkeys(judgement.comparability.label for judgement in result.values())
     return Table(
         ["model", *COLUMNS],
         [[name, *_cells(rates[name])] for name in order],
@@ -212,7 +216,7 @@ def _cells(rates: WinRates | None) -> Cells:
 
 def fitted_of(judgements: Sequence[Judgement], calibration: Calibration) -> LengthControlled | None:
     """Return the length-controlled fit; None if there is too little to fit."""
-    if all(one.preference is None for one in judgements):
+    if all(judgement.preference is None for judgement in judgements):
         return None
     return length_controlled(judgements, calibration.difficulty, calibration.gamed)
 
@@ -228,7 +232,7 @@ def _check_rows(judgements: Sequence[Judgement], calibration: Calibration) -> No
     if calibration.difficulty is None:
         return
     known = len(calibration.difficulty)
-    beyond = [one.row for one in judgements if one.row >= known]
+    beyond = [judgement.row for judgement in judgements if judgement.row >= known]
     if beyond:
         raise InputError(
             f"{judgements[0].model}: row {beyond[0]} has no difficulty: the table ends at "
@@ -323,12 +327,12 @@ def length_controlled(
     A row without a verdict is predicted and not fitted. Without difficulties the fit has no such
     feature. The penalty is chosen by cross-validation, unless it is given.
     """
-    design, asked = _design(judgements, difficulty, gamed)
+    design, wanted = _design(judgements, difficulty, gamed)
     if len(design.targets) < NUM_FOLDS:
         return None
     chosen = inverse_penalty or choose_penalty(design)
     weights = fit(design, chosen)
-    predicted = expit(asked @ weights)
+    predicted = expit(wanted @ weights)
     names = ["length", "difficulty", "model"] if difficulty is not None else ["length", "model"]
     return LengthControlled(
         win_rate=100 * float(predicted.mean()),
@@ -372,16 +376,18 @@ def _design(
     difficulty: Sequence[float] | None,
     gamed: Sequence[GamedRow],
 ) -> tuple[Design, Array]:
-    """Return what is fitted, gamed rows first, and the features of equal length, [N, F]."""
-    gaps = np.array([one.len_1 - one.len_2 for one in judgements], dtype=np.float64)
+    """Return the rows of the fit, gamed ones first, and the features of equal length, [N, F]."""
+    gaps = np.array(
+        [judgement.len_1 - judgement.len_2 for judgement in judgements], dtype=np.float64
+    )
     spread = gaps.std(ddof=1) if len(gaps) > 1 else 0.0
     ones = np.ones(len(gaps))
     columns = [np.tanh(gaps / spread) if spread else 0 * ones, ones]
     if difficulty is not None:
-        columns.insert(1, np.array([difficulty[one.row] for one in judgements]))
+        columns.insert(1, np.array([difficulty[judgement.row] for judgement in judgements]))
     model = np.stack(columns, axis=1)
-    is_judged = np.array([one.preference is not None for one in judgements], dtype=bool)
-    ours = [one.preference for one in judgements if one.preference is not None]
+    is_judged = np.array([judgement.preference is not None for judgement in judgements], dtype=bool)
+    ours = [judgement.preference for judgement in judgements if judgement.preference is not None]
     held = [(np.tanh(row.length), row.difficulty, 0.0) for row in gamed]
     features = np.concatenate([np.array(held).reshape(-1, model.shape[1]), model[is_judged]])
     targets = np.array([*(row.preference for row in gamed), *ours])
@@ -404,7 +410,7 @@ def fit(design: Design, inverse_penalty: float) -> Array:
         penalised = value + scale * float(halves.sum())
         return penalised, np.concatenate([gradient, -gradient]) + scale
 
-    found: Any = minimize(
+    result: Any = minimize(
         loss,
         np.zeros(2 * num_features),
         jac=True,
@@ -412,7 +418,7 @@ def fit(design: Design, inverse_penalty: float) -> Array:
         bounds=[(0, None)] * (2 * num_features),
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000, "maxfun": 10_000},
     )
-    halves: Array = found.x
+    halves: Array = result.x
     return halves[:num_features] - halves[num_features:]
 
 
