@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, set
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import load
 from pasta_lm.engines.request import Request, SamplingParams
-from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, UsageError
+from pasta_lm.errors import InputError, ModelError, ModelNotFoundError, PastaError, UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import parse
 from pasta_lm.learn.train import sft as training
@@ -527,3 +529,25 @@ def test_data_loader_processes_do_not_change_the_result(model: ModelConfig, tmp_
     train_sft(alone)
     train_sft(beside)
     assert losses(alone) == losses(beside)
+
+
+def test_a_base_with_contradictory_generation_settings_is_trained_and_saved(
+    untaught: Path, file: DataConfig, tmp_path: Path
+) -> None:
+    settings = {"temperature": 0.7, "top_p": 0.8, "do_sample": False}
+    (untaught / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    folder = train_sft(sft(ModelConfig(base=str(untaught)), tmp_path, file, steps=1))
+    saved = json.loads((folder / "generation_config.json").read_text("utf-8"))
+    assert (saved["temperature"], saved["do_sample"]) == (0.7, True)
+
+
+def test_a_full_disk_is_named(
+    model: ModelConfig, file: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(training, "save", full)
+    with pytest.raises(PastaError, match="cannot be written: No space left on device") as caught:
+        train_sft(sft(model, tmp_path, file, steps=1))
+    assert "make room" in str(caught.value.hint)
