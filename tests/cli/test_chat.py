@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.cli.chat import talk
-from pasta_lm.cli.conversation import Conversation
+from pasta_lm.cli.conversation import Dialogue
 from pasta_lm.engines.request import Request, SamplingParams, StreamEvent
 from pasta_lm.engines.scripted import ScriptedEngine
 from pasta_lm.errors import UsageError
@@ -53,8 +53,8 @@ class ScriptedModel:
         raise KeyboardInterrupt
 
 
-def conversation(model: ScriptedModel, **settings: Any) -> Conversation:
-    return Conversation(model, SamplingParams(), **settings)  # type: ignore[arg-type]
+def conversation(model: ScriptedModel, **settings: Any) -> Dialogue:
+    return Dialogue(model, SamplingParams(), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pasta_lm.cli.conversation import Conversation
+from pasta_lm.cli.conversation import Dialogue
 from pasta_lm.cli.flags import (
     DECODING,
     Device,
@@ -24,7 +24,7 @@ from pasta_lm.cli.flags import (
     require_one_of,
 )
 from pasta_lm.cli.terminal import can_animate, console, harmless, say, status
-from pasta_lm.cli.thread_view import Show, live_threads, print_picture, summary
+from pasta_lm.cli.thread_view import ShowEvents, live_threads, print_picture, summary
 from pasta_lm.engines.request import Answer, SamplingParams
 from pasta_lm.errors import InputError, PastaError, UsageError
 from pasta_lm.models.shipped import BUILTIN
@@ -81,7 +81,7 @@ def chat(
             draft=draft,
             pool_tokens=MAX_CONTEXT + 2 * max_tokens,  # a sync may feed an answer again
         )
-    conversation = Conversation(
+    conversation = Dialogue(
         loaded,
         params,
         strategy=strategy,
@@ -98,7 +98,7 @@ def _max_prompt(context: int | None, max_tokens: int) -> int:
     return context - min(max_tokens, context // MAX_ANSWER_SHARE)
 
 
-def talk(conversation: Conversation) -> int:
+def talk(conversation: Dialogue) -> int:
     """Answer the lines of standard input until its end or /quit; return the exit code.
 
     An error is printed and the conversation goes on. Piped input returns the code of its last
@@ -121,7 +121,7 @@ def talk(conversation: Conversation) -> int:
     return exit_code
 
 
-def _respond(conversation: Conversation, line: str) -> None:
+def _respond(conversation: Dialogue, line: str) -> None:
     """Carry out a command, or answer a question."""
     if not line.strip():
         return
@@ -178,7 +178,7 @@ def _piped() -> Iterator[str | InputError]:
 
 
 @contextmanager
-def _shown() -> Iterator[Show]:
+def _shown() -> Iterator[ShowEvents]:
     """Show the threads while they decode, where there is a terminal."""
     if not can_animate():
         yield lambda events: None
@@ -187,7 +187,7 @@ def _shown() -> Iterator[Show]:
         yield show
 
 
-def _print(conversation: Conversation, answer: Answer | None) -> None:
+def _print(conversation: Dialogue, answer: Answer | None) -> None:
     text = conversation.turns[-1].answer
     typer.echo(harmless(text) if sys.stdout.isatty() else text)
     if answer is None:

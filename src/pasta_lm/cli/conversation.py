@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from pasta_lm.cli.terminal import say
-from pasta_lm.cli.thread_view import Show
+from pasta_lm.cli.thread_view import ShowEvents
 from pasta_lm.engines.reading_order import ReadingOrder
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams, StreamEvent
 from pasta_lm.errors import RequestError, UsageError
@@ -24,7 +24,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Conversation:
+class Dialogue:
     """The turns so far, and how the next question is answered."""
 
     model: Pasta
@@ -34,7 +34,7 @@ class Conversation:
     max_prompt: int | None = None  # tokens; longer conversations lose their oldest turns
     turns: list[Turn] = field(default_factory=list)
 
-    def ask(self, question: str, show: Show) -> Answer | None:
+    def ask(self, question: str, show: ShowEvents) -> Answer | None:
         """Answer a question as the next turn and return the answer; None if Ctrl-C stopped it.
 
         Raises:
@@ -44,7 +44,7 @@ class Conversation:
         self.turns.append(Turn(question))
         return self._answer(show)
 
-    def regenerate(self, show: Show) -> Answer | None:
+    def regenerate(self, show: ShowEvents) -> Answer | None:
         """Answer the last question again, with the next seed.
 
         Raises:
@@ -65,7 +65,7 @@ class Conversation:
         self.model.request("?", self.params, strategy=name)
         self.strategy = name
 
-    def _answer(self, show: Show) -> Answer | None:
+    def _answer(self, show: ShowEvents) -> Answer | None:
         turn, answer = self.turns[-1], None
         request = self._request()
         order = ReadingOrder(is_held=request.expansion is not None)

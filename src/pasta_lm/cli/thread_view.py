@@ -166,7 +166,7 @@ def _tail(console: Console, text: Text, width: int, num_lines: int) -> Text:
     return Text("\n").join(lines[-num_lines:])
 
 
-class Show(Protocol):
+class ShowEvents(Protocol):
     """Shows events, at once or within ``REFRESH_S``."""
 
     def __call__(self, events: Iterable[StreamEvent]) -> None:
@@ -174,7 +174,7 @@ class Show(Protocol):
 
 
 @contextmanager
-def live_threads(console: Console) -> Iterator[Show]:
+def live_threads(console: Console) -> Iterator[ShowEvents]:
     """Show the threads while the context lasts; nothing stays on the screen after it."""
     views = ThreadViews()
     shown_at = 0.0
