@@ -36,7 +36,7 @@ def read_recipe(path: Path | None, kind: type[T], changes: Sequence[str] = ()) -
         UsageError: the file cannot be read, or a key is unknown, missing or has a wrong value.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig")) if path else {}
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else f"not valid TOML: {exc}"
         hint = "name a TOML file; runs/recipes has examples"

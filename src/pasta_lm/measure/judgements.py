@@ -260,7 +260,7 @@ def _rows(source: str) -> list[tuple[str, Row]]:
 
 def _array(path: Path) -> list[Row]:
     try:
-        rows = json.loads(path.read_text("utf-8"))
+        rows = json.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as exc:
         raise InputError(f"no such file: {path}") from exc
     except (OSError, ValueError) as exc:

@@ -119,7 +119,7 @@ def read_labels(path: Path) -> dict[str, str]:
         InputError: it cannot be read, or a label is none of one, several and between.
     """
     try:
-        labels = json.loads(path.read_text("utf-8"))["parts"]
+        labels = json.loads(path.read_text("utf-8-sig"))["parts"]
         wrong = [name for name, label in labels.items() if label not in PARTS]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise InputError(f"{path} has no labels: {cause(exc)}") from exc
