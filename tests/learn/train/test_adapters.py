@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from pasta_lm.errors import MissingExtraError, ModelError, PastaError, UsageError
 from pasta_lm.learn.train import sft as training
-from pasta_lm.learn.train.adapters import adapted, base_of, cut_difference, merged
+from pasta_lm.learn.train.adapters import adapted, base_of, merged
 from pasta_lm.learn.train.collate import collate
 from pasta_lm.learn.train.config import DataConfig, LoraConfig, ModelConfig, SftConfig, TrainConfig
 from pasta_lm.learn.train.learner import Learner, load_learner, save
@@ -335,38 +335,3 @@ def test_invalid_settings_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PastaError, match=reason):
         make(recipe)
-
-
-# --- cut from a model with all weights trained
-
-
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_the_merged_cut_is_the_best_approximation_of_its_rank(
-    tmp_path: Path, is_tied: bool
-) -> None:
-    first = train_sft(sft(an_untaught(tmp_path, is_tied=is_tied), tmp_path / "base", steps=1))
-    last = train_sft(sft(ModelConfig(base=str(first)), tmp_path / "taught", steps=4))
-    base, taught = learner_of(first), learner_of(last)
-    piece_ids = base.vocabulary.piece_ids
-    ids, after = sorted(piece_ids.values()), dict(taught.model.named_parameters())
-    for rank in (RANK, 32):
-        whole = copy.deepcopy(base.model)
-        merge_adapter(whole, cut_difference(base.model, taught.model, piece_ids, rank))
-        for name, weight in base.model.named_parameters():
-            change = (whole.get_parameter(name) - weight).detach()
-            wanted = (after[name] - weight).detach()
-            if "_proj" in name:
-                values = [*torch.linalg.svdvals(wanted), 0.0]
-                left = torch.linalg.svdvals(wanted - change)[0]
-                assert left == pytest.approx(float(values[rank]), rel=1e-3, abs=1e-5)
-            elif "embed" in name or "lm_head" in name:
-                assert torch.allclose(change[ids], wanted[ids], atol=1e-6)
-                change[ids] = 0
-                assert not change.any(), "rows of old tokens stay the base's"
-            else:
-                assert not change.any()
-    with pytest.raises(ModelError, match="rank 33 is too high"):
-        cut_difference(base.model, taught.model, piece_ids, 33)
-    taught.model.resize_token_embeddings(900)
-    with pytest.raises(ModelError, match="have other weights"):
-        cut_difference(base.model, taught.model, piece_ids, RANK)

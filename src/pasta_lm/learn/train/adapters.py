@@ -1,18 +1,17 @@
-"""Low-rank adapters: train them with peft, save them, or cut them from a difference of models."""
+"""Low-rank adapters: train them with peft, and save them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from pasta_lm.errors import MissingExtraError, ModelError, UsageError
+from pasta_lm.errors import MissingExtraError, UsageError
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.limits import Limits
 from pasta_lm.interpreter.positions import PositionStrategy
@@ -113,18 +112,6 @@ def merged(learner: Learner, model: PeftModel) -> Learner:
     return replace(learner, model=model.merge_and_unload())
 
 
-def snapshot(learner: Learner, model: PeftModel) -> Learner:
-    """Return a merged copy on the CPU; the adapters stay in training."""
-    held = [*model.parameters(), *model.buffers()]
-    copies = {id(tensor): _on_cpu(tensor) for tensor in held}  # deepcopy takes them from here
-    return merged(learner, deepcopy(model, copies))
-
-
-def _on_cpu(held: Tensor) -> Tensor:
-    copy = held.detach().to("cpu", copy=True)
-    return nn.Parameter(copy, held.requires_grad) if isinstance(held, nn.Parameter) else copy
-
-
 def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
     """Return the reference to the model that adapters are about to be trained for.
 
@@ -175,40 +162,3 @@ def with_tag_rows(
     ids = list(piece_ids.values())
     rows = {name: weight.detach()[ids] for name, weight in token_matrices(model).items()}
     return Adapter(low_rank=low_rank, rows=rows, token_ids=dict.fromkeys(rows, ids))
-
-
-@torch.no_grad()
-def cut_difference(
-    base: PreTrainedModel, taught: PreTrainedModel, piece_ids: Mapping[str, int], rank: int
-) -> Adapter:
-    """Return the low-rank part of the change that training made to all weights.
-
-    Args:
-        base: The model before training, with its tag pieces.
-        taught: The model after it.
-        piece_ids: The tag pieces' token ids in both.
-        rank: Of each linear layer's matrices A [r, in] and B [out, r]; they share its singular
-            values evenly, so that they can be trained on.
-    """
-    before, after = dict(base.named_parameters()), dict(taught.named_parameters())
-    if {name: w.shape for name, w in before.items()} != {
-        name: w.shape for name, w in after.items()
-    }:
-        raise ModelError(
-            "the two models have other weights: one is no finetuning of the other",
-            hint="give the model that training began with",
-        )
-    output, low_rank = base.get_output_embeddings(), {}
-    for name, module in base.named_modules():
-        if isinstance(module, nn.Linear) and module is not output:
-            difference = after[f"{name}.weight"].float() - module.weight.float()
-            low_rank[name] = _cut(name, difference, rank)
-    return with_tag_rows(low_rank, taught, piece_ids)
-
-
-def _cut(name: str, difference: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    if rank > min(difference.shape):
-        raise ModelError(f"{name} has the shape {tuple(difference.shape)}: rank {rank} is too high")
-    u, s, v = torch.linalg.svd(difference, full_matrices=False)
-    root = s[:rank].sqrt()
-    return root[:, None] * v[:rank], u[:, :rank] * root
