@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.metrics_core import Metric
 
 from pasta_lm.serve.engine_loop import Load
@@ -57,29 +56,3 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
         if not shown() & {one.name + suffix for suffix in SUFFIXES[one.type]}
     ]
     assert not missing
-
-
-def test_every_label_of_a_query_exists() -> None:
-    known = {label for one in families() for sample in one.samples for label in sample.labels}
-    queries = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
-    asked = {label for query in queries for label in re.findall(r"[{,](\w+)=", query)}
-    for query in queries:
-        for labels in re.findall(r"by \(([^)]*)\)", query):
-            asked |= {label.strip() for label in labels.split(",")}
-    assert {"model_name", "le", "finished_reason", "limit"} == asked
-    assert asked <= known
-
-
-@pytest.mark.parametrize("title", PANELS)
-def test_a_panel_says_what_it_shows_and_overlaps_no_other(title: str) -> None:
-    panel = PANELS[title]
-    assert panel["description"].endswith(".")
-    assert len(PANELS) == len(DASHBOARD["panels"]) == len({p["id"] for p in PANELS.values()})
-
-    def cells(place: dict[str, int]) -> set[tuple[int, int]]:
-        columns = range(place["x"], place["x"] + place["w"])
-        return {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
-
-    own = cells(panel["gridPos"])
-    others = (other for other in PANELS.values() if other is not panel)
-    assert not any(own & cells(other["gridPos"]) for other in others)

@@ -283,12 +283,6 @@ def test_the_question_and_the_settings_survive_a_reload_and_the_key_does_not(bro
         expect(page.get_by_label("API key")).to_have_value("")
 
 
-def test_a_server_without_a_key_wants_none(browser: Any) -> None:
-    with served(browser, create_app(scripted())) as watched:
-        watched.page.locator("#facts", has_text="script").wait_for()
-        expect(watched.page.get_by_label("API key")).to_be_hidden()
-
-
 def test_the_chat_is_one_click_away_on_the_server_and_not_named_in_a_file(
     browser: Any, opened: Open
 ) -> None:
@@ -326,21 +320,6 @@ def test_threads_topics_tags_and_visibility_are_there_while_it_is_decoded(browse
         expect(page.locator("#inspector .sight")).to_have_text(told, use_inner_text=True)
         assert watched.shown("#written") == DOCUMENT.with_lengths(lambda text: 1).program
         assert not watched.faults
-
-
-def test_a_reader_who_went_back_is_left_there_while_more_is_decoded(browser: Any) -> None:
-    backend = Stepped(num_steps=12)
-    with served(browser, create_app(backend)) as watched:
-        watched.ask()
-        watched.written(10)
-        for _ in range(4):
-            watched.page.keyboard.press("Escape")
-            watched.page.locator("#answer").press(",")
-        before = watched.shown("#written")
-        num_threads = watched.page.locator(".labels button").count()
-        backend.allow(6)
-        watched.page.locator(".labels button").nth(num_threads).wait_for()
-        assert watched.shown("#written") == before
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

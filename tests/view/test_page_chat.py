@@ -462,16 +462,6 @@ def test_a_hostile_answer_is_text_and_breaks_no_policy(chatting: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_megabyte_in_one_line_is_shown_as_it_was_written(chatting: Open) -> None:
-    page = chatting(answering(f"**{'x' * 1_000_000}** <b>end</b>"))
-    ask(page, "Write a long word")
-    finished(page)
-    text = page.locator(".as-written").text_content()
-    assert len(text) == 1_000_015
-    assert text.endswith("** <b>end</b>")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 def test_screen_readers_hear_a_finished_answer_once_and_no_token(chatting: Open) -> None:
     page = chatting(pausing())
     ask(page, "Write at once")
