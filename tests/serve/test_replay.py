@@ -120,10 +120,10 @@ def test_the_cost_that_is_read_from_a_structure_is_the_cost_of_its_replay(
 @given_answers
 def test_the_figures_are_those_of_pasta_replay(text: str, form: str) -> None:
     record = Record("1", CHAT["messages"][0]["content"], document_of(text, form))
-    figures = replay([record], loaded("llama")).figures
+    figures = replay([record], loaded("llama")).to_dict()
     reply = replayed(torch_app(), response=record.document.annotator_form(), form="annotator")
-    assert reply["theoretical_speedup"] == pytest.approx(figures.theoretical_speedup, abs=1e-4)
-    assert reply["parallelism"] == pytest.approx(figures.parallelism, abs=1e-4)
+    assert reply["theoretical_speedup"] == pytest.approx(figures["theoretical_speedup"], abs=1e-3)
+    assert reply["parallelism"] == pytest.approx(figures["parallelism"], abs=1e-3)
 
 
 @pytest.mark.parametrize("positions", [one.value for one in PositionStrategy])
