@@ -97,7 +97,7 @@ class Cluster:
             if not any(connection.server.is_up for connection in self._connections):
                 await self._meet_all(1)
             with least_loaded([connection.server for connection in self._connections]) as server:
-                yield next(one for one in self._connections if one.server is server)
+                yield next(c for c in self._connections if c.server is server)
 
     def lose(self, connection: Connection) -> None:
         """Give a server no more responses until it answers again."""

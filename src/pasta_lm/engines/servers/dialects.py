@@ -1,8 +1,7 @@
-"""The dialects of stock servers: how each asks for a completion of token ids, and how it streams.
+"""The dialects of stock servers: requests for completions of token ids, and streamed replies.
 
-One row of ``DIALECTS`` a kind of server; nothing else knows their spelling. Sources: vLLM's
-``/v1/completions`` with ``return_token_ids``, SGLang's ``/generate``, llama.cpp's ``/completion``.
-Knows nothing of the language of tags.
+Sources: vLLM's ``/v1/completions`` with ``return_token_ids``, SGLang's ``/generate``, llama.cpp's
+``/completion``.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from typing import Any, NamedTuple
 from pasta_lm.errors import RemoteError, UsageError
 
 KEY_ENV = "PASTA_ENGINE_KEY"
-"""The environment variable with the key that servers ask for, if they do."""
+"""The environment variable with the servers' key, if they want one."""
 BARRED, FAVOURED = -100.0, 100.0
-"""The bias of a token that shall not be sampled, and of the only ones that may be; servers clamp
-at them."""
+"""Biases of tokens that must not be sampled, and of the only ones that may be; servers clamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class CompletionRequest:
 
     @property
     def biases(self) -> dict[int, float]:
-        """Return what is added to logits; equal for all favoured ids, so that their odds stay."""
+        """Return the biases of logits, equal for all favoured ids, so that their odds stay."""
         return dict.fromkeys(self.barred, BARRED) | dict.fromkeys(self.favoured, FAVOURED)
 
 
@@ -225,7 +223,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 class ServedName(NamedTuple):
-    """What ``/v1/models`` says of a server's first model."""
+    """The first model in a reply to ``/v1/models``."""
 
     model: str
     dialect: Dialect | None
@@ -235,11 +233,7 @@ class ServedName(NamedTuple):
 
 
 def read_models(data: Mapping[str, Any]) -> ServedName:
-    """Return what a reply to ``/v1/models`` says of its first model.
-
-    Raises:
-        RemoteError: the reply names no model.
-    """
+    """Return the first model in a reply to ``/v1/models``; a RemoteError if there is none."""
     try:
         first = data["data"][0]
         owner, context = str(first.get("owned_by") or ""), first.get("max_model_len")

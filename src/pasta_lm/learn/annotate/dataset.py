@@ -1,7 +1,4 @@
-"""Write the data set of an annotation run from its journal: records, failures, a data card.
-
-Every file appears complete or not at all, and can be written again at any time.
-"""
+"""Write the data set of an annotation run from its journal: records, failures, a data card."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any
 
 from pasta_lm.engines.scripted import words
 from pasta_lm.errors import InputError, PastaError, cause
-from pasta_lm.journal import write_rows
+from pasta_lm.journal import write_rows, write_whole
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.learn.annotate.filters import speedup
@@ -58,9 +55,7 @@ def write_set(
             _write_parquet(folder / RECORDS, folder / PARQUET)
         else:  # one of an earlier run would no longer have the same records
             (folder / PARQUET).unlink(missing_ok=True)
-        part = folder / f"{CARD}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / CARD)
+        write_whole(folder / CARD, text.encode())
     except (OSError, InputError) as exc:
         raise PastaError(
             f"{folder} cannot be written: {cause(exc)}",

@@ -1,7 +1,6 @@
 """Annotate a source: ask the teacher, examine its copies, store them, until every row has an end.
 
-Every reply is on disk before it counts. So the next run continues wherever a run stopped, and pays
-for nothing twice.
+Every reply is on disk before it counts: a run that was stopped continues, and pays nothing twice.
 """
 
 from __future__ import annotations

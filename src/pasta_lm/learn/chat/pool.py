@@ -143,17 +143,17 @@ def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     steps = iter((stop,))
-    for one in SIGNALS:
+    for number in SIGNALS:
         with suppress(ValueError, RuntimeError, NotImplementedError):
-            loop.add_signal_handler(one, lambda: next(steps, task.cancel)())
+            loop.add_signal_handler(number, lambda: next(steps, task.cancel)())
     try:
         yield
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        for one in SIGNALS:
+        for number in SIGNALS:
             with suppress(ValueError, RuntimeError, NotImplementedError):
-                loop.remove_signal_handler(one)
+                loop.remove_signal_handler(number)
 
 
 async def next_in_thread(items: Iterator[T]) -> T | None:
@@ -162,14 +162,14 @@ async def next_in_thread(items: Iterator[T]) -> T | None:
     A source that hangs, such as a network, hangs in a daemon thread: the caller can be cancelled,
     and the process can end. One caller at a time; after a cancelled one there must be no other.
     """
-    found: Future[T | None] = Future()
+    item: Future[T | None] = Future()
 
     def read() -> None:
         with suppress(InvalidStateError):  # the caller was cancelled
             try:
-                found.set_result(next(items, None))
+                item.set_result(next(items, None))
             except Exception as exc:
-                found.set_exception(exc)
+                item.set_exception(exc)
 
     threading.Thread(target=read, daemon=True).start()
-    return await asyncio.wrap_future(found)
+    return await asyncio.wrap_future(item)

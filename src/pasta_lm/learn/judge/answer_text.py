@@ -86,7 +86,7 @@ def _words(text: str) -> list[str]:
 
 def has_repeated_line(text: str) -> bool:
     """Return whether a line of three words or more occurs twice, markers and case apart."""
-    lines = [one for line in text.splitlines() if len(one := _item(line)) >= MIN_LINE_WORDS]
+    lines = [item for line in text.splitlines() if len(item := _item(line)) >= MIN_LINE_WORDS]
     return len(set(lines)) < len(lines)
 
 
@@ -107,10 +107,10 @@ def items_asked(prompt: str) -> int | None:
 
     A prompt that names several numbers of things is left out: they may belong together.
     """
-    found = ASKED.findall(prompt)
-    if len(found) != 1:
+    numbers = ASKED.findall(prompt)
+    if len(numbers) != 1:
         return None
-    value = NUMBERS.get(found[0].lower()) or int(found[0])
+    value = NUMBERS.get(numbers[0].lower()) or int(numbers[0])
     return value if 2 <= value <= MAX_ITEMS else None
 
 
@@ -123,17 +123,17 @@ def items_given(text: str) -> int:
     """
     lines = [line for line in text.splitlines() if line.strip()]
     for marker in (NUMBERED, BULLET, BOLD):
-        found = _outermost(lines, marker)
-        if len(found) > 1:
-            return len(set(found))
+        items = _outermost(lines, marker)
+        if len(items) > 1:
+            return len(set(items))
     rest = {_item(line) for line in lines if not line.rstrip().endswith(":")}
     return len(rest) if len(rest) > 1 else len(SENTENCE_END.findall(text))
 
 
 def _outermost(lines: Sequence[str], marker: re.Pattern[str]) -> list[tuple[str, ...]]:
-    found = [(len(match[1]), line) for line in lines if (match := marker.match(line))]
-    least = min((indent for indent, _ in found), default=0)
-    return [_item(line) for indent, line in found if indent == least]
+    marked = [(len(match[1]), line) for line in lines if (match := marker.match(line))]
+    smallest = min((indent for indent, _ in marked), default=0)
+    return [_item(line) for indent, line in marked if indent == smallest]
 
 
 def _item(line: str) -> tuple[str, ...]:

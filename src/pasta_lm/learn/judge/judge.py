@@ -147,7 +147,7 @@ def load_template(name: str) -> JudgeTemplate:
     """
     path = Path(name) if name.endswith(".md") else FOLDER / f"{name}.md"
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(
             f"no judge's template {name!r}: {path} cannot be read",
