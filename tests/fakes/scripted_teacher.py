@@ -17,8 +17,8 @@ from pasta_lm.journal import read_rows
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import unescape
-from pasta_lm.learn.annotate.filters import Bounds
-from pasta_lm.learn.annotate.teacher import Conversation, unwrap
+from pasta_lm.learn.annotate.filters import BlockBounds
+from pasta_lm.learn.annotate.teacher import TeacherConversation, unwrap
 from pasta_lm.learn.chat.chat import read_reply
 from tests.fakes.scripted_server import Play, ScriptedReply, serve, server_arguments
 
@@ -81,11 +81,13 @@ def teacher_by_record(path: Path) -> Play:
     Raises:
         InputError: the file is not a journal.
     """
-    talks: dict[int, Conversation] = {}
+    talks: dict[int, TeacherConversation] = {}
     known: dict[str, ScriptedReply] = {}
     for row in read_rows(path):
         if row["id"].startswith("row/"):
-            talks[row["index"]] = Conversation(row["prompt"], row["answer"], bounds=Bounds())
+            talks[row["index"]] = TeacherConversation(
+                row["prompt"], row["answer"], bounds=BlockBounds()
+            )
         elif row["id"].startswith("reply/"):
             talk, reply = talks[row["index"]], read_reply(row["raw"])
             known[_key(talk.messages)] = ScriptedReply(

@@ -18,7 +18,7 @@ from pasta_lm.interpreter.positions import Epoch
 from pasta_lm.interpreter.visibility import PROMPT_OWNER, Row
 from pasta_lm.language.document import Document
 from pasta_lm.language.lexer import LexemeKind
-from pasta_lm.learn.annotate.filters import Bounds
+from pasta_lm.learn.annotate.filters import BlockBounds
 from pasta_lm.learn.annotate.layout_rule import document_of, proposals, rule_marks
 from pasta_lm.learn.annotate.marks import Marks
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
@@ -74,7 +74,7 @@ class ForcedAnnotator:
     """Annotates answers with a model that was taught PASTA-LANG."""
 
     def __init__(
-        self, loaded: LoadedModel, weights: Weights | None = None, bounds: Bounds | None = None
+        self, loaded: LoadedModel, weights: Weights | None = None, bounds: BlockBounds | None = None
     ) -> None:
         """Use a loaded model.
 

@@ -16,7 +16,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.language.tags import ASYNC_CLOSE
-from pasta_lm.learn.annotate.filters import Bounds, examine
+from pasta_lm.learn.annotate.filters import BlockBounds, examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.learn.annotate.marks import Marks
 from pasta_lm.models.annotated import read_records
@@ -86,7 +86,9 @@ def test_the_margin_decides_how_much_is_forked() -> None:
 
 
 def test_the_bounds_of_a_recipe_hold() -> None:
-    annotator = ForcedAnnotator(loaded("llama"), Weights(block_nats=1000.0), Bounds(least_words=30))
+    annotator = ForcedAnnotator(
+        loaded("llama"), Weights(block_nats=1000.0), BlockBounds(least_words=30)
+    )
     assert annotator(PROMPT, ANSWER).blocks == ()
 
 

@@ -26,9 +26,9 @@ from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.log import Tally
 from pasta_lm.learn.annotate.own_answers import AnswerConfig, answer
 from pasta_lm.learn.annotate.recipe import AnnotateConfig
-from pasta_lm.learn.annotate.run import Rule, Run, estimate, source_rows
+from pasta_lm.learn.annotate.run import AnnotationRun, Rule, estimate, source_rows
 from pasta_lm.learn.annotate.run import annotate as run_annotation
-from pasta_lm.learn.annotate.teacher import Conversation
+from pasta_lm.learn.annotate.teacher import TeacherConversation
 from pasta_lm.learn.chat.pool import INTERRUPT
 from pasta_lm.recipe import read_recipe
 
@@ -105,7 +105,7 @@ def annotate_all(
     _print_run(run, to_continue)
 
 
-def _print_run(run: Run, to_continue: str) -> None:
+def _print_run(run: AnnotationRun, to_continue: str) -> None:
     say(_summary(run.tally))
     if run.stopped_by:
         say(f"stopped by {run.stopped_by}. {to_continue}")
@@ -160,7 +160,7 @@ def _print_estimate(recipe: AnnotateConfig, limit: int | None) -> int | None:
 def _print_request(recipe: AnnotateConfig, limit: int | None) -> None:
     rows = (row for row in source_rows(recipe, limit) if row.skipped is None)
     for row in islice(rows, 1) if recipe.teacher else ():
-        talk = Conversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
+        talk = TeacherConversation(row.prompt, row.answer, bounds=recipe.filters.bounds)
         for message in talk.messages:
             typer.echo(f"--- {message['role']}\n{message['content']}")
 

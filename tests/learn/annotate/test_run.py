@@ -12,7 +12,7 @@ import pytest
 from pasta_lm.errors import InputError, RemoteError, UsageError
 from pasta_lm.learn.annotate.layout_rule import markdown_rule
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, FilterConfig, OutputConfig
-from pasta_lm.learn.annotate.run import Run, annotate
+from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.chat.pool import COST_LIMIT
 from pasta_lm.models.annotated import read_records
@@ -47,7 +47,7 @@ def clean(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(source: Path, folder: Path, server: ScriptedServer, **more: object) -> Run:
+def run(source: Path, folder: Path, server: ScriptedServer, **more: object) -> AnnotationRun:
     return annotate(recipe(source, folder, server.base_url, **more), policy=AT_ONCE)
 
 

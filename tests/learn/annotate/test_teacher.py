@@ -4,8 +4,8 @@ import pytest
 
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
-from pasta_lm.learn.annotate.filters import Bounds, Reason, examine, speedup
-from pasta_lm.learn.annotate.teacher import Conversation, read_prompt, unwrap
+from pasta_lm.learn.annotate.filters import BlockBounds, Reason, examine, speedup
+from pasta_lm.learn.annotate.teacher import TeacherConversation, read_prompt, unwrap
 from pasta_lm.learn.chat.chat import ChatReply
 from tests.fakes.scripted_teacher import asked_answer, marked
 
@@ -41,7 +41,7 @@ def test_seven_demonstrations_precede_the_answer() -> None:
 
 
 def test_an_answer_that_spells_tags_is_unchanged() -> None:
-    talk = Conversation("Why?", ANSWER, bounds=Bounds())
+    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
     asked = talk.messages[-1]["content"]
     assert "One &lt;sync/> two" in asked
     assert asked_answer(talk.messages) == ANSWER
@@ -79,7 +79,7 @@ def test_the_copy_is_the_text_between_the_marks(reply: str, copy: str) -> None:
 def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
     reply: ChatReply, reason: str
 ) -> None:
-    talk = Conversation("Why?", ANSWER, bounds=Bounds())
+    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
     first = len(talk.messages)
     for number in (1, 2):
         talk.feed(reply)
@@ -95,7 +95,7 @@ def test_a_rejected_copy_is_returned_with_the_diagnostic_twice(
 
 
 def test_a_correct_second_copy_is_kept() -> None:
-    talk = Conversation("Why?", ANSWER, bounds=Bounds())
+    talk = TeacherConversation("Why?", ANSWER, bounds=BlockBounds())
     talk.feed(ChatReply("wrong"))
     talk.feed(ChatReply(f"<answer>\n{marked(ANSWER)}\n</answer>"))
     assert talk.outcome is not None

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pasta_lm.learn.annotate.filters import Reason
-from pasta_lm.learn.annotate.run import Run, annotate
+from pasta_lm.learn.annotate.run import AnnotationRun, annotate
 from pasta_lm.models.annotated import read_records
 from tests.fakes.scripted_server import Faults, ScriptedReply, ScriptedServer
 from tests.fakes.scripted_teacher import asked_answer
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def check_counts(done: Run) -> None:
+def check_counts(done: AnnotationRun) -> None:
     expected = Counter(
         (row["expected"]["status"], row["expected"].get("reason", "")) for row in ROWS
     )

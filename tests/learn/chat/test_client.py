@@ -13,7 +13,7 @@ from pasta_lm.engines.servers.client import HttpClient
 from pasta_lm.engines.servers.request_pace import (
     Fate,
     HttpReply,
-    Pace,
+    RequestPace,
     RetryPolicy,
     TemporaryFailure,
     fate,
@@ -85,7 +85,7 @@ def ask(transport: Transport, waits: list[float] | None = None) -> ChatReply:
             policy=POLICY,
             transport=transport,
             random=Random(0),
-            pace=Pace(sleep=sleep),
+            pace=RequestPace(sleep=sleep),
             sleep=sleep,
         )
         async with one:
@@ -359,7 +359,7 @@ def test_a_drained_client_awaits_requests_in_flight_and_sends_no_other(
     async def run() -> list[ChatReply | BaseException]:
         where = Endpoint(base_url="http://h/v1", model="m")
         transport = Waiting(*([failure] if failure else []))
-        one = ChatClient(where, transport=transport, pace=Pace(first_limit=1))
+        one = ChatClient(where, transport=transport, pace=RequestPace(first_limit=1))
         tasks = [asyncio.create_task(one.complete(HELLO)) for _ in range(2)]
         await asyncio.sleep(0)
         assert one.sending == {tasks[0]}

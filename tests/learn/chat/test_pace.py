@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from pasta_lm.engines.servers.request_pace import Pace
+from pasta_lm.engines.servers.request_pace import RequestPace
 
 
-def rounds(pace: Pace, era: int, number: int) -> list[float]:
+def rounds(pace: RequestPace, era: int, number: int) -> list[float]:
     """Return the bound after each of some rounds in which all that may be sent is answered."""
     limits = []
     for _ in range(number):
@@ -18,11 +18,11 @@ def rounds(pace: Pace, era: int, number: int) -> list[float]:
 
 
 def test_before_a_first_refusal_the_bound_doubles_each_round() -> None:
-    assert rounds(Pace(max_in_flight=50, first_limit=4), 0, 5) == [8, 16, 32, 50, 50]
+    assert rounds(RequestPace(max_in_flight=50, first_limit=4), 0, 5) == [8, 16, 32, 50, 50]
 
 
 def test_after_a_refusal_the_bound_grows_by_one_each_round() -> None:
-    pace = Pace(max_in_flight=64, first_limit=4)
+    pace = RequestPace(max_in_flight=64, first_limit=4)
     rounds(pace, 0, 3)
     pace.shrink(0)
     assert pace.limit == 16
@@ -32,7 +32,7 @@ def test_after_a_refusal_the_bound_grows_by_one_each_round() -> None:
 
 def test_many_refusals_at_once_halve_the_bound_once() -> None:
     async def run() -> list[float]:
-        pace, limits = Pace(max_in_flight=64, first_limit=32), []
+        pace, limits = RequestPace(max_in_flight=64, first_limit=32), []
         async with pace.slot() as first, pace.slot() as second:
             for era in (first, second):
                 pace.shrink(era)
@@ -45,7 +45,7 @@ def test_many_refusals_at_once_halve_the_bound_once() -> None:
 
 
 def test_the_bound_never_falls_below_one() -> None:
-    pace = Pace(first_limit=1.5)
+    pace = RequestPace(first_limit=1.5)
     for era in range(5):
         pace.shrink(era)
     assert pace.limit == 1
@@ -53,7 +53,7 @@ def test_the_bound_never_falls_below_one() -> None:
 
 def test_no_more_are_in_flight_than_the_bound_allows() -> None:
     async def run() -> int:
-        pace, most = Pace(first_limit=3), 0
+        pace, most = RequestPace(first_limit=3), 0
 
         async def one() -> None:
             nonlocal most
@@ -77,7 +77,7 @@ def test_no_request_begins_during_a_pause() -> None:
                 await asyncio.sleep(0)
             seen.append("pause over")
 
-        pace = Pace(sleep=sleep)
+        pace = RequestPace(sleep=sleep)
 
         async def one() -> None:
             async with pace.slot():

@@ -18,7 +18,7 @@ from pasta_lm.learn.chat.budget import (
     CostLimitError,
     Estimate,
     Prices,
-    Tokens,
+    TokenCounts,
     max_tokens,
 )
 from pasta_lm.learn.chat.chat import ChatRequest
@@ -58,7 +58,7 @@ def test_a_reply_without_usage_costs_the_most_that_it_can(tmp_path: Path) -> Non
     with pytest.raises(CostLimitError):
         one.ask(MANY)
     most = max_tokens(one.template.request(MANY[0]))
-    assert [Tokens(*row["tokens"]) for row in rows(tmp_path)][0] == most
+    assert [TokenCounts(*row["tokens"]) for row in rows(tmp_path)][0] == most
     again = judge(tmp_path, None, prices=PRICES)
     assert 0.1 < again.spending().cost_usd == one.spending().cost_usd <= 0.2
 
@@ -78,14 +78,14 @@ def test_an_estimate_excludes_stored_replies_and_equal_answers(tmp_path: Path) -
     assert 30 * 250 < found.tokens.prompt < 30 * 500
     one.ask(MANY[:20])
     assert one.estimate(MANY).num_requests == 10
-    assert one.estimate(MANY[:20]) == Estimate(0, Tokens(0, 0), PRICES)
+    assert one.estimate(MANY[:20]) == Estimate(0, TokenCounts(0, 0), PRICES)
     token = judge(tmp_path, None, template="one-token-v1").estimate(MANY)
     assert token.tokens.completion == 30
 
 
 def test_no_text_has_more_tokens_than_bytes() -> None:
     asked = ChatRequest([{"role": "user", "content": "\u6c34" * 10}], max_tokens=5)
-    assert max_tokens(asked) == Tokens(30 + 2 * 16, 5)
+    assert max_tokens(asked) == TokenCounts(30 + 2 * 16, 5)
     with pytest.raises(ValueError, match="no bound"):
         max_tokens(ChatRequest([]))
 

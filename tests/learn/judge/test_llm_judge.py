@@ -14,7 +14,7 @@ from pasta_lm.learn.chat.chat import read_reply
 from pasta_lm.learn.judge.judge import (
     Comparison,
     Method,
-    Problem,
+    NoVerdict,
     Verdict,
     Winner,
     both_orders,
@@ -56,15 +56,15 @@ def test_a_stated_verdict_is_the_last_line_of_its_form(text: str, first_wins: fl
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (stated("A is better."), Problem.NOT_A_VERDICT),
-        (stated(""), Problem.NOT_A_VERDICT),
-        (stated("Verdict: C, confidence: 80"), Problem.NOT_A_VERDICT),
-        (stated("Verdict: A, confidence: 800"), Problem.NOT_A_VERDICT),
-        (stated("Verdict: A"), Problem.NOT_A_VERDICT),
-        (stated("", refusal="I would rather not."), Problem.REFUSED),
+        (stated("A is better."), NoVerdict.NOT_A_VERDICT),
+        (stated(""), NoVerdict.NOT_A_VERDICT),
+        (stated("Verdict: C, confidence: 80"), NoVerdict.NOT_A_VERDICT),
+        (stated("Verdict: A, confidence: 800"), NoVerdict.NOT_A_VERDICT),
+        (stated("Verdict: A"), NoVerdict.NOT_A_VERDICT),
+        (stated("", refusal="I would rather not."), NoVerdict.REFUSED),
     ],
 )
-def test_a_reply_without_a_stated_verdict_has_a_reason(body: Any, problem: Problem) -> None:
+def test_a_reply_without_a_stated_verdict_has_a_reason(body: Any, problem: NoVerdict) -> None:
     found = read_verdict(Method.STATED, read_reply(body))
     assert (found.first_wins, found.problem) == (None, problem)
 
@@ -72,7 +72,7 @@ def test_a_reply_without_a_stated_verdict_has_a_reason(body: Any, problem: Probl
 def test_a_reply_that_was_cut_before_its_verdict_says_so() -> None:
     body = stated("It is long and")
     body["choices"][0]["finish_reason"] = "length"
-    assert read_verdict(Method.STATED, read_reply(body)).problem is Problem.CUT
+    assert read_verdict(Method.STATED, read_reply(body)).problem is NoVerdict.CUT
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_equal_answers_are_a_tie_without_asking(tmp_path: Path) -> None:
 
 def test_another_judge_or_template_does_not_share_replies(tmp_path: Path) -> None:
     judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
-    assert judge(tmp_path, None, model="other").ask(PAIR)[0].reading.problem is Problem.NO_REPLY
+    assert judge(tmp_path, None, model="other").ask(PAIR)[0].reading.problem is NoVerdict.NO_REPLY
     other = judge(tmp_path, None, template="one-token-v1")
-    assert other.ask(PAIR)[0].reading.problem is Problem.NO_REPLY
+    assert other.ask(PAIR)[0].reading.problem is NoVerdict.NO_REPLY
 
 
 def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ def test_comparisons_without_a_reply_are_reported_and_the_others_go_on(tmp_path:
 
     one = judge(tmp_path, ScriptedTransport(fails_once))
     readings = [outcome.reading for outcome in one.ask(PAIR)]
-    assert [reading.problem for reading in readings] == [None, Problem.NO_REPLY]
+    assert [reading.problem for reading in readings] == [None, NoVerdict.NO_REPLY]
     assert "HTTP 500" in next(iter(one.failures.values()))
     with pytest.raises(MissingVerdictsError, match="no verdict on 1 of 2 comparisons: no-reply 1"):
         judge(tmp_path, None).compare(PAIR)
     allowed = judge(tmp_path, None, max_missing=0.5)
     assert allowed.compare(PAIR) == [Verdict(Winner.FIRST, 0.8), None]
-    assert allowed.missing == {Problem.NO_REPLY: ["q1"]}
+    assert allowed.missing == {NoVerdict.NO_REPLY: ["q1"]}
     healed = judge(tmp_path, ScriptedTransport(longer_wins)).ask(PAIR)
     assert [outcome.reading.problem for outcome in healed] == [None, None]
 

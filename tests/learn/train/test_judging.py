@@ -295,7 +295,7 @@ from pasta_lm.learn.judge.judge import both_orders
 from pasta_lm.learn.judge.judge import load_template
 from pasta_lm.learn.judge.llm_judge import LLMJudge
 from pasta_lm.learn.chat.client import ChatClient, Endpoint
-from pasta_lm.engines.servers.request_pace import Pace
+from pasta_lm.engines.servers.request_pace import RequestPace
 
 url, file, calls = sys.argv[1:]
 usual, left = journal.line_of, iter(range(int(calls)))
@@ -309,7 +309,7 @@ journal.line_of = deadly
 asked = [one for n in range(20) for one in both_orders(str(n), "What?", "long" * n, "middling")]
 endpoint = Endpoint(base_url=url, model="scripted")
 template = load_template("stated-confidence-v1")
-client = lambda: ChatClient(endpoint, pace=Pace(4))
+client = lambda: ChatClient(endpoint, pace=RequestPace(4))
 judge = LLMJudge("scripted", template, journal.Journal(Path(file)), client)
 print([verdict.winner.value for verdict in judge.compare(asked)])
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pasta_lm.engines.servers.dialects import CompletionRequest
+from pasta_lm.engines.servers.dialects import TokenRequest
 from pasta_lm.errors import EndpointError, ModelError, RequestError, VocabularyError
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
@@ -89,8 +89,8 @@ async def _ids(connection: Connection, text: str) -> Sequence[int] | None:
 
 
 async def _check_bars(connection: Connection, prompt: Sequence[int]) -> None:
-    chosen = await _greedy(connection, CompletionRequest(prompt=prompt, max_tokens=1))
-    barred = CompletionRequest(prompt=prompt, max_tokens=1, barred=chosen)
+    chosen = await _greedy(connection, TokenRequest(prompt=prompt, max_tokens=1))
+    barred = TokenRequest(prompt=prompt, max_tokens=1, barred=chosen)
     if chosen and await _greedy(connection, barred) == chosen:
         raise EndpointError(
             f"{connection.server.url} chose token {chosen[0]}, which the request barred",
@@ -103,7 +103,7 @@ async def _check_tag_rows(
 ) -> None:
     closing = [vocabulary.piece_id(closing_piece(units)) for units in range(1, MAX_UNITS + 1)]
     opened = [*prompt, vocabulary.piece_id(PROMISE_OPEN)]
-    topic = CompletionRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
+    topic = TokenRequest(prompt=opened, max_tokens=MAX_TOPIC_TOKENS, stop_ids=closing)
     decoded = await _greedy(connection, topic)
     if not set(closing).intersection(decoded):
         raise ModelError(
@@ -113,7 +113,7 @@ async def _check_tag_rows(
         )
 
 
-async def _greedy(connection: Connection, request: CompletionRequest) -> list[int]:
+async def _greedy(connection: Connection, request: TokenRequest) -> list[int]:
     """Return the ids of a completion, with the one at which the server stopped."""
     token_ids: list[int] = []
     async for piece in connection.stream(request):

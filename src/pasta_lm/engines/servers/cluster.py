@@ -23,7 +23,7 @@ Check = Callable[["Connection"], Awaitable[None]]
 """Raises an error if a server cannot be used."""
 
 
-class Load(Protocol):
+class ServerLoad(Protocol):
     """The load of a server."""
 
     num_in_flight: int
@@ -33,7 +33,7 @@ class Load(Protocol):
         """Return whether the server is preferred to those that are not."""
 
 
-L = TypeVar("L", bound=Load)
+L = TypeVar("L", bound=ServerLoad)
 
 
 @contextmanager

@@ -164,7 +164,7 @@ class CompletionsEngine:
         return []
 
     def close(self) -> None:
-        """Cancel what was submitted and is unfinished, and disconnect."""
+        """Cancel all unfinished requests and disconnect."""
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.close()

@@ -19,7 +19,7 @@ BARRED, FAVOURED = -100.0, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class TokenRequest:
     """One completion: token ids in, token ids out."""
 
     prompt: Sequence[int]
@@ -56,7 +56,7 @@ class Dialect:
     name: str
     path: str
     """Of completions, behind the server's address."""
-    body: Callable[[str, CompletionRequest], dict[str, Any]]
+    body: Callable[[str, TokenRequest], dict[str, Any]]
     """From the model's name and a request to the JSON body."""
     piece: Callable[[Mapping[str, Any], int], Piece]
     """From a streamed JSON object, and the number of ids received before it, to a piece."""
@@ -72,7 +72,7 @@ class Dialect:
     ids out of streams."""
 
 
-def _vllm_body(model: str, request: CompletionRequest) -> dict[str, Any]:
+def _vllm_body(model: str, request: TokenRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "prompt": list(request.prompt),
@@ -104,7 +104,7 @@ def _vllm_piece(data: Mapping[str, Any], _num_received: int) -> Piece:
     return Piece(choice.get("token_ids") or (), choice.get("finish_reason"), matched)
 
 
-def _sglang_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
+def _sglang_body(_model: str, request: TokenRequest) -> dict[str, Any]:
     sampling = {
         "max_new_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -129,7 +129,7 @@ def _sglang_piece(data: Mapping[str, Any], num_received: int) -> Piece:
     return Piece(token_ids, reason.get("type"), matched if isinstance(matched, int) else None)
 
 
-def _llama_cpp_body(_model: str, request: CompletionRequest) -> dict[str, Any]:
+def _llama_cpp_body(_model: str, request: TokenRequest) -> dict[str, Any]:
     return {
         "prompt": list(request.prompt),
         "n_predict": request.max_tokens,

@@ -56,11 +56,11 @@ class RequestsInFlight:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Abort what is unfinished, and wait until it has ended."""
+        """Abort all unfinished requests, and wait until they have ended."""
         self.close()
 
     def close(self) -> None:
-        """Abort what is unfinished, and wait until it has ended."""
+        """Abort all unfinished requests, and wait until they have ended."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()

@@ -22,7 +22,7 @@ SAFE_SHARE = 7 / 8
 """Share of the bound at which a refusal came that is assumed to be safe."""
 
 
-class Pace:
+class RequestPace:
     """The bound on requests in flight; belongs to one event loop."""
 
     def __init__(
@@ -128,7 +128,7 @@ class TemporaryFailure(Exception):
 
 
 def fate(status: int, error_code: str = "") -> Fate:
-    """Return what an HTTP status means, given the code in the body of the error, if any."""
+    """Return the fate of a request by its HTTP status and the code in the error's body."""
     if 200 <= status < 300:
         return Fate.DONE
     if status in ADVICE or error_code == OUT_OF_CREDIT:

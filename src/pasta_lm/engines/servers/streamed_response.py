@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from pasta_lm.engines.live_thread import END_OF_TEXT, LiveThread, Special
 from pasta_lm.engines.request import StreamEvent
 from pasta_lm.engines.response import Response
-from pasta_lm.engines.servers.dialects import CompletionRequest, Piece
+from pasta_lm.engines.servers.dialects import Piece, TokenRequest
 from pasta_lm.errors import BrokenAnswerError, RemoteError
 from pasta_lm.interpreter.thread import Thread
 from pasta_lm.interpreter.trace import Trace
@@ -31,7 +31,7 @@ MAX_ASKED_AGAIN = 8
 class Completions(Protocol):
     """A server of completions."""
 
-    def stream(self, request: CompletionRequest) -> AsyncIterator[Piece]:
+    def stream(self, request: TokenRequest) -> AsyncIterator[Piece]:
         """Yield the pieces of a completion, the last one with a finish reason."""
 
 
@@ -40,7 +40,7 @@ class _Stream:
     """The open completion of one thread."""
 
     live: LiveThread
-    request: CompletionRequest
+    request: TokenRequest
     refused: tuple[int, ...] = ()  # illegal ids that the server chose for the token that is due
     num_received: int = 0
     task: asyncio.Task[None] | None = None
@@ -244,7 +244,7 @@ class StreamedResponse:
         if limits.max_position is not None:
             room = min(room, limits.max_position + 1 - len(prompt))
         ends = {LexemeKind.SYNC if thread.is_main else LexemeKind.ASYNC_CLOSE}
-        request = CompletionRequest(
+        request = TokenRequest(
             prompt=prompt,
             max_tokens=max(1, max_tokens or room),
             temperature=params.temperature,

@@ -19,15 +19,15 @@ from pasta_lm.engines.servers.client import HttpClient
 from pasta_lm.engines.servers.dialects import (
     DIALECTS,
     KEY_ENV,
-    CompletionRequest,
     Dialect,
     Piece,
+    TokenRequest,
     dialect_of,
     read_models,
 )
 from pasta_lm.engines.servers.request_pace import (
     ADVICE,
-    Pace,
+    RequestPace,
     RetryPolicy,
     TemporaryFailure,
     raise_for_status,
@@ -108,7 +108,7 @@ class Connection:
         self.server = server
         self._client = client
         self._random = Random()
-        self._pace = Pace(MAX_IN_FLIGHT, MAX_IN_FLIGHT)
+        self._pace = RequestPace(MAX_IN_FLIGHT, MAX_IN_FLIGHT)
 
     @property
     def known(self) -> tuple[Dialect, str]:
@@ -163,7 +163,7 @@ class Connection:
         raise_for_status(reply, self.server.url, advice=SERVER_ADVICE)
         return json.loads(reply.body)
 
-    async def stream(self, request: CompletionRequest) -> AsyncIterator[Piece]:
+    async def stream(self, request: TokenRequest) -> AsyncIterator[Piece]:
         """Yield the pieces of a completion, the last one with a finish reason.
 
         5xx, time-outs and broken connections are retried until the first piece came. A 429 counts
@@ -200,7 +200,7 @@ class Connection:
                 num_failed += 1
                 await self._wait(exc, num_failed)
 
-    async def _stream_once(self, request: CompletionRequest) -> AsyncIterator[Piece]:
+    async def _stream_once(self, request: TokenRequest) -> AsyncIterator[Piece]:
         dialect, model = self.known
         received: list[int] = []
         body = dialect.body(model, request)
@@ -217,9 +217,7 @@ class Connection:
                     return
         raise TemporaryFailure("the stream ended without a finish reason")
 
-    async def _with_unsent(
-        self, request: CompletionRequest, received: list[int], piece: Piece
-    ) -> Piece:
+    async def _with_unsent(self, request: TokenRequest, received: list[int], piece: Piece) -> Piece:
         """Return a piece with the tokens that the server left out of the stream before it.
 
         The same completion is requested again, not streamed. If it then goes another way, which a
@@ -239,7 +237,7 @@ class Connection:
             return replace(piece, token_ids=token_ids, num_unsent=0)
         return Piece(token_ids, "length")
 
-    async def _whole(self, request: CompletionRequest) -> list[int]:
+    async def _whole(self, request: TokenRequest) -> list[int]:
         """Return the ids of a completion that is not streamed."""
         dialect, model = self.known
         assert dialect.whole is not None

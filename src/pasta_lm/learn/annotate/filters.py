@@ -50,7 +50,7 @@ _REASON_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BlockBounds:
     """The length of a block in words."""
 
     least_words: int = 5  # PASTA, appendix on annotation: at least five words in a block
@@ -64,7 +64,9 @@ class Rejection(NamedTuple):
     message: str
 
 
-def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Document | Rejection:
+def examine(
+    annotated: str, original: str, bounds: BlockBounds | None = None
+) -> Document | Rejection:
     """Return the annotated answer, or the first reason to reject it.
 
     Args:
@@ -83,7 +85,7 @@ def examine(annotated: str, original: str, bounds: Bounds | None = None) -> Docu
         return Rejection(Reason.TEXT_CHANGED, _difference(original, document.plain_text))
     if faults:
         return _reject(faults[0], annotated)
-    bounds = bounds or Bounds()
+    bounds = bounds or BlockBounds()
     for block in document.blocks:
         num_words = len(block.plain_text.split())
         if not bounds.least_words <= num_words <= bounds.most_words:

@@ -18,7 +18,7 @@ from pasta_lm.errors import InputError
 from pasta_lm.language.document import Document
 from pasta_lm.language.events import Text
 from pasta_lm.language.tags import MAX_TOPIC_CHARACTERS, MAX_TOPIC_WORDS
-from pasta_lm.learn.annotate.filters import Bounds
+from pasta_lm.learn.annotate.filters import BlockBounds
 from pasta_lm.learn.annotate.marks import Marks, Unit, marked, units
 from pasta_lm.learn.data.layout import MIN_BLOCK_WORDS, MIN_BLOCKS, Layout, parts
 
@@ -66,7 +66,7 @@ _ARTICLE = re.compile(r"(?:an?|the|for|with|in|on|to|of|as)\s+(?=\S)", re.I)
 _NOT_IN_TOPIC = re.compile(r"[\"<>&*_#|`\[\]]+")
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A part of an answer that its layout sets apart, in units from 1."""
 
     first: int
@@ -82,10 +82,10 @@ class Group(NamedTuple):
     """Pieces of one kind that may be blocks together."""
 
     kind: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[AnswerPiece, ...]
 
 
-class Answer:
+class PlainAnswer:
     """A plain answer with its units and pieces."""
 
     def __init__(self, text: str) -> None:
@@ -94,24 +94,24 @@ class Answer:
         self.units: Sequence[Unit] = units(text)
         self.pieces = list(self._pieces())
 
-    def line(self, piece: Piece) -> str:
+    def line(self, piece: AnswerPiece) -> str:
         """Return a piece with its marker and label."""
         return self.text[self.units[piece.first - 1].begin : self.units[piece.last - 1].end]
 
-    def label(self, piece: Piece) -> str:
+    def label(self, piece: AnswerPiece) -> str:
         """Return a piece's label without its marker; empty if it has none."""
         unit = self.units[piece.first - 1]
         return _MARKER.sub("", self.text[unit.begin : unit.inside], count=1)
 
-    def body(self, piece: Piece) -> str:
+    def body(self, piece: AnswerPiece) -> str:
         """Return a piece without its marker and label."""
         return self.text[self.units[piece.first - 1].inside : self.units[piece.last - 1].end]
 
-    def after(self, piece: Piece) -> str:
+    def after(self, piece: AnswerPiece) -> str:
         """Return all that follows a piece."""
         return self.text[self.units[piece.last - 1].end :].strip()
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[AnswerPiece]:
         place = 0
         for part in parts(self.text):
             begin = place + len(part.before)
@@ -122,7 +122,7 @@ class Answer:
                 has_label = self.units[inside[0] - 1].inside > begin
                 kind = _kind(part.text, part.layout, has_label)
                 lead = part.text.split("\n")[1] if kind == "code" else part.lead
-                yield Piece(inside[0], inside[-1], kind, lead, len(body.split()))
+                yield AnswerPiece(inside[0], inside[-1], kind, lead, len(body.split()))
 
 
 def _kind(text: str, layout: Layout, has_label: bool) -> str:
@@ -141,7 +141,7 @@ def _kind(text: str, layout: Layout, has_label: bool) -> str:
     return layout.name.lower()
 
 
-def groups(answer: Answer) -> Iterator[Group]:
+def groups(answer: PlainAnswer) -> Iterator[Group]:
     """Yield the groups of an answer's pieces, what is set apart most clearly first."""
     sections = list(_sections(answer.pieces))
     items = [piece for piece in answer.pieces if piece.kind == "bullet"]
@@ -158,8 +158,8 @@ def groups(answer: Answer) -> Iterator[Group]:
             yield Group(kind, tuple(members))
 
 
-def _sections(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Yield what stands below each heading; the last section is no longer than the others."""
+def _sections(pieces: Sequence[AnswerPiece]) -> Iterator[AnswerPiece]:
+    """Yield the section below each heading; the last one is no longer than the others."""
     marked_up = [piece for piece in pieces if piece.kind == "section"]
     if marked_up:
         yield from (
@@ -175,7 +175,7 @@ def _sections(pieces: Sequence[Piece]) -> Iterator[Piece]:
             num_words = sum(piece.num_words for piece in body)
             if num_words >= MIN_BLOCK_WORDS:
                 lead = pieces[head].lead
-                yield Piece(body[0].first, body[-1].last, "section", lead, num_words)
+                yield AnswerPiece(body[0].first, body[-1].last, "section", lead, num_words)
 
 
 def proposals(text: str) -> list[Marks]:
@@ -184,7 +184,7 @@ def proposals(text: str) -> list[Marks]:
     Each group of pieces is forked as a whole, or without its first or last pieces, with a sync
     before the text after it and without.
     """
-    answer = Answer(text)
+    answer = PlainAnswer(text)
     options = dict.fromkeys([Marks()])
     for group in groups(answer):
         whole, cuts = group.pieces, [group.pieces]
@@ -198,7 +198,7 @@ def proposals(text: str) -> list[Marks]:
     return list(options)
 
 
-def _marks(pieces: Sequence[Piece], *, has_sync: bool) -> Marks:
+def _marks(pieces: Sequence[AnswerPiece], *, has_sync: bool) -> Marks:
     blocks = tuple((piece.first, piece.last, topic(piece.lead)) for piece in pieces)
     return Marks(blocks, (pieces[-1].last + 1,) if has_sync else ())
 
@@ -210,7 +210,7 @@ def topic(lead: str) -> str:
     return short or "part"
 
 
-def document_of(text: str, marks: Marks, bounds: Bounds | None = None) -> Document:
+def document_of(text: str, marks: Marks, bounds: BlockBounds | None = None) -> Document:
     """Return the annotated answer; without tags if the filters reject the annotation."""
     try:
         return marked(text, marks, bounds)
@@ -225,7 +225,7 @@ def markdown_rule(prompt: str, text: str) -> Document:
 
 def rule_marks(prompt: str, text: str) -> Marks:
     """Return the marks of the Markdown rule."""
-    answer = Answer(text)
+    answer = PlainAnswer(text)
     group = next(groups(answer), None)
     if group is None:
         return Marks()
@@ -240,11 +240,11 @@ def rule_marks(prompt: str, text: str) -> Marks:
     return _marks(blocks, has_sync=bool(closing) and points > SYNC_POINTS)
 
 
-def _all(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
+def _all(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
     return list(pieces)
 
 
-def _numbers(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
+def _numbers(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
     """Return numbered items unless they look like steps in order."""
     labels = [answer.label(piece) for piece in pieces]
     lines = [answer.line(piece) for piece in pieces]
@@ -260,7 +260,7 @@ def _numbers(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece
     return list(pieces) if is_free and num_words >= 9 else []
 
 
-def _lines(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
+def _lines(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
     """Return paragraphs with parallel beginnings: emphasis, ordinals, words of the question."""
     if _LETTER.search(answer.text):
         return []
@@ -286,7 +286,7 @@ def _lines(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
     return named if len(named) >= max(MIN_BLOCKS, len(pieces) - 2) and is_long else []
 
 
-def _codes(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
+def _codes(prompt: str, answer: PlainAnswer, pieces: Sequence[AnswerPiece]) -> list[AnswerPiece]:
     """Return fenced code unless text stands between it: text that explains or continues it."""
     inside = [
         piece for piece in answer.pieces if pieces[0].first <= piece.first <= pieces[-1].first
@@ -294,7 +294,7 @@ def _codes(prompt: str, answer: Answer, pieces: Sequence[Piece]) -> list[Piece]:
     return list(pieces) if len(inside) == len(pieces) else []
 
 
-_FORKS: dict[str, Callable[[str, Answer, Sequence[Piece]], list[Piece]]] = {
+_FORKS: dict[str, Callable[[str, PlainAnswer, Sequence[AnswerPiece]], list[AnswerPiece]]] = {
     "number": _numbers,
     "line": _lines,
     "code": _codes,
@@ -302,7 +302,9 @@ _FORKS: dict[str, Callable[[str, Answer, Sequence[Piece]], list[Piece]]] = {
 """Which pieces of a group are blocks; of other kinds all are."""
 
 
-def _without_closing(prompt: str, answer: Answer, pieces: list[Piece]) -> list[Piece]:
+def _without_closing(
+    prompt: str, answer: PlainAnswer, pieces: list[AnswerPiece]
+) -> list[AnswerPiece]:
     """Return blocks without a last one that concludes: by its first words, or asked for at last."""
     if len(pieces) < MIN_BLOCKS + 1:
         return pieces

@@ -14,8 +14,8 @@ from typing import Any
 from pasta_lm.errors import InputError
 from pasta_lm.journal import Journal, Row
 from pasta_lm.learn.annotate.sources import SourceRow
-from pasta_lm.learn.annotate.teacher import Outcome
-from pasta_lm.learn.chat.budget import Prices, Spending, Tokens, stored_tokens
+from pasta_lm.learn.annotate.teacher import RowOutcome
+from pasta_lm.learn.chat.budget import Prices, Spending, TokenCounts, stored_tokens
 
 OK, FAILED, SKIPPED, PENDING = "ok", "failed", "skipped", "pending"
 NO_ANSWER = "no_answer"
@@ -99,8 +99,8 @@ class AnnotationLog:
         index: int,
         row: SourceRow,
         raw: Mapping[str, Any],
-        tokens: Tokens,
-        outcome: Outcome | None,
+        tokens: TokenCounts,
+        outcome: RowOutcome | None,
     ) -> None:
         """Store a raw reply, and the end of its row if it has one; errors as ``store_end``'s.
 
@@ -113,7 +113,7 @@ class AnnotationLog:
             line["tokens"] = tokens
         self._append(index, row, line, *([] if outcome is None else [_end_line(index, outcome)]))
 
-    def store_end(self, index: int, row: SourceRow, outcome: Outcome) -> None:
+    def store_end(self, index: int, row: SourceRow, outcome: RowOutcome) -> None:
         """Store the end of a row.
 
         Raises:
@@ -170,7 +170,7 @@ def _row_line(index: int, row: SourceRow) -> Row:
     }
 
 
-def _end_line(index: int, outcome: Outcome) -> Row:
+def _end_line(index: int, outcome: RowOutcome) -> Row:
     document = outcome.document
     return {
         "id": f"end/{index}",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pasta_lm.errors import InputError
 from pasta_lm.language.document import Block, Document, Item
 from pasta_lm.language.events import Sync, Text
-from pasta_lm.learn.annotate.filters import Bounds, Rejection, examine
+from pasta_lm.learn.annotate.filters import BlockBounds, Rejection, examine
 
 _FENCE = re.compile(r"\s*(```|~~~)")
 _MARKER = re.compile(r"[ \t]*(?:(?:[-*+•–>]|#{1,6}|\d{1,3}[.)]|\(?[A-Za-z][.)])[ \t]+)*")
@@ -54,7 +54,7 @@ def units(text: str) -> list[Unit]:
     return list(_units(text))
 
 
-def marked(text: str, marks: Marks, bounds: Bounds | None = None) -> Document:
+def marked(text: str, marks: Marks, bounds: BlockBounds | None = None) -> Document:
     """Return the answer with the marked blocks and syncs; the blocks have no length yet.
 
     Spaces before a tag stand behind it (``Document.with_spaces_after_tags``).

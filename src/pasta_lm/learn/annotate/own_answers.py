@@ -65,7 +65,7 @@ class AnswerConfig:
         return self.in_flight * (self.max_tokens + ROOM)
 
 
-class Answered(NamedTuple):
+class AnswerCounts(NamedTuple):
     """The counts of a run."""
 
     num_answers: int
@@ -113,8 +113,8 @@ def answer(
     config: AnswerConfig,
     load: Callable[[], Pasta],
     progress: Progress = lambda done, total: None,
-) -> Answered:
-    """Answer what is lacking; write all answers, those that are usable, and the counts.
+) -> AnswerCounts:
+    """Answer the instructions without an answer; write all answers, the usable ones, and counts.
 
     The model is loaded only if an answer is lacking.
 
@@ -134,7 +134,7 @@ def answer(
         [{"id": row["id"], "prompt": texts[row["id"]], "answer": row["answer"]} for row in usable],
     )
     counts = {str(reason): count for reason, count in reasons.most_common()}
-    answered = Answered(len(rows), sum(row["num_tokens"] for row in rows), counts)
+    answered = AnswerCounts(len(rows), sum(row["num_tokens"] for row in rows), counts)
     write_rows(out / COUNTS, [answered._asdict()])
     return answered
 

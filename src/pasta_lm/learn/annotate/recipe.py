@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pasta_lm.engines.servers.dialects import server_urls
 from pasta_lm.errors import UsageError
-from pasta_lm.learn.annotate.filters import Bounds
+from pasta_lm.learn.annotate.filters import BlockBounds
 from pasta_lm.learn.annotate.own_answers import USABLE, AnswerConfig
 from pasta_lm.learn.annotate.sources import SourceConfig
 from pasta_lm.learn.annotate.teacher import read_prompt
@@ -41,9 +41,9 @@ class FilterConfig:
     """Longer answers are skipped: a copy of them would be cut off."""
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> BlockBounds:
         """Return the bounds of a block."""
-        return Bounds(self.least_words, self.most_words)
+        return BlockBounds(self.least_words, self.most_words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,27 +11,27 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pasta_lm.engines.servers.request_pace import Pace, RetryPolicy
+from pasta_lm.engines.servers.request_pace import RequestPace, RetryPolicy
 from pasta_lm.errors import RemoteError, RequestError
 from pasta_lm.language.document import Document
 from pasta_lm.learn.annotate.dataset import write_set
-from pasta_lm.learn.annotate.filters import Bounds, examine
+from pasta_lm.learn.annotate.filters import BlockBounds, examine
 from pasta_lm.learn.annotate.log import AnnotationLog, Tally
 from pasta_lm.learn.annotate.recipe import AnnotateConfig, TeacherConfig
 from pasta_lm.learn.annotate.sources import SourceRow, read_source
-from pasta_lm.learn.annotate.teacher import Conversation, Outcome
+from pasta_lm.learn.annotate.teacher import RowOutcome, TeacherConversation
 from pasta_lm.learn.chat.budget import (
     CHARACTERS_PER_TOKEN,
     Budget,
     Estimate,
     Prices,
-    Tokens,
+    TokenCounts,
     billed_tokens,
     estimate_tokens,
 )
 from pasta_lm.learn.chat.chat import ChatReply, ChatRequest, read_reply
 from pasta_lm.learn.chat.client import ChatClient
-from pasta_lm.learn.chat.pool import Pool
+from pasta_lm.learn.chat.pool import RequestPool
 from pasta_lm.run_folder import RunFolder
 
 JOURNAL = "journal"
@@ -49,7 +49,7 @@ Rule = Callable[[str, str], Document]
 Progress = Callable[[Tally], None]
 
 
-class Run(NamedTuple):
+class AnnotationRun(NamedTuple):
     """The result of a run."""
 
     tally: Tally
@@ -94,12 +94,12 @@ def estimate(rows: Iterable[SourceRow], teacher: TeacherConfig) -> RowsEstimate:
         if row.skipped is not None:
             num_skipped += 1
             continue
-        talk = Conversation(row.prompt, row.answer, bounds=Bounds())
+        talk = TeacherConversation(row.prompt, row.answer, bounds=BlockBounds())
         prompt += int(estimate_tokens(talk.messages) * REPLIES_PER_ROW)
         answer_tokens = len(row.answer.encode()) / CHARACTERS_PER_TOKEN
         completion += int(answer_tokens * COPY_TOKENS_PER_ANSWER_TOKEN * REPLIES_PER_ROW)
     num_requests = round((num_rows - num_skipped) * REPLIES_PER_ROW)
-    asking = Estimate(num_requests, Tokens(prompt, completion), teacher.prices)
+    asking = Estimate(num_requests, TokenCounts(prompt, completion), teacher.prices)
     wall_s = completion / TEACHER_TOKENS_PER_S / teacher.max_in_flight
     return RowsEstimate(num_rows, num_skipped, asking, wall_s)
 
@@ -113,9 +113,9 @@ def annotate(
     cost_limit_usd: float | None = None,
     progress: Progress = lambda tally: None,
     policy: RetryPolicy | None = None,
-    pace: Pace | None = None,
+    pace: RequestPace | None = None,
     notice: Callable[[int], None] = lambda num_in_flight: None,
-) -> Run:
+) -> AnnotationRun:
     """Annotate the source of a recipe, continuing where an earlier run stopped.
 
     A first SIGINT or SIGTERM awaits the requests in flight; a second one raises
@@ -151,7 +151,7 @@ def annotate(
             rows.by_rule(rule, numbered)
         else:
             assert (teacher := config.teacher) is not None
-            pool = Pool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
+            pool = RequestPool(Budget(log.tally.spent, cost_limit_usd), "rows", notice)
             asyncio.run(
                 pool.run(
                     lambda: ChatClient(teacher, pace=pace, policy=policy),
@@ -160,11 +160,11 @@ def annotate(
                 )
             )
             stopped_by = pool.stopped_by
-        return Run(log.tally, stopped_by, write_set(config, log, method))
+        return AnnotationRun(log.tally, stopped_by, write_set(config, log, method))
 
 
 class _Rows:
-    def __init__(self, log: AnnotationLog, bounds: Bounds, progress: Progress) -> None:
+    def __init__(self, log: AnnotationLog, bounds: BlockBounds, progress: Progress) -> None:
         self._log, self._bounds, self._progress = log, bounds, progress
 
     def by_rule(self, rule: Rule, rows: Iterator[tuple[int, SourceRow]]) -> None:
@@ -176,15 +176,17 @@ class _Rows:
             kept = examine(document.annotator_form(), row.answer, self._bounds)
             if not isinstance(kept, Document):
                 kept = document.without_tags()
-            self._log.store_end(index, row, Outcome(kept))
+            self._log.store_end(index, row, RowOutcome(kept))
             self._progress(self._log.tally)
 
-    async def by_teacher(self, pool: Pool, temperature: float, index: int, row: SourceRow) -> None:
+    async def by_teacher(
+        self, pool: RequestPool, temperature: float, index: int, row: SourceRow
+    ) -> None:
         """Ask the teacher until the row has an end or the run is stopped."""
         if self._is_over(index, row):
             return
         log = self._log
-        talk = Conversation(row.prompt, row.answer, bounds=self._bounds)
+        talk = TeacherConversation(row.prompt, row.answer, bounds=self._bounds)
         known = log.known(index, row)
         for raw in known.replies if known else ():
             talk.feed(read_reply(raw))
@@ -199,14 +201,14 @@ class _Rows:
 
         def fail(error: RemoteError | RequestError) -> None:
             if isinstance(error, RequestError):
-                log.store_end(index, row, Outcome(None, REQUEST_REFUSED, error.message))
+                log.store_end(index, row, RowOutcome(None, REQUEST_REFUSED, error.message))
             else:
                 log.store_unanswered(index, row, error.message)
             self._progress(log.tally)
 
         while talk.outcome is None:
             request = ChatRequest(talk.messages, talk.max_tokens, temperature)
-            reserved = Tokens(estimate_tokens(talk.messages), talk.max_tokens)
+            reserved = TokenCounts(estimate_tokens(talk.messages), talk.max_tokens)
             if not await pool.ask(request, reserved, keep, fail):
                 return
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pasta_lm.language.document import Document, parse
 from pasta_lm.language.parser import Form
 from pasta_lm.language.tags import escape
-from pasta_lm.learn.annotate.filters import Bounds, Reason, Rejection, examine
+from pasta_lm.learn.annotate.filters import BlockBounds, Reason, Rejection, examine
 from pasta_lm.learn.chat.budget import CHARACTERS_PER_TOKEN
 from pasta_lm.learn.chat.chat import ChatReply, Message
 
@@ -48,7 +48,7 @@ class Prompt:
 
     @property
     def label(self) -> str:
-        """Return the version and a hash of its texts."""
+        """Return the version and a hash of its texts, which includes the name of this class."""
         return f"{self.version} {hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
     def messages(self, prompt: str, answer: str) -> list[Message]:
@@ -84,7 +84,7 @@ def read_prompt() -> Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RowOutcome:
     """How the annotation of one answer ended; without a document it failed."""
 
     document: Document | None
@@ -93,12 +93,12 @@ class Outcome:
     num_replies: int = 0
 
 
-class Conversation:
+class TeacherConversation:
     """The exchange about one answer; it takes replies until it has an outcome."""
 
-    def __init__(self, prompt: str, answer: str, *, bounds: Bounds) -> None:
+    def __init__(self, prompt: str, answer: str, *, bounds: BlockBounds) -> None:
         """Begin with the first request."""
-        self.outcome: Outcome | None = None
+        self.outcome: RowOutcome | None = None
         self._answer = answer
         self._bounds = bounds
         self._prompt = read_prompt()
@@ -116,9 +116,9 @@ class Conversation:
         self._num_replies += 1
         result = self._examine(reply)
         if isinstance(result, Document):
-            self.outcome = Outcome(result, num_replies=self._num_replies)
+            self.outcome = RowOutcome(result, num_replies=self._num_replies)
         elif self._num_replies > MAX_RETURNS:
-            self.outcome = Outcome(None, *result, self._num_replies)
+            self.outcome = RowOutcome(None, *result, self._num_replies)
         else:
             text = self._prompt.correction.replace("{reason}", result.reason, 1)
             text = text.replace("{message}", result.message, 1)

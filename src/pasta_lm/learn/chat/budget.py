@@ -20,7 +20,7 @@ class CostLimitError(PastaError):
     """Report that a further request could exceed the cost limit."""
 
 
-class Tokens(NamedTuple):
+class TokenCounts(NamedTuple):
     """Tokens of one or of many requests."""
 
     prompt: int
@@ -46,7 +46,7 @@ class Prices:
         """Return whether costs can be computed."""
         return self.input is not None
 
-    def cost_usd(self, tokens: Tokens) -> float:
+    def cost_usd(self, tokens: TokenCounts) -> float:
         """Return the cost of tokens; 0 if the prices are unknown."""
         return (tokens.prompt * (self.input or 0) + tokens.completion * (self.output or 0)) / 1e6
 
@@ -58,18 +58,18 @@ class Spending:
         """Begin with nothing."""
         self.prices = prices
         self.num_replies = 0
-        self.tokens = Tokens(0, 0)
+        self.tokens = TokenCounts(0, 0)
 
     @property
     def cost_usd(self) -> float:
         """Return the total cost; 0 if the prices are unknown."""
         return self.prices.cost_usd(self.tokens)
 
-    def count(self, tokens: Tokens) -> None:
+    def count(self, tokens: TokenCounts) -> None:
         """Add a reply that is on disk."""
         self.num_replies += 1
         prompt, completion = self.tokens
-        self.tokens = Tokens(prompt + tokens.prompt, completion + tokens.completion)
+        self.tokens = TokenCounts(prompt + tokens.prompt, completion + tokens.completion)
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -85,10 +85,10 @@ class Budget:
         require_prices(spending.prices, limit_usd)
         self._spending = spending
         self._limit_usd = limit_usd
-        self._reserved: list[Tokens] = []
+        self._reserved: list[TokenCounts] = []
         self._changed = asyncio.Condition()
 
-    async def reserve(self, tokens: Tokens) -> bool:
+    async def reserve(self, tokens: TokenCounts) -> bool:
         """Wait until a request fits beside those in flight; return False if it never will."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._fits(tokens) or not self._reserved)
@@ -97,13 +97,13 @@ class Budget:
             self._reserved.append(tokens)
             return True
 
-    async def release(self, tokens: Tokens) -> None:
+    async def release(self, tokens: TokenCounts) -> None:
         """Return a reservation; the actual cost is counted in ``Spending`` by then."""
         async with self._changed:
             self._reserved.remove(tokens)
             self._changed.notify_all()
 
-    def _fits(self, tokens: Tokens) -> bool:
+    def _fits(self, tokens: TokenCounts) -> bool:
         reserved_usd = sum(map(self._spending.prices.cost_usd, [*self._reserved, tokens]))
         limit_usd = self._limit_usd
         return limit_usd is None or self._spending.cost_usd + reserved_usd <= limit_usd
@@ -122,12 +122,12 @@ class Estimate(NamedTuple):
     """Requests and tokens that a run will need, estimated from text lengths."""
 
     num_requests: int
-    tokens: Tokens
+    tokens: TokenCounts
     prices: Prices
 
     def scaled(self, factor: float) -> Estimate:
         """Return the estimate multiplied by a factor."""
-        tokens = Tokens(*(round(count * factor) for count in self.tokens))
+        tokens = TokenCounts(*(round(count * factor) for count in self.tokens))
         return Estimate(round(self.num_requests * factor), tokens, self.prices)
 
     def __str__(self) -> str:
@@ -150,25 +150,25 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
     return _num_bytes(messages) // CHARACTERS_PER_TOKEN
 
 
-def max_tokens(request: ChatRequest) -> Tokens:
+def max_tokens(request: ChatRequest) -> TokenCounts:
     """Return an upper bound of the tokens of a request: no token is shorter than one byte."""
     if request.max_tokens is None:
         raise ValueError("the length of the reply has no bound")
     template = MAX_TEMPLATE_TOKENS * (len(request.messages) + 1)
-    return Tokens(_num_bytes(request.messages) + template, request.max_tokens)
+    return TokenCounts(_num_bytes(request.messages) + template, request.max_tokens)
 
 
-def billed_tokens(reply: ChatReply, most: Tokens) -> Tokens:
+def billed_tokens(reply: ChatReply, most: TokenCounts) -> TokenCounts:
     """Return the tokens that the server reports for a reply, or ``most`` if it reports none."""
-    reported = Tokens(reply.prompt_tokens, reply.completion_tokens)
+    reported = TokenCounts(reply.prompt_tokens, reply.completion_tokens)
     return reported if any(reported) else most
 
 
-def stored_tokens(row: Mapping[str, Any], reply: Mapping[str, Any]) -> Tokens:
+def stored_tokens(row: Mapping[str, Any], reply: Mapping[str, Any]) -> TokenCounts:
     """Return the tokens of a stored reply: its row's own count, or the server's report."""
     usage = reply.get("usage") or {}
     names = ("prompt_tokens", "completion_tokens")
-    return Tokens(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
+    return TokenCounts(*(row.get("tokens") or (int(usage.get(name) or 0) for name in names)))
 
 
 def _rounded(number: int) -> str:

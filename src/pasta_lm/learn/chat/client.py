@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 from pasta_lm.engines.servers.request_pace import (
     HttpReply,
-    Pace,
+    RequestPace,
     RetryPolicy,
     TemporaryFailure,
     raise_for_status,
@@ -128,7 +128,7 @@ class ChatClient:
         self,
         endpoint: Endpoint,
         *,
-        pace: Pace | None = None,
+        pace: RequestPace | None = None,
         policy: RetryPolicy | None = None,
         transport: Transport | None = None,
         random: Random | None = None,
@@ -136,7 +136,7 @@ class ChatClient:
     ) -> None:
         """Prepare to ask; raises the errors of ``connect``."""
         self.endpoint = endpoint
-        self.pace = pace or Pace(endpoint.max_in_flight)
+        self.pace = pace or RequestPace(endpoint.max_in_flight)
         self.num_requests = 0
         """Sent so far, with the failed ones."""
         self._policy = policy or RetryPolicy()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pasta_lm.errors import EndpointError, RemoteError, RequestError, first_error
-from pasta_lm.learn.chat.budget import Budget, Tokens
+from pasta_lm.learn.chat.budget import Budget, TokenCounts
 from pasta_lm.learn.chat.chat import ChatReply, ChatRequest
 from pasta_lm.learn.chat.client import ChatClient
 
@@ -24,7 +24,7 @@ MAX_FAILURES = 5
 COST_LIMIT, INTERRUPT = "cost limit", "interrupt"
 
 
-class Pool:
+class RequestPool:
     """Works on many jobs at once; a job may need several requests.
 
     Attributes:
@@ -73,7 +73,7 @@ class Pool:
     async def ask(
         self,
         request: ChatRequest,
-        reserved: Tokens,
+        reserved: TokenCounts,
         keep: Callable[[ChatReply], None],
         fail: Callable[[RemoteError | RequestError], None],
     ) -> bool:

@@ -177,7 +177,7 @@ _STATED = re.compile(
 )
 
 
-class Problem(StrEnum):
+class NoVerdict(StrEnum):
     """Why there is no verdict."""
 
     NO_REPLY = "no-reply"
@@ -195,13 +195,13 @@ class Reading(NamedTuple):
 
     first_wins: float | None
     """Probability that the first answer is better."""
-    problem: Problem | None
+    problem: NoVerdict | None
 
 
 def read_verdict(method: Method, reply: ChatReply) -> Reading:
     """Read a reply by the method of its template."""
     if reply.refusal:
-        return Reading(None, Problem.REFUSED)
+        return Reading(None, NoVerdict.REFUSED)
     return _one_token(reply) if method is Method.LOGPROBS else _stated(reply)
 
 
@@ -226,7 +226,7 @@ def same_winner(reading: float, swapped: float) -> bool:
 def _one_token(reply: ChatReply) -> Reading:
     """Compare A with B among the candidates of the first token; spellings of a letter add up."""
     if not reply.logprobs:
-        return Reading(None, Problem.NO_LOGPROBS)
+        return Reading(None, NoVerdict.NO_LOGPROBS)
     first = reply.logprobs[0]
     candidates = dict(first.top) or {first.token: first.logprob}
     masses = {"A": 0.0, "B": 0.0}
@@ -236,7 +236,7 @@ def _one_token(reply: ChatReply) -> Reading:
             masses[letter] += exp(min(logprob, 0.0))
     total = sum(masses.values())
     if not total >= MIN_PROBABILITY:  # also if it is NaN
-        return Reading(None, Problem.NOT_A_VERDICT)
+        return Reading(None, NoVerdict.NOT_A_VERDICT)
     return Reading(masses["A"] / total, None)
 
 
@@ -245,10 +245,10 @@ def _stated(reply: ChatReply) -> Reading:
     verdicts = list(filter(None, map(_STATED.match, map(str.strip, reply.text.splitlines()))))
     if not verdicts:
         is_cut = reply.finish_reason == "length"
-        return Reading(None, Problem.CUT if is_cut else Problem.NOT_A_VERDICT)
+        return Reading(None, NoVerdict.CUT if is_cut else NoVerdict.NOT_A_VERDICT)
     winner, confidence = verdicts[-1]["winner"].upper(), int(verdicts[-1]["confidence"]) / 100
     if confidence > 1:
-        return Reading(None, Problem.NOT_A_VERDICT)
+        return Reading(None, NoVerdict.NOT_A_VERDICT)
     if winner == "TIE":
         return Reading(0.5, None)
     confidence = max(confidence, 0.5)

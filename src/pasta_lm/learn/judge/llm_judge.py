@@ -22,7 +22,7 @@ from pasta_lm.learn.chat.budget import (
     Estimate,
     Prices,
     Spending,
-    Tokens,
+    TokenCounts,
     billed_tokens,
     estimate_tokens,
     max_tokens,
@@ -30,11 +30,11 @@ from pasta_lm.learn.chat.budget import (
 )
 from pasta_lm.learn.chat.chat import ChatReply, read_reply
 from pasta_lm.learn.chat.client import ChatClient
-from pasta_lm.learn.chat.pool import INTERRUPT, Pool
+from pasta_lm.learn.chat.pool import INTERRUPT, RequestPool
 from pasta_lm.learn.judge.judge import (
     Comparison,
     JudgeTemplate,
-    Problem,
+    NoVerdict,
     Reading,
     Verdict,
     read_verdict,
@@ -79,7 +79,7 @@ class LLMJudge:
     cost_limit_usd: float | None = None
     progress: Progress = lambda done, total, spent: None
     failures: dict[str, str] = field(default_factory=dict)
-    missing: dict[Problem, list[str]] = field(default_factory=dict)
+    missing: dict[NoVerdict, list[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ class LLMJudge:
         """Estimate the requests for comparisons that have no stored reply."""
         requests = [self.template.request(pair) for pair in self._wanted(comparisons).values()]
         prompt = sum(estimate_tokens(request.messages) for request in requests)
-        tokens = Tokens(prompt, len(requests) * self.template.expected_reply_tokens)
+        tokens = TokenCounts(prompt, len(requests) * self.template.expected_reply_tokens)
         return Estimate(len(requests), tokens, self.prices)
 
     def spending(self) -> Spending:
@@ -170,7 +170,7 @@ class LLMJudge:
 
     def _read(self, key: str) -> Reading:
         if key not in self.journal.rows:
-            return Reading(None, Problem.NO_REPLY)
+            return Reading(None, NoVerdict.NO_REPLY)
         return read_verdict(self.template.method, read_reply(self.journal.rows[key]["reply"]))
 
     def _ask(self, wanted: Mapping[str, Comparison], client: Callable[[], ChatClient]) -> None:
@@ -180,7 +180,7 @@ class LLMJudge:
             rows, spent = self.journal.rows, self.spending()
             missing = {key: pair for key, pair in wanted.items() if key not in rows}
             numbers = count(1)
-            pool = Pool(Budget(spent, self.cost_limit_usd), "requests")
+            pool = RequestPool(Budget(spent, self.cost_limit_usd), "requests")
 
             async def work(job: tuple[str, Comparison]) -> None:
                 key, comparison = job
@@ -219,21 +219,21 @@ class LLMJudge:
                 )
 
 
-def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Problem, list[str]]:
+def missing_verdicts(outcomes: Iterable[tuple[str, Outcome]]) -> dict[NoVerdict, list[str]]:
     """Return the names of comparisons without a verdict, by reason; a name may occur twice."""
-    missing: dict[Problem, list[str]] = {}
+    missing: dict[NoVerdict, list[str]] = {}
     for name, outcome in outcomes:
         if outcome.reading.problem:
             missing.setdefault(outcome.reading.problem, []).append(name)
     return missing
 
 
-def describe_missing(missing: Mapping[Problem, Sequence[str]]) -> str:
+def describe_missing(missing: Mapping[NoVerdict, Sequence[str]]) -> str:
     """Return the number of missing verdicts for each reason, as text."""
     return ", ".join(f"{problem} {len(names)}" for problem, names in missing.items())
 
 
-def missing_to_json(missing: Mapping[Problem, Sequence[str]], what: str) -> dict[str, Any]:
+def missing_to_json(missing: Mapping[NoVerdict, Sequence[str]], what: str) -> dict[str, Any]:
     """Return for each reason a ``count``, and the names, each once, under the key ``what``."""
     return {
         problem.value: {"count": len(names), what: list(dict.fromkeys(names))}
