@@ -33,16 +33,12 @@ WEIGHTS, INT8_WEIGHTS = "adapter_model.safetensors", "adapter_model.int8.safeten
 _PREFIX = "base_model.model."  # before the name of each module in peft's files
 _A, _B, _ROWS = ".lora_A.weight", ".lora_B.weight", ".token_adapter.trainable_tokens_delta"
 _SCALE = ".scale"
-_MERGED = frozenset(
-    {"peft_type", "r", "lora_alpha", "use_rslora", "alpha_pattern", "rank_pattern"}
-    | {"fan_in_fan_out", "trainable_token_indices", "init_lora_weights", "bias"}
-)
-_HARMLESS = frozenset(  # for training, or for the names of layers, which the weights have too
-    {"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying"}
-    | {"eva_config", "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform"}
-    | {"lora_dropout", "megatron_config", "megatron_core", "peft_version", "qalora_group_size"}
-    | {"revision", "runtime_config", "target_modules", "task_type"}
-)
+_MERGED = """peft_type r lora_alpha use_rslora alpha_pattern rank_pattern fan_in_fan_out
+    trainable_token_indices init_lora_weights bias"""
+# For training, or for the names of layers, which the weights have too.
+_HARMLESS = """auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
+    exclude_modules inference_mode layers_pattern layers_to_transform lora_dropout megatron_config
+    megatron_core peft_version qalora_group_size revision runtime_config target_modules task_type"""
 # Others, such as PiSSA, take the first adapter out of the base, whose weights are other ones then.
 _KEEPS_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 _HINT = "merge it with peft (merge_and_unload), and save the model as a folder"
@@ -119,7 +115,7 @@ def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
         f"bias {settings.get('bias')}": settings.get("bias") not in ("none", None),
         f"init_lora_weights {start}, which changes the base": start not in _KEEPS_BASE,
     }
-    unknown = settings.keys() - _MERGED - _HARMLESS
+    unknown = settings.keys() - {*_MERGED.split(), *_HARMLESS.split()}
     reasons |= {name: bool(settings[name]) for name in sorted(unknown)}
     if refused := [reason for reason, is_there in reasons.items() if is_there]:
         raise ModelError(f"{file} is no plain LoRA adapter: {', '.join(refused)}", hint=_HINT)
@@ -213,13 +209,8 @@ def save_adapter(
 ) -> None:
     """Write an adapter as the files that peft loads, and ``pasta_config.json``, which has its base.
 
-    Args:
-        folder: It is made if it is missing.
-        adapter: Its r is the same for all layers; without rows of the tag pieces the model has
-            those that ``add_pieces`` makes.
-        base: The model that the adapter belongs to, as ``reference_to`` gives it.
-        config: The record of the training; None: the model was not taught the tags.
-        dtype: Of the matrices in the file: float32 or bfloat16.
+    Its r is the same for all layers. Without rows of the tag pieces the model has those that
+    ``add_pieces`` makes; without a config it was not taught the tags.
     """
     import peft
 

@@ -25,12 +25,9 @@ _PROBE = "Hello, world!  1234 items:\n\n- it's 5 o'clock\tin a caf\u00e9 \u2615"
 def reference_to(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **places: str | None
 ) -> BaseReference:
-    """Return the reference to a model that has not been trained yet, tag pieces or none.
+    """Return the reference to a model that has not been trained yet, and the places that have it.
 
-    Args:
-        model: The base; its rows of tag pieces are left out of the hash.
-        tokenizer: Its tokenizer.
-        places: Where it can be had: ``path``, ``package``, ``hub_id``, ``revision``, ``file``.
+    Places are ``path``, ``package``, ``hub_id``, ``revision`` and ``file``.
     """
     return BaseReference(
         **places,

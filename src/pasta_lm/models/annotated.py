@@ -66,11 +66,6 @@ def read_annotated(
 
     A row has the written form under ``response`` or the annotator form under ``annotated``; its
     prompt under ``messages``, ``prompt`` or ``instruction``. Without an ``id`` its line is its id.
-
-    Args:
-        path: The file.
-        limit: Maximum number of records.
-        needs_prompt: Whether a row without a prompt is a problem.
     """
     result = ReadResult([], [])
     for number, line in enumerate(read_lines(path), start=1):

@@ -35,13 +35,7 @@ _TEXT_FILES = ("*.safetensors", "*.json")
 def read_checkpoint(
     source: str | Path, dtype: torch.dtype | None, revision: str | None = None
 ) -> Checkpoint:
-    """Return the model and the tokenizer of a folder or a hub id.
-
-    Args:
-        source: A folder that ``save_pretrained`` wrote, or a hub id.
-        dtype: None: as saved.
-        revision: Of the hub's repository.
-    """
+    """Return the model and the tokenizer of a folder or a hub id; without a dtype, as saved."""
     path = Path(source)
     is_hub_id = str(source).count("/") < 2 and not str(source).startswith((".", "/", "~"))
     is_local = not is_hub_id or path.exists()

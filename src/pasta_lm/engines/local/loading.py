@@ -174,18 +174,14 @@ def _dtype(name: str | None, place: torch.device) -> torch.dtype | None:
         raise UsageError(f"unknown dtype {name!r}", hint=f"one of {', '.join(DTYPE_NAMES)}")
     if name == INT8.name and place.type != "cpu":
         raise UsageError(f"{name} weights are read by a CPU only", hint="bfloat16, or device cpu")
-    if name == FLOAT8.name and not _takes_float8(place):
+    is_gpu = place.type == "cuda" and has_triton()
+    has_float8 = is_gpu and torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
+    if name == FLOAT8.name and not has_float8:
         raise UsageError(
             f"{name} weights are read by a GPU of compute capability 8.9 or more, with Triton",
             hint="int8 on a CPU, or bfloat16",
         )
     return EIGHT_BITS[name].dtype if name in EIGHT_BITS else DTYPES[name]
-
-
-def _takes_float8(place: torch.device) -> bool:
-    if place.type != "cuda" or not has_triton():
-        return False
-    return torch.cuda.get_device_capability(place) >= FLOAT8_CAPABILITY
 
 
 def with_pieces(loaded: LoadedModel) -> LoadedModel:

@@ -77,25 +77,20 @@ def random_model(
     tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
     config.vocab_size = max(config.vocab_size, len(tokenizer))
     config.eos_token_id = tokenizer.eos_token_id
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+    # The caller's random numbers stay as they are; billions of weights are fast to draw on a GPU.
+    with torch.random.fork_rng(devices=[]), torch.device(device) as place:
         torch.manual_seed(seed)
-        model = _built(config, dtype, torch.device(device)).eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            dtype=torch.float32 if place.type == "cpu" else dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+        ).eval()
     check_exact(model)
-    model = model.to(device=device, dtype=dtype)
+    model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
     vocabulary = Vocabulary(tokenizer, tag_pieces(tokenizer))
     ends = eos_ids(model, tokenizer)
     return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
-
-
-def _built(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    with device:  # on a GPU billions of weights are drawn in a second, on a CPU in minutes
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config,
-            dtype=torch.float32 if device.type == "cpu" else dtype,
-            attn_implementation="eager",
-            trust_remote_code=False,
-        )
-    return model
 
 
 def read_architecture(path: Path) -> PreTrainedConfig:

@@ -113,12 +113,7 @@ def merged(learner: Learner, model: PeftModel) -> Learner:
 
 
 def base_of(learner: Learner, lora: LoraConfig) -> BaseReference:
-    """Return the reference to the model that adapters are about to be trained for.
-
-    Args:
-        learner: It as it was loaded, without adapters.
-        lora: With ``start``, the reference is that of the adapter to go on with.
-    """
+    """Return the reference to a learner without adapters, or to the base of ``lora.start``."""
     source = learner.source or ""
     if is_adapter(Path(source)):
         raise UsageError(

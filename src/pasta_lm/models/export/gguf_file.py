@@ -63,11 +63,6 @@ def export_gguf(source: str | Path, out: Path, dtype: str = "bfloat16") -> Expor
     Matrices have the dtype; vectors stay float32, as llama.cpp wants them. A matrix whose rows do
     not divide into blocks of q8_0 is float16. The tag pieces are tokens of type CONTROL. The record
     of the training, ``pasta_config.json``, is the JSON text ``pasta.config``.
-
-    Args:
-        source: As ``load_pretrained`` takes it.
-        out: A path that ends in ``.gguf``; nothing may be there.
-        dtype: 'float32', 'bfloat16', 'float16' or 'q8_0'.
     """
     if dtype not in GGUF_DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(GGUF_DTYPES)}")

@@ -25,12 +25,8 @@ def export_merged(source: str | Path, out: Path, dtype: str = "bfloat16") -> Exp
 
     It has the weights as safetensors, the tokenizer with the tag pieces as special tokens, the chat
     template, ``generation_config.json`` and, if the source says how it was trained,
-    ``pasta_config.json``. Tied matrices stay tied; padded ones stay padded.
-
-    Args:
-        source: As ``load_pretrained`` takes it.
-        out: The folder; nothing may be there.
-        dtype: 'float32', 'bfloat16' or 'float16'.
+    ``pasta_config.json``. Tied matrices stay tied; padded ones stay padded. The dtype is 'float32',
+    'bfloat16' or 'float16'.
     """
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"one of {', '.join(DTYPES)}")

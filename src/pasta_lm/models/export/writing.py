@@ -62,9 +62,7 @@ def refuse_existing(out: Path) -> None:
 def written_whole(out: Path, num_bytes: int) -> Iterator[Path]:
     """Give a path to write to, which becomes ``out`` at the end, and is deleted after an error.
 
-    Args:
-        out: A file or a folder that does not exist.
-        num_bytes: The size of its weights; the disk must have room for them.
+    The disk must have room for the bytes of the weights.
     """
     refuse_existing(out)
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
