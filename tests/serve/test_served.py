@@ -14,7 +14,7 @@ from pasta_lm.engines.servers.streaming import StockServer
 from pasta_lm.language.document import Document, parse
 from pasta_lm.models.encoded import EncodedDocument
 from pasta_lm.serve.app import create_app
-from pasta_lm.serve.backends import ServedBackend
+from pasta_lm.serve.served import ServedBackend
 from pasta_lm.strategies.model import Pasta
 from tests.fakes.stock_server import StockFaults, StockTestServer
 from tests.serve.conftest import client_of, post, run, streamed, text_of

@@ -86,7 +86,7 @@ def serve(
     from pasta_lm import __version__
     from pasta_lm.recipe import read_recipe
     from pasta_lm.serve.app import create_app
-    from pasta_lm.serve.backends import served_backend
+    from pasta_lm.serve.served import served_backend
     from pasta_lm.serve.server import address_of, bind, log_as_json, make_server
     from pasta_lm.serve.settings import ServeRecipe, check_exposure, is_loopback
     from pasta_lm.strategies.requests import STRATEGIES

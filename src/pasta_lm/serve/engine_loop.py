@@ -306,5 +306,5 @@ class EngineLoop:
             cache_usage=self.backend.cache_usage,
             num_threads_running=sum(threads.num_running for threads in counts.values()),
             num_threads_waiting=sum(threads.num_waiting for threads in counts.values()),
-            num_orphan_threads=sum(one.num_running + one.num_waiting for one in orphans),
+            num_orphan_threads=sum(left.num_running + left.num_waiting for left in orphans),
         )

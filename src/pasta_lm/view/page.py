@@ -45,8 +45,8 @@ def page_of(runs: Sequence[RunData]) -> str:
         f'<script type="module">{script}</script>\n',
     }
     for part, whole in replaced.items():
-        before, found, after = page.partition(part)
-        assert found, f"index.html lacks {part!r}"
+        before, match, after = page.partition(part)
+        assert match, f"index.html lacks {part!r}"
         page = before + whole + after
     return page
 
