@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import islice
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.tests.task_tokenizer import train_tokenizer
-from pasta_lab.tasks import mixture
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.models.annotated import read_records
 from pasta_lm.models.settings import eos_ids, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 from pasta_lm.strategies.model import Pasta
+from tests.trained_tokenizer import train_tokenizer
 
+STARTER = Path(__file__).parents[2] / "corpora" / "starter" / "starter.jsonl"
 POOL_TOKENS = 8192
 TAG_SCALE, END_SCALE = 7.0, 5.0  # random weights fork, and end, only if that is likelier than words
 SIZES = {
@@ -31,9 +32,10 @@ SIZES = {
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return the project's tokenizer, trained on few tasks."""
-    drawn = islice(mixture("train", 99), 40)
-    return train_tokenizer((text for task in drawn for text in (task.prompt, task.text)), 500)
+    """Return a tokenizer trained on a few answers of the starter corpus."""
+    records = read_records(STARTER)[200:240]
+    texts = (text for row in records for text in (row.prompt, row.document.plain_text))
+    return train_tokenizer(texts, 500)
 
 
 @cache

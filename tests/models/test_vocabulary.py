@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from pasta_lab.evaluate.structure import spans
 from pasta_lm.errors import RequestError, VocabularyError
 from pasta_lm.language.document import Block, Document
 from pasta_lm.language.events import Sync, Text
@@ -156,7 +155,11 @@ def test_the_first_word_of_a_block_is_encoded_as_in_plain_text(name: str) -> Non
         encoded = vocabulary.encode_document(document)
         assert decode_document(vocabulary, encoded) == document
         plain = vocabulary.encode_text(document.plain_text)
-        places = [begin for begin, end in spans(document) if end is not None]
+        places = [
+            len(Document(document.items[:index]).plain_text)
+            for index, item in enumerate(document.items)
+            if isinstance(item, Block)
+        ]
         for place, block, ids in zip(places, document.blocks, encoded.blocks, strict=True):
             before = vocabulary.encode_text(document.plain_text[:place])
             if block.plain_text[0] == " " and plain[: len(before)] == before:

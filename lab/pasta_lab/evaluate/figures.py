@@ -1,7 +1,7 @@
-"""Every figure that is drawn, as SVG: points with intervals, and bars by system.
+"""Every figure that is drawn, as SVG: points with intervals.
 
 The only file that imports matplotlib. A figure can be read without colour: methods differ by mark,
-points and bars have their name or number beside them. Title and description are in the file.
+points have their name beside them. Title and description are in the file.
 """
 
 from __future__ import annotations
@@ -25,23 +25,6 @@ Z95 = 1.959964
 """Half the width of a 95 % interval, in standard errors."""
 MARKERS = ("o", "s", "^", "D", "X", "P", "v", "*", "<", ">")
 COLOURS = ("#0b6e99", "#b5462a", "#3d7a2e", "#7a4ba0", "#8a6a00", "#555555")
-SERIES = {
-    "theoretical-realised": (
-        "Theoretical beside realised speedup, geometric means",
-        "speedup",
-        {"theoretical_speedup": "theoretical", "realised_speedup": "realised"},
-    ),
-    "arithmetic-means": (
-        "Realised speedup: geometric beside arithmetic mean",
-        "speedup",
-        {"realised_speedup": "geometric", "realised_speedup_arithmetic": "arithmetic"},
-    ),
-    "lengths": (
-        "Length of answers over the baseline's, in characters",
-        "length ratio, geometric mean",
-        {"length_ratio": "length ratio"},
-    ),
-}
 
 
 class Span(NamedTuple):
@@ -120,28 +103,6 @@ def scatter(
     return _svg(figure, title, [f"{p.name} ({p.x.mean:.2f}, {p.y.mean:.2f})" for p in places])
 
 
-def bars(
-    title: str, y_label: str, series: Sequence[str], groups: Mapping[str, Sequence[Span | None]]
-) -> str:
-    """Draw the same figures of several systems side by side, from zero up, as SVG."""
-    figure, ax = _begin(title, "", y_label)
-    figure.set_figwidth(max(figure.get_figwidth(), 1.1 * len(groups) + 1))
-    width = 0.8 / len(series)
-    told = []
-    for place, name in enumerate(series):
-        found = [(i, spans[place]) for i, spans in enumerate(groups.values())]
-        shown = [(i + place * width, span) for i, span in found if span is not None]
-        means = [span.mean for _, span in shown]
-        errors = [[s.mean - s.low for _, s in shown], [s.high - s.mean for _, s in shown]]
-        drawn = ax.bar([x for x, _ in shown], means, width, yerr=errors, label=name)
-        ax.bar_label(drawn, fmt="%.2f", fontsize=8)
-        told += [f"{name} {mean:.2f}" for mean in means]
-    ax.set_xticks([i + 0.4 - width / 2 for i in range(len(groups))], list(groups), rotation=20)
-    ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
-    return _svg(figure, title, told)
-
-
 def frontier_plot(found: Figures) -> str:
     """Draw the report of a comparison: over realised speedup if a point was timed.
 
@@ -203,12 +164,6 @@ def speed_figures(
         title = "Win rate over realised speedup (the paper's Figure 4)"
         labels = ("realised speedup, geometric mean", "win rate, %")
         drawn["figure-4"] = scatter(title, labels, places, published=with_published)
-    for key, (title, label, series) in SERIES.items():
-        groups = {
-            name: [as_span(found.get(one)) for one in series] for name, found in table.items()
-        }
-        if any(span for spans in groups.values() for span in spans):
-            drawn[key] = bars(title, label, [*series.values()], groups)
     return drawn
 
 

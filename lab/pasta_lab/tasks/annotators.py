@@ -25,9 +25,6 @@ def needed_syncs(units: Sequence[Unit], blocks: Collection[int]) -> list[int]:
     """Return the units that need a sync in front of them if these units are blocks.
 
     A sync is needed where a unit needs a block that no earlier sync has joined.
-
-    Raises:
-        ValueError: a unit needs itself or a later one.
     """
     syncs: list[int] = []
     unjoined: set[int] = set()

@@ -58,13 +58,7 @@ class Draw:
     """
 
     def __init__(self, split: Split, seed: int | str, *, wordings: Split | None = None) -> None:
-        """Seed the random generator.
-
-        Args:
-            split: Where words and values come from.
-            seed: The same seed draws the same.
-            wordings: Where wordings come from, if not from ``split``.
-        """
+        """Seed the random generator."""
         self.split = split
         self._wordings = wordings or split
         self.random = Random(f"{split.value}/{seed}")
@@ -77,12 +71,7 @@ class Draw:
         return self.random.choice(fitting or [high])
 
     def wording(self, wordings: Wordings, side: int = 0) -> str:
-        """Return a sentence of the split; training draws most of its own from a grammar.
-
-        Args:
-            wordings: What can be said.
-            side: Which side of a pair is wanted: 0 or 1.
-        """
+        """Return a sentence of the split; training draws most of its own from a grammar."""
         is_training = self.split is self._wordings is Split.TRAIN
         if is_training and wordings.grammar and self.random.random() < GRAMMAR_SHARE:
             return wordings.write(self.random)[side]
@@ -178,11 +167,7 @@ class Wordings:
         return {Split.TRAIN: self.train, Split.DEV: self.dev, Split.TEST: self.test}[split.source]
 
     def write(self, random: Random) -> Wording:
-        """Return a wording of the grammar that no other split has.
-
-        Raises:
-            ValueError: there is no grammar.
-        """
+        """Return a wording of the grammar that no other split has."""
         if self.grammar is None:
             raise ValueError("these wordings have no grammar")
         while True:
@@ -211,10 +196,6 @@ def read_data(name: str) -> dict[str, Any]:
 @cache
 def wordings(file: str, place: str) -> Wordings:
     """Return the wordings of one place in the prompts of a family.
-
-    Args:
-        file: The file of the ``data`` folder, without its ending.
-        place: The table of the file, such as ``openings`` or ``clauses``.
 
     Raises:
         KeyError: there is no such table.

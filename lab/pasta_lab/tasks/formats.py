@@ -39,14 +39,7 @@ def draw_format(draw: Draw) -> tuple[Format, str]:
 
 
 def item(form: Format, index: int, name: str, body: str) -> str:
-    """Return an item of the answer.
-
-    Args:
-        form: How it is marked.
-        index: Its index, from 0; at most 7 with ordinals.
-        name: The name of its record.
-        body: The sentences about it; they do not begin with the name.
-    """
+    """Return an item of the answer."""
     match form:
         case Format.DOTS:
             return f"{index + 1}. {name}: {body}"
@@ -158,13 +151,7 @@ class Records:
 
 
 def draw_records(draw: Draw, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Records:
-    """Write rows in a random layout: a table with a head, or a line for each record.
-
-    Args:
-        draw: The random choices of the task.
-        columns: Names of the columns, the record's own name first.
-        rows: One cell for each column.
-    """
+    """Write rows in a random layout: a table with a head, or a line for each record."""
     rows, order = _arranged(draw, rows)
     as_table = draw.choice((True, False))
     lines = [" | ".join(columns)] if as_table else []

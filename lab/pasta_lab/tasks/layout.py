@@ -24,10 +24,6 @@ def rule_document(text: str, layouts: Collection[Layout] = MARKED) -> Document:
 
     A conclusion is a part after a block that begins like one ("Overall") or, where lines are not
     set apart themselves, the last line. The conclusion and everything after it are no blocks.
-
-    Args:
-        text: The plain answer.
-        layouts: The layouts that count as set apart.
     """
     found = parts(text)
     blocks = [index for index, part in enumerate(found) if _is_block(part, layouts)]
@@ -51,9 +47,6 @@ def label_document(text: str) -> Document:
     """Return an answer forked as its label says; without a label, by the rule for every line.
 
     After ``FREE_LABEL`` every item is a block, after ``CHAIN_LABEL`` none is.
-
-    Args:
-        text: The plain answer.
     """
     if text.startswith(CHAIN_LABEL):
         return Document((Text(text),))

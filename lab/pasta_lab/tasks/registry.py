@@ -78,12 +78,6 @@ def held_out_families() -> tuple[str, ...]:
 def make(family: str, split: Split | str, seed: int, *, wordings: str | None = None) -> Task:
     """Draw the task of a seed; pair partners with the same seed are a minimal pair.
 
-    Args:
-        family: Its name.
-        split: Where words, values and wordings come from.
-        seed: The same seed gives the same task.
-        wordings: Another split, to use its wordings instead.
-
     Raises:
         KeyError: there is no such family.
     """

@@ -16,7 +16,7 @@ from pasta_lm.errors import RequestError, UsageError
 from pasta_lm.interpreter import PositionStrategy
 from pasta_lm.language.document import Document
 from pasta_lm.language.tags import ASYNC_CLOSE
-from pasta_lm.learn.annotate.filters import BlockBounds, examine
+from pasta_lm.learn.annotate.filters import examine
 from pasta_lm.learn.annotate.layout_rule import document_of, markdown_rule, proposals
 from pasta_lm.learn.annotate.marks import Marks
 from pasta_lm.models.annotated import read_records
@@ -83,13 +83,6 @@ def test_the_margin_decides_how_much_is_forked() -> None:
     assert [type(item) for item in rule.items] == [type(item) for item in expected.items]
     assert never(PROMPT, "Just one line.") == document_of("Just one line.", Marks())
     assert never(PROMPT, "") == document_of("", Marks())
-
-
-def test_the_bounds_of_a_recipe_hold() -> None:
-    annotator = ForcedAnnotator(
-        loaded("llama"), Weights(block_nats=1000.0), BlockBounds(least_words=30)
-    )
-    assert annotator(PROMPT, ANSWER).blocks == ()
 
 
 def test_an_answer_beyond_the_models_context_stays_without_tags() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
@@ -85,17 +84,6 @@ def test_an_invalid_record_is_an_error_with_its_line(
     (tmp_path / "bad.jsonl").write_text(f"{first}\n{line}\n", "utf-8")
     with pytest.raises(InputError, match=r"bad.jsonl:2: no graded answer"):
         read_answers(tmp_path / "bad.jsonl")
-
-
-def test_records_without_a_kind_are_read(folder: Path, tmp_path: Path) -> None:
-    lines = (folder / "plain.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    for row in rows:
-        del row["kind"], row["trace"]
-    path = tmp_path / "plain.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    old = Comparison(points=(point(tmp_path, "plain"),), ours="PASTA", baseline="b")
-    assert report(old, read_points(old))["kinds"] == ["not said"]
 
 
 # --- figures

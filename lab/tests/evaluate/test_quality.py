@@ -69,13 +69,6 @@ def test_wins_of_one_side_are_losses_of_the_other(pairs: list[tuple[float, float
     assert difference == pytest.approx(-other["quality_difference"]["mean"], abs=2e-5)
 
 
-@given(st.lists(grades, min_size=1, max_size=8))
-def test_a_model_ties_with_itself(ours: list[float]) -> None:
-    found = quality(graded(*ours), graded(*ours))
-    assert found["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
-    assert found["quality_difference"] == {"mean": 0, "low": 0, "high": 0}
-
-
 # --- decisions
 
 

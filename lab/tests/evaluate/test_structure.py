@@ -45,23 +45,6 @@ def test_structures_are_read_from_every_annotation(family: str) -> None:
         assert structure(task, document) == marks([*blocks], [*syncs])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_annotators_that_break_a_rule_have_lower_figures(family: str) -> None:
-    for task in tasks_of(family):
-        true = true_structure(task)
-        num_forks, num_syncs = len(true.forked), len(true.syncs)
-        expected = {
-            "gold": ((num_forks, num_forks), (num_syncs, num_syncs)),
-            "always_fork": ((num_forks, len(task.units)), (num_syncs, num_syncs)),
-            "never_sync": ((num_forks, num_forks), (0, 0)),
-            "plain": ((0, 0), (0, 0)),
-        }
-        for name, (forks, syncs) in expected.items():
-            found = structure(task, annotate(task, name))
-            assert fork_counts(found, true) == Counts(*forks, num_forks)
-            assert sync_counts(found, true) == Counts(*syncs, num_syncs)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -75,34 +75,6 @@ def test_an_item_of_a_list_is_damaged(kind: Damage, expected: str) -> None:
     assert damaged(APPLES, ITEMS[1], kind) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "part", "dropped", "doubled"),
-    [
-        ("One is. Two. Three.", "Two.", "One is. Three.", "One is. Two. Two. Three."),
-        ("One is.\n\nTwo is.", "Two is.", "One is.", "One is.\n\nTwo is.\n\nTwo is."),
-        ("One is.\n\nTwo is.", "One is.", "Two is.", "One is.\n\nOne is.\n\nTwo is."),
-        ("a:\n  - b\n  - c", "  - b", "a:\n  - c", "a:\n  - b\n  - b\n  - c"),
-    ],
-)
-def test_the_white_space_around_a_part_stays_in_order(
-    text: str, part: str, dropped: str, doubled: str
-) -> None:
-    assert damaged(text, part, Damage.DROPPED) == dropped
-    assert damaged(text, part, Damage.DOUBLED) == doubled
-
-
-@pytest.mark.parametrize(
-    ("part", "expected"),
-    [
-        ("It rains. It snows all day long.", "It rains. It"),
-        ("It rains now. It snows a bit.", "It rains"),
-        ("1. Apples.", "1. Ap"),
-    ],
-)
-def test_a_cut_part_ends_within_a_sentence(part: str, expected: str) -> None:
-    assert damaged(f"{part}\n", part, Damage.CUT) == f"{expected}\n"
-
-
 @pytest.mark.parametrize("before", ["", "A list:\n"])
 @pytest.mark.parametrize("marker", ["* ", "  2. ", ""])
 def test_a_block_behind_a_list_marker_is_damaged_with_it(before: str, marker: str) -> None:

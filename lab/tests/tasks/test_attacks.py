@@ -11,10 +11,6 @@ from pasta_lab.tasks.referee import referee_grade
 
 SEEDS = range(15)
 MAX_GRADE = 0.10
-ALWAYS = {
-    *("empty", "constant", "tags", "prompt", "table", "headings", "filler"),
-    *("candidates", "candidates_everywhere"),
-}
 
 
 def tasks(family: str, *splits: str) -> list[Task]:
@@ -27,12 +23,3 @@ def test_attacks_have_a_low_grade_with_both_graders(family: str) -> None:
         for name, text in attacks(task).items():
             assert grade(task, text) <= MAX_GRADE, (task.id, name)
             assert referee_grade(task, text) <= MAX_GRADE, (task.id, name)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_attack_is_the_answer_and_simple_attacks_always_exist(family: str) -> None:
-    for task in tasks(family, "test"):
-        made = attacks(task)
-        assert made.keys() >= ALWAYS
-        assert task.text not in made.values()
-        assert ("reversed" in made) == task.ordered

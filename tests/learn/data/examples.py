@@ -7,6 +7,9 @@ from collections import Counter
 from hypothesis import strategies as st
 
 from pasta_lm.interpreter import PositionStrategy
+from pasta_lm.interpreter.entries import Entries, Entry
+from pasta_lm.interpreter.positions import Epoch
+from pasta_lm.interpreter.visibility import Row
 from pasta_lm.language.document import Block, Document, Item, parse
 from pasta_lm.language.events import Sync, Text
 from pasta_lm.language.tags import PIECES
@@ -103,3 +106,16 @@ blocks = st.builds(
 )
 items: st.SearchStrategy[Item] = st.one_of(st.builds(Text, texts), blocks, blocks, st.just(Sync()))
 documents = st.lists(items, max_size=8).map(lambda found: Document(tuple(found)))
+
+
+def entries_of(example: EncodedExample) -> Entries:
+    """Return an encoded answer as the entries that decoding it would make."""
+    if example.rows is None:
+        return Entries.of_prompt(example.token_ids)
+    epoch, rows = Epoch(), [Row(dict(enumerate(row))) for row in example.rows]
+    columns = (example.token_ids, example.owners, example.positions, example.row_of)
+    items = [
+        Entry(token, owner, position, rows[row], epoch)
+        for token, owner, position, row in zip(*columns, strict=True)
+    ]
+    return Entries(items, num_owners=len(example.rows[0]))

@@ -7,13 +7,20 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
-from pasta_lab.annotate.forced import entries_of
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import Join, PositionStrategy
 from pasta_lm.language.document import Document, parse
 from pasta_lm.learn.data.encode import NO_LABEL, EncodedExample, encode_example
 from pasta_lm.models.annotated import Record
-from tests.learn.data.examples import BARE, EOS, documents, encoded, program_of, spelled
+from tests.learn.data.examples import (
+    BARE,
+    EOS,
+    documents,
+    encoded,
+    entries_of,
+    program_of,
+    spelled,
+)
 from tests.plain_sequences import plain_sequences, seen_sequence
 
 
