@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from pasta_lab.cli.app import app
 
+from pasta_lab.cli.app import app
 from tests.test_docs import COMMANDS, parse_error
 
 LAB = sorted({command for _, command in COMMANDS if command.startswith("pasta-lab ")})
