@@ -39,8 +39,13 @@ from pasta_lm.engines.gpu.batch import PagedBatch, RequestRows
 from pasta_lm.engines.gpu.buckets import bucket_of, power_of_two
 from pasta_lm.engines.local.attention import LayerCall
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.loading import LoadedModel, load
-from pasta_lm.engines.local.random_model import random_model, read_architecture, train_tokenizer
+from pasta_lm.engines.local.loading import (
+    LoadedModel,
+    load,
+    random_model,
+    read_architecture,
+    train_tokenizer,
+)
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.machine import describe_machine
 from pasta_lm.measure.bench import (

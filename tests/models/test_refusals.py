@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pasta_lm.engines.local import self_test
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.rotation import find_rotations
+from pasta_lm.engines.local.runner import find_rotations
 from pasta_lm.engines.local.self_test import check_exact, flattened_difference, tiny_model
 from pasta_lm.engines.request import Request, SamplingParams
 from pasta_lm.errors import RequestError, UnsupportedModelError, VocabularyError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pasta_lm.engines.local.active_request import ActiveRequest
 from pasta_lm.engines.local.engine import TorchEngine
+from pasta_lm.engines.local.planning import ActiveRequest
 from pasta_lm.engines.request import Request
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy

@@ -20,7 +20,7 @@ from pasta_lm.models.shipped import BUILTIN
 from pasta_lm.strategies.model import BASE_PACKAGE, EXAMPLE, Pasta
 
 if TYPE_CHECKING:
-    from pasta_lm.engines.local.model_report import ModelReport
+    from pasta_lm.engines.local.loading import LoadedModel
     from pasta_lm.engines.local.self_test import SelfTest
 
 CORE = ("typer", "rich")
@@ -48,22 +48,18 @@ def doctor(
         name: [package for package in listed if not packages[package]]
         for name, listed in extras.items()
     }
+    places, test, builtin, report = list[str](), None, None, None
     try:
-        from pasta_lm.engines.local import model_report, self_test
+        from pasta_lm.engines.local import loading, self_test
     except ModuleNotFoundError as exc:
         if model is not None or (exc.name or "").startswith("pasta_lm"):
             raise
-        places, test, builtin, report = list[str](), None, None, None
     else:
         with status("testing"):
-            places, test, builtin = (
-                self_test.devices(),
-                self_test.run_self_test(),
-                answer_of_builtin(),
-            )
-            report = (
-                None if model is None else model_report.describe(model, dtype=dtype, device=device)
-            )
+            places, test = self_test.devices(), self_test.run_self_test()
+            builtin = answer_of_builtin()
+            if model is not None:
+                report = _facts(loading.load(model, dtype=dtype, device=device))
     system = {"pasta_lm": __version__, "python": python_version(), "platform": platform()}
     if json:
         tested = test and asdict(test) | {"is_exact": test.is_exact}
@@ -75,7 +71,7 @@ def doctor(
                 "devices": places,
                 "self_test": tested,
                 "builtin_model": builtin,
-                "model": report and asdict(report),
+                "model": report,
             }
         )
     else:
@@ -129,15 +125,29 @@ def _health(places: list[str], test: SelfTest | None, builtin: dict[str, Any] | 
     ]
 
 
-def _model_rows(model: ModelReport) -> Rows:
-    size = f"{model.num_parameters / 1e6:.1f}M parameters"
-    last = model.max_position
+def _facts(loaded: LoadedModel) -> dict[str, Any]:
+    return {
+        "name": loaded.name,
+        "architecture": type(loaded.model).__name__,
+        "num_parameters": loaded.model.num_parameters(),
+        "device": str(loaded.device),
+        "dtype": loaded.dtype_name,
+        "has_tag_pieces": loaded.vocabulary.has_pieces,
+        "can_rotate": loaded.can_rotate,
+        "max_position": loaded.max_position,
+    }
+
+
+def _model_rows(model: dict[str, Any]) -> Rows:
+    size = f"{model['num_parameters'] / 1e6:.1f}M parameters"
+    place = f"{model['dtype']} on {model['device']}"
+    last = model["max_position"]
     untaught = "no: it was not taught PASTA-LANG and answers sequentially"
-    positions = "predict, continue, rotate" if model.can_rotate else "predict, continue"
+    positions = "predict, continue, rotate" if model["can_rotate"] else "predict, continue"
     return [
-        ("model", f"{model.name} ({model.architecture}, {size}, {model.dtype} on {model.device})"),
+        ("model", f"{model['name']} ({model['architecture']}, {size}, {place})"),
         ("exact", "yes, tested at load"),
-        ("tag pieces", "yes" if model.has_tag_pieces else untaught),
+        ("tag pieces", "yes" if model["has_tag_pieces"] else untaught),
         ("positions", positions),
         ("context", "unlimited" if last is None else f"{last + 1} tokens"),
     ]

@@ -158,19 +158,17 @@ def _load(
     device: str | None,
 ) -> LoadedModel:
     """Load the model, or make one with random weights."""
-    from pasta_lm.engines.local import loading, random_model
+    from pasta_lm.engines.local import loading
     from pasta_lm.models import settings
 
     if random is None:
         return loading.load(model or "", dtype=dtype, device=device)
     require_one_of("--dtype", dtype, settings.DTYPES)
-    config = random_model.read_architecture(random)
+    config = loading.read_architecture(random)
     texts = (answer.document.plain_text for answer in answers)
-    return random_model.random_model(
+    return loading.random_model(
         config,
-        random_model.load_tokenizer(tokenizer)
-        if tokenizer
-        else random_model.train_tokenizer(texts),
+        loading.load_tokenizer(tokenizer) if tokenizer else loading.train_tokenizer(texts),
         name=random.stem,
         dtype=settings.DTYPES[dtype or "float32"],
         device=str(loading.usable_device(device)),

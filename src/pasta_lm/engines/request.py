@@ -27,10 +27,6 @@ SampledTokens = Literal["all", "structure"]
 class Guesser(Protocol):
     """Guesses the next tokens of a thread; they are checked, and change no answer."""
 
-    @property
-    def max_guesses(self) -> int:
-        """Return the largest number of tokens that it guesses at a time."""
-
     def check(self, num_tokens: int, name: str) -> None:
         """Raise a ``UsageError`` unless it can guess for a model with a tokenizer of this size."""
 

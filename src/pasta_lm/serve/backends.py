@@ -235,7 +235,7 @@ class LocalBackend(ModelBackend):
         return request
 
     def _checked(self, request: Request) -> Request:
-        from pasta_lm.engines.local.active_request import check_request
+        from pasta_lm.engines.local.planning import check_request
 
         check_request(request, self._engine.loaded)
         return request

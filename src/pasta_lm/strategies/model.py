@@ -99,7 +99,7 @@ class Pasta:
             UnsupportedModelError: the engine would not be exact for this model.
         """
         with _needs_torch():
-            from pasta_lm.engines.local import drafting, engine, loading, memory
+            from pasta_lm.engines.local import drafting, engine, loading
         dtype = dtype_name(dtype)
         loaded = loading.load(source, dtype=dtype, device=device, base=base)
         guess = None
@@ -107,7 +107,7 @@ class Pasta:
             guess = drafting.DraftModel(loading.load(draft, dtype=dtype, device=device))
             guess.check(loaded.vocabulary.num_tokens, loaded.name)
         if cache_memory is not None:
-            pool_tokens = memory.pool_slots(cache_memory, loaded)
+            pool_tokens = loading.pool_slots(cache_memory, loaded)
         local = engine.TorchEngine(
             loaded,
             pool_tokens=pool_tokens or engine.DEFAULT_POOL_TOKENS,

@@ -13,8 +13,7 @@ from pasta_lm.engines.cpu import capture, kernels, library
 from pasta_lm.engines.cpu.kernels import Linear, RmsNorm
 from pasta_lm.engines.cpu.tracing import CapturedModel
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.rotation import KeyRecorder
-from pasta_lm.engines.local.runner import plain_logits
+from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from pasta_lm.models.folder import contiguous
 from tests.architectures import ARCHITECTURES, build, loaded
 

@@ -14,8 +14,7 @@ from pasta_lm.engines.cpu import capture, kernels, library, linear
 from pasta_lm.engines.cpu.kernels import Gate, Linear, RmsNorm
 from pasta_lm.engines.cpu.linear import CompiledLinear
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.rotation import KeyRecorder
-from pasta_lm.engines.local.runner import plain_logits
+from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from tests.architectures import ARCHITECTURES, build
 
 needs_compiler = pytest.mark.skipif(library.functions() is None, reason="no C compiler")

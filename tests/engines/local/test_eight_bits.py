@@ -28,8 +28,7 @@ from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local import loading, scheduler
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.loading import LoadedModel, load, with_pieces
-from pasta_lm.engines.local.rotation import KeyRecorder
-from pasta_lm.engines.local.runner import plain_logits
+from pasta_lm.engines.local.runner import KeyRecorder, plain_logits
 from pasta_lm.errors import UsageError
 from pasta_lm.interpreter import PositionStrategy
 from tests import architectures

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pasta_lm.engines.local.engine import TorchEngine
-from pasta_lm.engines.local.memory import budget_bytes, entry_bytes, free_bytes, pool_slots
-from pasta_lm.engines.local.pool import LayerShape
+from pasta_lm.engines.local.loading import budget_bytes, free_bytes, pool_slots
 from pasta_lm.errors import UsageError
 from tests.architectures import loaded
 
@@ -35,18 +34,12 @@ def test_what_is_no_size_is_refused(memory: str) -> None:
         budget_bytes(memory, 1000)
 
 
-def test_an_entry_has_keys_and_values_of_every_layer() -> None:
-    shapes = [LayerShape(2, 3, 4), LayerShape(1, 5, 2)]
-    assert entry_bytes(shapes, torch.float32) == (2 * 7 + 7) * 4
-    assert entry_bytes(shapes, torch.bfloat16) == (2 * 7 + 7) * 2
-
-
 def test_the_cache_of_a_budget_takes_that_many_bytes() -> None:
     model = loaded("llama")
     num_slots = pool_slots("1MiB", model)
     pool = TorchEngine(model, pool_tokens=num_slots).pool
     size = sum(one.numel() * one.element_size() for one in (*pool.keys, *pool.values))
-    page = pool.page_size * entry_bytes(model.layer_shapes, model.dtype)
+    page = pool.page_size * size // pool.num_slots
     assert (1 << 20) - page < size < (1 << 20) + page
     with pytest.raises(UsageError, match="holds nothing"):
         pool_slots("10", model)

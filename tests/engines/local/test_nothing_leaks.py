@@ -14,6 +14,7 @@ from pasta_lm.engines.request import Answer, Failed, Finished, Request, Sampling
 from pasta_lm.errors import RequestError
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
+from tests.engines.local.test_pool import check_integrity
 from tests.fakes.recording_engine import Recording, is_tied
 
 MODEL = loaded("qwen2")
@@ -323,7 +324,7 @@ def test_the_oldest_is_never_preempted_and_always_takes_part(
         preemptions = tickets[oldest].num_preemptions
         computed = tickets[oldest].num_computed
         one.step()
-        one.pool.check_integrity()
+        check_integrity(one.pool)
         assert tickets[oldest].num_preemptions == preemptions
         if oldest in one.active:
             assert tickets[oldest].num_computed > computed

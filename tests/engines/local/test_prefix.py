@@ -11,10 +11,11 @@ import torch
 from pasta_lm.engines.local.batch import Batch
 from pasta_lm.engines.local.engine import TorchEngine
 from pasta_lm.engines.local.pool import LayerShape, Pool
-from pasta_lm.engines.local.prefix import Found, Prefixes
+from pasta_lm.engines.local.scheduler import Prefixes, SharedPages
 from pasta_lm.engines.request import Answer, Finished, Request, SamplingParams
 from pasta_lm.interpreter import PositionStrategy
 from tests.architectures import loaded
+from tests.engines.local.test_pool import check_integrity
 from tests.fakes.recording_engine import Recording, is_tied
 from tests.programs import random_program
 
@@ -49,8 +50,8 @@ def test_the_longest_common_beginning_is_found() -> None:
     hashes = prefixes.page_hashes(prompt(13))
     prefixes.computed(long, hashes)
     prefixes.computed(short, hashes[:1])
-    assert prefixes.find(hashes) == Found(long, 3)
-    assert prefixes.find([*hashes[:2], b"other"]) == Found(long, 2)
+    assert prefixes.find(hashes) == SharedPages(long, 3)
+    assert prefixes.find([*hashes[:2], b"other"]) == SharedPages(long, 2)
     assert prefixes.find([b"other"]) is None
 
 
@@ -81,7 +82,7 @@ def test_a_page_that_another_run_holds_is_not_kept_twice() -> None:
     for run in (first, second):
         prefixes.computed(run, hashes)
     prefixes.release(first)
-    assert (len(pool.kept), prefixes.find(hashes)) == (0, Found(second, 1))
+    assert (len(pool.kept), prefixes.find(hashes)) == (0, SharedPages(second, 1))
     prefixes.release(second)
     assert (pool.kept, pool.num_free_pages) == ([second], 4)
 
@@ -166,5 +167,5 @@ def test_tokens_are_those_of_a_request_alone_while_pages_come_and_go() -> None:
     for index in (0, 5, 11):
         ((alone,),) = Recording(MODEL).run([asked[index]])
         is_tied(alone, seen[index], recording.engine.masks)
-    recording.engine.pool.check_integrity()
+    check_integrity(recording.engine.pool)
     assert sum(one.answer.trace.num_cached_tokens > 0 for one in seen if one.answer) >= 3

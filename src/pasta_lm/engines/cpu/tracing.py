@@ -21,8 +21,7 @@ from pasta_lm.engines.cpu.eight_bits import EightBits
 from pasta_lm.engines.cpu.joined import attend_joined, parts_of
 from pasta_lm.engines.cpu.rewrite import rewrite
 from pasta_lm.engines.local.attention import LayerCall, Pass
-from pasta_lm.engines.local.rotation import KeyRecorder
-from pasta_lm.engines.local.runner import CachedPass, plain_logits
+from pasta_lm.engines.local.runner import CachedPass, KeyRecorder, plain_logits
 
 logger = logging.getLogger(__name__)
 

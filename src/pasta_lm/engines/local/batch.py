@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pasta_lm.engines.local.attention import cutoff_table, visible
@@ -62,10 +63,8 @@ class EntryTensors:
     """The owners and positions of a request's entries as tensors, for its masks."""
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
-        self._entries = entries
-        self._device = device
-        self._owners = torch.empty(64, dtype=torch.int64, device=device)
-        self._positions = torch.empty(64, dtype=torch.int64, device=device)
+        self._entries, self._device = entries, device
+        self._owners, self._positions = torch.empty(2, 64, dtype=torch.int64, device=device)
         self._num = 0
         self._table_key: tuple[int, ...] = ()
         self._table = torch.empty(0)
@@ -108,21 +107,19 @@ class EntryTensors:
 
     def chunk_stop(self, first_slot: int, stop_slot: int) -> int:
         """Return where a pass of placed entries must end: behind the next sync that moves keys."""
-        for slot in range(first_slot, stop_slot):
-            if self._moves_keys(slot):
-                return slot + 1
-        return stop_slot
+        ends = (slot + 1 for slot in range(first_slot, stop_slot) if self._moves_keys(slot))
+        return next(ends, stop_slot)
 
     def _moves_keys(self, slot: int) -> bool:
-        """Return whether the entry in a slot begins an epoch that no pass has begun."""
+        # The entry begins an epoch that no pass has begun.
         epoch = self._entries[slot].epoch
         return bool(epoch.moved) and epoch.index not in self._epochs
 
     def _extend(self, stop: int) -> None:
         if stop > len(self._owners):
-            size = max(stop, 2 * len(self._owners))
-            self._owners = _grown(self._owners, size)
-            self._positions = _grown(self._positions, size)
+            num_more = max(stop, 2 * len(self._owners)) - len(self._owners)
+            self._owners = F.pad(self._owners, (0, num_more))
+            self._positions = F.pad(self._positions, (0, num_more))
         if stop > self._num:
             fresh = self._entries.items[self._num : stop]
             values = torch.tensor([(e.owner, e.position) for e in fresh], device=self._device)
@@ -137,16 +134,14 @@ class EntryTensors:
         if key != self._table_key:
             self._table_key = key
             self._table = cutoff_table(rows, num_owners, self._device)
-            is_alone = len(rows) == 1
-            cutoffs = [rows[0].cutoff(owner) for owner in range(PROMPT_OWNER, num_owners)]
-            self._has_all = is_alone and set(cutoffs) == {UNBOUNDED}
+            cutoffs = {rows[0].cutoff(owner) for owner in range(PROMPT_OWNER, num_owners)}
+            self._has_all = len(rows) == 1 and cutoffs == {UNBOUNDED}
         if self._has_all:
             return None
         slots = torch.arange(first_slot, stop_slot, device=self._device)
         return visible(slots, self._table, self._owners[:stop_slot])
 
     def _rotation(self, first_slot: int, stop_slot: int) -> KeyRotation | None:
-        """Return the move of keys that this pass makes, if it feeds syncs that begin epochs."""
         fed = self._entries.items[first_slot:stop_slot]
         is_new = [self._moves_keys(slot) for slot in range(first_slot, stop_slot)]
         if not any(is_new):
@@ -162,12 +157,6 @@ class EntryTensors:
         return KeyRotation(num_before, offsets.to(self._device))
 
 
-def _grown(tensor: Tensor, size: int) -> Tensor:
-    grown = torch.empty(size, dtype=tensor.dtype, device=tensor.device)
-    grown[: len(tensor)] = tensor
-    return grown
-
-
 def join_slices(
     entries: Sequence[tuple[Entries, RequestSlice]], wanted: Sequence[int], device: torch.device
 ) -> Batch:
@@ -177,10 +166,6 @@ def join_slices(
         for request, part in entries
         for entry in request.items[part.first_slot : part.num_entries]
     ]
-    values = torch.tensor(fed, dtype=torch.int64, device=device)
-    return Batch(
-        values[:, 0],
-        values[:, 1],
-        torch.tensor(wanted, dtype=torch.int64, device=device),
-        tuple(part for _, part in entries),
-    )
+    tokens, positions = torch.tensor(fed, dtype=torch.int64, device=device).T
+    wanted_W = torch.tensor(wanted, dtype=torch.int64, device=device)
+    return Batch(tokens, positions, wanted_W, tuple(part for _, part in entries))

@@ -1,7 +1,6 @@
 """A smaller model that guesses the tokens of a larger one: it decodes them first, greedily.
 
-Keeps the small model's keys between guesses and computes only new tokens. Knows nothing of the
-larger model, but that both have the same ids.
+Keeps the small model's keys between guesses and computes only new tokens.
 """
 
 from __future__ import annotations
@@ -28,17 +27,15 @@ class DraftModel:
 
     def __init__(self, draft: LoadedModel, *, max_guesses: int = NUM_GUESSES) -> None:
         """Allocate the cache of the small model."""
-        self.max_guesses = max_guesses
-        last = NUM_SLOTS if draft.max_position is None else draft.max_position + 1
-        self._num_slots = min(NUM_SLOTS, last)
-        self._draft = draft
+        self.max_guesses, self._draft = max_guesses, draft
+        last = draft.max_position
+        self._num_slots = NUM_SLOTS if last is None else min(NUM_SLOTS, last + 1)
         pool = Pool(draft.layer_shapes, self._num_slots, dtype=draft.dtype, device=draft.device)
         self._run = pool.allocate(self._num_slots)
         self._runner = Runner(draft.model, pool, draft.fast_logits)
         masks = TokenMasks(draft.vocabulary, draft.eos_ids, draft.vocab_size, draft.device)
         self._legal_V = masks.row(PLAIN_TEXT)
-        self._epoch = Epoch()
-        self._entries = Entries()
+        self._epoch, self._entries = Epoch(), Entries()
         self._tensors = EntryTensors(self._entries, draft.device)
 
     def check(self, num_tokens: int, name: str) -> None:
@@ -68,7 +65,6 @@ class DraftModel:
         return guesses
 
     def _read(self, tokens: Sequence[int]) -> int:
-        """Read tokens and return the likeliest next one."""
         first = len(self._entries)
         for position, token in enumerate(tokens, start=first):
             self._entries.append(Entry(token, PROMPT_OWNER, position, PROMPT_ROW, self._epoch))

@@ -1,8 +1,7 @@
 """The local engine: each step schedules, runs one forward pass, samples and interprets.
 
-A pass serves many responses at once, each with many threads. The loop knows only the order of
-things: memory belongs to the scheduler, tensors to the runner, the choice of tokens to the
-sampler, threads to the interpreter.
+A pass serves many responses, each with many threads. The loop knows the order of things: memory is
+the scheduler's, tensors the runner's, tokens the sampler's, threads the interpreter's.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from torch import Tensor
 from pasta_lm.engines.gpu.attention import Attention
 from pasta_lm.engines.gpu.decoder import PassPart, paged_decoder
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.local.active_request import (
-    ActiveRequest,
-    KnownTokens,
-    check_request,
-)
 from pasta_lm.engines.local.batch import join_slices
 from pasta_lm.engines.local.loading import LoadedModel
-from pasta_lm.engines.local.planning import PassPlan, Planner
+from pasta_lm.engines.local.planning import (
+    ActiveRequest,
+    KnownTokens,
+    PassPlan,
+    Planner,
+    check_request,
+)
 from pasta_lm.engines.local.pool import Pool
 from pasta_lm.engines.local.runner import Runner
 from pasta_lm.engines.local.sampling import Choice, TokenMasks, choose, uniform_number
@@ -43,9 +43,22 @@ LogitsHook = Callable[[Response, LiveThread, Choice, Tensor], None]
 
 
 class TorchEngine:
-    """Decode requests with a local model.
+    """Decode requests with a local model: ``submit`` and ``step``, or ``generate`` and ``stream``.
 
-    Call ``submit`` and ``step``, or let ``generate`` and ``stream`` do it.
+    Args:
+        loaded: The model.
+        pool_tokens: Cache entries for all requests together.
+        max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``.
+        chunk_tokens: None: as suits the device.
+        max_rows: None: as suits the device.
+        overcommit: See ``Scheduler``.
+        shares_prefixes: Compute the pages that prompts have in common once. Off where prompts are
+            timed: a repeated one would take no time.
+        captures: Run the model as a flat list of operations if its logits are the same; False
+            runs its modules, which starts at least a second sooner and decodes slower.
+        paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs; None: on
+            a GPU, if Triton is installed. A name also chooses the attention.
+        on_logits: For tests and analysis.
     """
 
     def __init__(
@@ -62,23 +75,6 @@ class TorchEngine:
         paged: Attention | bool | None = None,
         on_logits: LogitsHook | None = None,
     ) -> None:
-        """Allocate the cache of a loaded model.
-
-        Args:
-            loaded: The model.
-            pool_tokens: Cache entries for all requests together.
-            max_batch_tokens: See ``Planner``, as for ``chunk_tokens`` and ``max_rows``.
-            chunk_tokens: None: as suits the device.
-            max_rows: None: as suits the device.
-            overcommit: See ``Scheduler``.
-            shares_prefixes: Compute the pages that prompts have in common once. Off where prompts
-                are timed: a repeated one would take no time.
-            captures: Run the model as a flat list of operations if its logits are the same; False
-                runs its modules, which starts at least a second sooner and decodes slower.
-            paged: Run passes with paged attention, in buckets of fixed shape and CUDA graphs;
-                None: on a GPU, if Triton is installed. A name also chooses the attention.
-            on_logits: For tests and analysis.
-        """
         self.loaded = loaded
         self.pool = Pool(loaded.layer_shapes, pool_tokens, dtype=loaded.dtype, device=loaded.device)
         self.scheduler = Scheduler(
@@ -108,13 +104,11 @@ class TorchEngine:
         if self.paged is not None:
             self.paged.prepare(max_rows, self.pool.num_slots)
 
-    # Asking
-
     @property
     def max_prompt_tokens(self) -> int | None:
         """Return the largest number of tokens of a prompt; None: any."""
         last = self.loaded.max_position
-        return None if last is None else last + 1
+        return last if last is None else last + 1
 
     @property
     def is_remote(self) -> bool:
@@ -135,8 +129,7 @@ class TorchEngine:
         """Queue a request and return its number.
 
         Raises:
-            RequestError: the prompt is empty, longer than the context, larger than the pool or
-                of tokens that the model does not have; 'oracle' positions without an answer.
+            RequestError: it can never be decoded (``check_request``), or exceeds the pool.
             UnsupportedModelError: positions 'rotate' on a model whose keys cannot be moved.
         """
         check_request(request, self.loaded)
@@ -144,8 +137,8 @@ class TorchEngine:
         if may_fork and request.positions is PositionStrategy.ROTATE:
             self.runner.rotations = self.loaded.rotations
         if request.params.seed is None:
-            fresh = replace(request.params, seed=secrets.randbits(63))
-            request = replace(request, params=fresh)
+            params = replace(request.params, seed=secrets.randbits(63))
+            request = replace(request, params=params)
         if request.guesser is not None:
             known = KnownTokens(request.guesser, self.loaded.num_tokens)
             request = replace(request, guesser=known)
@@ -206,8 +199,6 @@ class TorchEngine:
                 self.unread[number].append(event)
         return events
 
-    # The loop
-
     def step(self) -> list[tuple[int, StreamEvent | Failed]]:
         """Run one forward pass and return its events, each with the number of its request.
 
@@ -221,6 +212,7 @@ class TorchEngine:
                 plan.keep(self.active)
             if plan.parts:
                 tokens = self._tokens(plan)
+                self.num_passes += 1
                 for active in plan.computing:
                     self.scheduler.computed(active.ticket)
                 self._interpret(plan, tokens)
@@ -267,12 +259,9 @@ class TorchEngine:
     def _run(self, plan: PassPlan) -> list[int]:
         choices = [self._choice(row.response, row.live, row.num_guessed) for row in plan.rows]
         if self.paged is None or any(part.rotation for _, part in plan.parts):
-            logits_WV = self._run_views(plan)
-            self.num_passes += 1
-            return self._choose(plan, choices, logits_WV)
+            return self._choose(plan, choices, self._run_views(plan))
         parts = [PassPart(active.entries, active.tensors, part) for active, part in plan.parts]
         result = self.paged.run(parts, plan.indices, choices)
-        self.num_passes += 1
         wants = (row.response.request.params.logprobs is not None for row in plan.rows)
         if result.tokens is not None and self._on_logits is None and not any(wants):
             return result.tokens
@@ -301,7 +290,7 @@ class TorchEngine:
                 with self._apart(row.active):
                     row.take(token, now - row.active.began_s)
         for active in plan.decoding:
-            moves = active.settle() if active.number in self.active else None
+            moves = active.settle() if active.number in self.active else []
             if moves and active.ticket.run is not None:
                 self.pool.move_slots(active.ticket.run, moves)
                 if self.paged is not None:
@@ -312,9 +301,8 @@ class TorchEngine:
         plan: PassPlan,
         choices: Sequence[Choice],
         logits_WV: Tensor,
-        tokens: list[int] | None = None,
+        tokens: list[int] | None = None,  # if the pass has chosen them
     ) -> list[int]:
-        """Return a token for each row; ``tokens`` if the pass has chosen them."""
         if not plan.rows:
             return []
         if self._on_logits is not None:
@@ -337,9 +325,8 @@ class TorchEngine:
         return Choice(params, response.legal(live, num_guessed), uniform, seen)
 
     def _collect(self) -> list[tuple[int, StreamEvent | Failed]]:
-        events: list[tuple[int, StreamEvent | Failed]] = [
-            (number, Failed(error)) for number, error in self._errors.items()
-        ]
+        failed = ((number, Failed(error)) for number, error in self._errors.items())
+        events: list[tuple[int, StreamEvent | Failed]] = [*failed]
         for number, active in list(self.active.items()):
             events += [(number, event) for event in active.drain()]
             if active.is_finished:

@@ -1,37 +1,63 @@
-"""Load a model as one that the engine can run exactly; the self-test decides whether it can."""
+"""Load a model, or make one with random weights, that the engine runs exactly.
+
+The self-test at load decides whether it does. Random weights are for replay, benchmarks and tests
+of speed: they are never saved, and every figure made with them says ``random-weights``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AddedToken,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from pasta_lm.engines.cpu import capture
 from pasta_lm.engines.cpu.eight_bits import FLOAT8, INT8, EightBits, round_weights
 from pasta_lm.engines.gpu.attention import has_triton
 from pasta_lm.engines.local.attention import NAME, register
 from pasta_lm.engines.local.pool import LayerShape
-from pasta_lm.engines.local.rotation import Rotation, find_rotations, probe
-from pasta_lm.engines.local.runner import LogitsFunction
+from pasta_lm.engines.local.runner import LogitsFunction, Rotation, find_rotations, probe
 from pasta_lm.engines.local.self_test import check_exact
-from pasta_lm.errors import UsageError, VocabularyError
+from pasta_lm.errors import (
+    InputError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    UsageError,
+    VocabularyError,
+)
 from pasta_lm.interpreter.join import Join
 from pasta_lm.interpreter.positions import PositionStrategy
 from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.tags import PIECES
+from pasta_lm.models.checkpoint import read_tokenizer
 from pasta_lm.models.folder import PASTA
 from pasta_lm.models.load import load_pretrained
 from pasta_lm.models.pieces import add_pieces
-from pasta_lm.models.settings import DTYPES, last_position
+from pasta_lm.models.settings import DTYPES, eos_ids, last_position, tag_pieces
 from pasta_lm.models.vocabulary import Vocabulary
 
 EIGHT_BITS = {kind.name: kind for kind in (INT8, FLOAT8)}
 DTYPE_NAMES = (*DTYPES, *EIGHT_BITS)
 FLOAT8_CAPABILITY = (8, 9)  # of the first GPUs that have such numbers
+END_OF_TEXT = "<|end|>"  # of a tokenizer trained here
+NUM_PIECES = 4000
 
 
 @dataclass(eq=False)
@@ -48,10 +74,6 @@ class LoadedModel:
     join: Join = Join.SHARED  # the join that it was trained with
     eight_bits: EightBits | None = None  # how the weights of its linear layers are written
 
-    def join_with(self, positions: PositionStrategy) -> Join:
-        """Return the join that it was trained with, as far as it goes with positions."""
-        return self.join if positions is self.positions else Join.SHARED
-
     def __post_init__(self) -> None:
         """Switch the model to evaluation and our attention; it needs a row for each tag piece."""
         num_rows = min(self.num_tokens, self.vocab_size)
@@ -63,6 +85,10 @@ class LoadedModel:
         register()
         self.model.eval()
         self.model.set_attn_implementation(NAME)
+
+    def join_with(self, positions: PositionStrategy) -> Join:
+        """Return the join that it was trained with, as far as it goes with positions."""
+        return self.join if positions is self.positions else Join.SHARED
 
     @property
     def device(self) -> torch.device:
@@ -83,8 +109,7 @@ class LoadedModel:
     @property
     def vocab_size(self) -> int:
         """Return the rows of the output matrix; it may be padded beyond the tokenizer."""
-        weight: torch.Tensor = self.model.get_output_embeddings().weight
-        return weight.shape[0]
+        return len(self.model.get_output_embeddings().weight)
 
     @cached_property
     def num_tokens(self) -> int:
@@ -99,7 +124,7 @@ class LoadedModel:
 
     @cached_property
     def layer_shapes(self) -> Sequence[LayerShape]:
-        """Return the shape of each layer's keys and values, found by a pass of one token."""
+        """Return the shape of each layer's keys and values, measured by a pass of one token."""
         recorder = probe(self.model, 0, 0)
         return [
             LayerShape(key.shape[0], key.shape[-1], recorder.values[layer].shape[-1])
@@ -115,6 +140,13 @@ class LoadedModel:
     def rotations(self) -> Mapping[int, Rotation | None]:
         """Return how each layer turns its keys; an ``UnsupportedModelError`` if one cannot."""
         return find_rotations(self.model)
+
+    @property
+    def can_rotate(self) -> bool:
+        """Return whether positions 'rotate' are exact."""
+        with suppress(UnsupportedModelError):
+            return bool(self.rotations)
+        return False
 
 
 def load(
@@ -192,3 +224,123 @@ def with_pieces(loaded: LoadedModel) -> LoadedModel:
     if loaded.eight_bits is not None:
         round_weights(loaded.model, loaded.eight_bits)  # the new rows
     return replace(loaded, vocabulary=Vocabulary(tokenizer, piece_ids))
+
+
+# The size of the cache
+
+_UNITS = {"": 1} | {
+    f"{prefix}{ending}": base**power
+    for ending, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate(("", "k", "m", "g", "t"))
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?i?B|)\s*", re.IGNORECASE)
+
+
+def pool_slots(memory: str, loaded: LoadedModel) -> int:
+    """Return how many cache entries fit '2GiB', or '40%' of the memory free beside the weights."""
+    shapes = loaded.layer_shapes
+    numbers = sum(shape.num_heads * (shape.key_size + shape.value_size) for shape in shapes)
+    entry_bytes = numbers * loaded.dtype.itemsize  # in all layers
+    num_slots = budget_bytes(memory, free_bytes(loaded.device)) // entry_bytes
+    if num_slots < 1:
+        raise UsageError(f"a cache of {memory} holds nothing: an entry has {entry_bytes} bytes")
+    return num_slots
+
+
+def budget_bytes(memory: str, free: int) -> int:
+    """Return the bytes of a budget; a percentage is one of the free bytes."""
+    size = _SIZE.fullmatch(memory)
+    if size is None or (size[2] == "%" and float(size[1]) > 100):
+        raise UsageError(
+            f"a cache of {memory!r} has no size", hint="such as 800MB, 2GiB or 40% of what is free"
+        )
+    if size[2] == "%":
+        return int(free * float(size[1]) / 100)
+    return int(float(size[1]) * _UNITS[size[2].lower()])
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that a device has free."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):  # not Linux: half of all memory is a careful guess
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+# Random weights
+
+
+def train_tokenizer(texts: Iterable[str], num_pieces: int = NUM_PIECES) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on texts; the same texts give the same tokenizer.
+
+    ``num_pieces`` counts the 256 bytes and the end-of-text, but not the tag pieces.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_pieces,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END_OF_TEXT],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a folder."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelNotFoundError(f"no tokenizer at {folder}: there is no tokenizer.json")
+    return read_tokenizer(folder)
+
+
+def random_model(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build a model with random weights around a tokenizer, which gets the tag pieces.
+
+    The vocabulary of the configuration grows to that of the tokenizer if it is smaller. On a GPU
+    the weights are drawn there, in ``dtype``: billions in a second, other numbers than on a CPU.
+    """
+    tokenizer.add_tokens([AddedToken(p, special=True, normalized=False) for p in PIECES])
+    config.vocab_size = max(config.vocab_size, len(tokenizer))
+    config.eos_token_id = tokenizer.eos_token_id
+    # The caller's random numbers stay as they are; billions of weights are fast to draw on a GPU.
+    with torch.random.fork_rng(devices=[]), torch.device(device) as place:
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            dtype=torch.float32 if place.type == "cpu" else dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+        ).eval()
+    check_exact(model)
+    model.to(dtype)  # type: ignore[arg-type]  # in place; it is there already
+    vocabulary, ends = Vocabulary(tokenizer, tag_pieces(tokenizer)), eos_ids(model, tokenizer)
+    return LoadedModel(model, vocabulary, name, ends, kind=Kind.RANDOM_WEIGHTS)
+
+
+def read_architecture(path: Path) -> PreTrainedConfig:
+    """Read a configuration for random weights from a JSON file (transformers' ``config.json``)."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return AutoConfig.for_model(**data)
+    except FileNotFoundError as exc:
+        raise InputError(f"no architecture file at {path}") from exc
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"{path} is not JSON: {exc}") from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise InputError(
+            f"{path} is no model configuration: {exc}",
+            hint='it needs a "model_type" that transformers knows, such as "llama"',
+        ) from exc

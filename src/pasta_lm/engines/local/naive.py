@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pasta_lm.engines.local.attention import LayerCall, additive, attend, entries_mask, in_window
-from pasta_lm.engines.local.rotation import Rotation
+from pasta_lm.engines.local.runner import Rotation
 from pasta_lm.interpreter.entries import Entries
 from pasta_lm.interpreter.positions import Epoch, key_position
 

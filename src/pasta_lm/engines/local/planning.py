@@ -1,31 +1,166 @@
-"""Plan a forward pass: which tokens each request feeds, and whose logits are wanted.
+"""Requests of the local engine, and the plan of each forward pass: who feeds, whose logits count.
 
-The plan knows threads and pages, and no tensor of the model. Who takes part is the scheduler's
-choice.
+Checks and bounds read the request and the model, never the load. The plan knows threads and pages,
+and no tensor of the model; the scheduler chooses who takes part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pasta_lm.engines.live_thread import LiveThread
-from pasta_lm.engines.local.active_request import ActiveRequest
 from pasta_lm.engines.local.batch import EntryTensors, RequestSlice
+from pasta_lm.engines.local.loading import LoadedModel
+from pasta_lm.engines.local.pool import Run
 from pasta_lm.engines.local.sampling import token_logprobs
-from pasta_lm.engines.local.scheduler import Scheduler
+from pasta_lm.engines.local.scheduler import Scheduler, Ticket
+from pasta_lm.engines.request import Guesser, Request, StreamEvent
 from pasta_lm.engines.response import Response
+from pasta_lm.errors import RequestError, UsageError
+from pasta_lm.interpreter.entries import Entries
+from pasta_lm.interpreter.join import check_join
+from pasta_lm.interpreter.positions import PositionStrategy
+from pasta_lm.interpreter.trace import Kind
+from pasta_lm.language.parser import Form
 
 CHUNK_TOKENS = {"cpu": 64, "cuda": 512}  # a few times the time of a pass that only decodes
-# Measured with the built-in model in bfloat16 on a CPU: 4 requests with 10 rows together gain 1.30
-# over sequential decoding, 16 with 40 rows 1.00, and 32 with 100 rows lose (0.91). On an H100
-# forking stops paying, by simulation, between 128 and 256 responses (docs/serving-at-scale.md).
+# On a CPU 40 rows together gain nothing over sequential decoding, and 100 lose. GPUs: simulated.
 MAX_ROWS = {"cpu": 32, "cuda": 256}
+
+
+def check_request(request: Request, loaded: LoadedModel) -> None:
+    """Raise a ``RequestError`` for a request that would fail in a pass, with all others in it."""
+    last = loaded.max_position
+    if not request.prompt:
+        raise RequestError("the prompt is empty", hint="give at least one token")
+    if last is not None and len(request.prompt) > last + 1:
+        raise RequestError(
+            f"the prompt has {len(request.prompt)} tokens, the model's context is {last + 1}",
+            hint="shorten the prompt",
+        )
+    forced = [] if request.forced is None else [request.forced.main, *request.forced.blocks]
+    ids = {*request.prompt}.union(*forced)
+    if min(ids) < 0 or max(ids) >= loaded.num_tokens:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise RequestError(
+            f"there is no token {wrong}: the model has {loaded.num_tokens} tokens",
+            hint="encode text with the vocabulary of the same model",
+        )
+    if request.guesser is not None:
+        if request.expansion or request.form is not Form.MAIN:
+            raise RequestError(
+                f"strategy {request.strategy!r} decodes no guesses",
+                hint="leave them out, or answer sequentially or with pasta",
+            )
+        request.guesser.check(loaded.vocabulary.num_tokens, loaded.name)
+    if request.positions is PositionStrategy.ORACLE and request.forced is None:
+        raise RequestError(
+            "positions 'oracle' need the length of every block, which only a given answer has",
+            hint="use positions 'predict', 'continue' or 'rotate'",
+        )
+    try:
+        check_join(request.join, request.positions)
+    except UsageError as exc:
+        raise RequestError(exc.message, hint=exc.hint) from exc
+
+
+class KnownTokens(NamedTuple):
+    """The guesses of a guesser, up to the first that is no token of the model."""
+
+    guesser: Guesser
+    num_tokens: int
+
+    def check(self, num_tokens: int, name: str) -> None:
+        """Check the guesser."""
+        self.guesser.check(num_tokens, name)
+
+    def guess(self, context: Sequence[int]) -> Sequence[int]:
+        """Return the known ones of the guesser's tokens."""
+        guesses = self.guesser.guess(context)
+        return tuple(takewhile(lambda token: 0 <= token < self.num_tokens, guesses))
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """A request that is waiting or running, with all its samples."""
+
+    number: int
+    request: Request
+    entries: Entries
+    ticket: Ticket
+    responses: list[Response]
+    tensors: EntryTensors
+    began_s: float
+    run: Run | None = None  # the run that ``tensors`` describe
+    first_guess: int | None = None  # the slot of the first guess of the pass
+
+    @classmethod
+    def begin(cls, request: Request, ticket: Ticket, loaded: LoadedModel) -> ActiveRequest:
+        """Return a request before its first pass."""
+        kind = loaded.kind if request.forced is None else Kind.REPLAYED
+        entries = Entries.of_prompt(request.prompt)
+        responses = [
+            Response(
+                request,
+                sample,
+                entries,
+                loaded.vocabulary,
+                limits=request.limits(loaded.max_position),
+                trace=request.new_trace(kind, engine="torch", model=loaded.name),
+                eos_ids=loaded.eos_ids,
+            )
+            for sample in range(request.params.n)
+        ]
+        tensors, began_s = EntryTensors(entries, loaded.device), time.perf_counter()
+        return cls(ticket.arrival, request, entries, ticket, responses, tensors, began_s)
+
+    def drain(self) -> list[StreamEvent]:
+        """Return the events of all samples since the last call."""
+        return [event for response in self.responses for event in response.drain()]
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all its samples are complete."""
+        return all(response.is_finished for response in self.responses)
+
+    @property
+    def is_computed(self) -> bool:
+        """Return whether all its entries so far are in the pool, so that its threads can decode."""
+        return self.ticket.num_computed >= len(self.entries)
+
+    @property
+    def has_decoded(self) -> bool:
+        """Return whether its first tokens have been chosen."""
+        threads = (live for response in self.responses for live in response.live.values())
+        is_chosen = any(live.next_token is not None for live in threads)
+        return is_chosen or len(self.entries) > len(self.request.prompt)
+
+    def settle(self) -> list[tuple[int, int]]:
+        """Remove the wrong guesses of a pass; return the old and new slots of those that moved."""
+        first, self.first_guess = self.first_guess, None
+        if first is None:
+            return []
+        right = [
+            (response, thread, placement)
+            for response in self.responses
+            for thread, placement in response.guesses.settle()
+        ]
+        slots = sorted(placement.slot for _, _, placement in right)
+        self.entries.keep(first, slots)
+        now = {slot: index for index, slot in enumerate(slots, start=first)}
+        for response, thread, placement in right:
+            response.keep_guess(thread, replace(placement, slot=now[placement.slot]))
+        self.ticket.num_computed = len(self.entries)
+        self.tensors.truncate(first)
+        return [pair for pair in now.items() if pair[0] != pair[1]]
 
 
 class LogitsRow(NamedTuple):
@@ -67,6 +202,15 @@ class PassPlan:
     room: int = 0  # tokens that may still be computed for requests that do not decode yet
     spare_rows: int | None = None  # for threads beyond the first of each response; None: no bound
 
+    def threads_to_feed(self, response: Response) -> list[LiveThread]:
+        """Return the threads of a response for which there are rows."""
+        if self.spare_rows is None:
+            return response.threads_to_feed()
+        threads = response.threads_to_feed(1 + self.spare_rows)
+        num_more = max(0, sum(live.decodes for live in threads) - 1)
+        self.spare_rows = max(0, self.spare_rows - num_more)
+        return threads
+
     def alone(self, active: ActiveRequest, part: RequestSlice) -> PassPlan:
         """Return the pass of one of its requests alone."""
         return PassPlan(
@@ -88,7 +232,7 @@ class Planner:
     """Make the plan of each pass.
 
     Args:
-        scheduler: Whose pages entries are placed in.
+        scheduler: Of the pool.
         device: Of the model.
         max_batch_tokens: Tokens of one pass beyond which prompts are cut into parts.
         chunk_tokens: Tokens of prompts beside threads that decode; None: as suits the device.
@@ -107,13 +251,11 @@ class Planner:
         max_rows: int | None,
         is_paged: bool,
     ) -> None:
-        self._scheduler = scheduler
-        self._device = device
-        self._max_batch_tokens = max_batch_tokens
+        self._scheduler, self._device, self._is_paged = scheduler, device, is_paged
         own_chunk = CHUNK_TOKENS.get(device.type, CHUNK_TOKENS["cpu"])
+        self._max_batch_tokens = max_batch_tokens
         self._chunk_tokens = min(chunk_tokens or own_chunk, max_batch_tokens)
         self._max_rows = max_rows or MAX_ROWS.get(device.type, MAX_ROWS["cpu"])
-        self._is_paged = is_paged
 
     def plan(
         self,
@@ -122,18 +264,14 @@ class Planner:
     ) -> PassPlan:
         """Plan the next pass: every scheduled request places its entries and has a part in it.
 
-        Args:
-            requests: The unfinished requests by their numbers.
-            apart: Where a request is planned, so that an error ends this one only.
+        ``requests`` are the unfinished ones by their numbers; each is planned in the context
+        ``apart``, so that an error ends this request only.
         """
         scheduled = [requests[ticket.arrival] for ticket in self._scheduler.schedule()]
         decoding = [active for active in scheduled if active.is_computed]
         plan = PassPlan(room=self._chunk_tokens if decoding else self._max_batch_tokens)
-        counts = [
-            sum(1 for _ in response.interpreter.runnable())
-            for active in decoding
-            for response in active.responses
-        ]
+        responses = [response for active in decoding for response in active.responses]
+        counts = [sum(1 for _ in response.interpreter.runnable()) for response in responses]
         if sum(counts) > self._max_rows:
             plan.spare_rows = max(0, self._max_rows - sum(map(bool, counts)))
         for active in scheduled:
@@ -161,7 +299,7 @@ class Planner:
         self._add(plan, active, first, stop)
         plan.room -= stop - first
         plan.computing.append(active)
-        if ticket.num_computed == len(active.entries) and not active.has_decoded:
+        if active.is_computed and not active.has_decoded:
             for response in active.responses:
                 plan.indices.append(plan.num_tokens - 1)
                 plan.rows.append(LogitsRow(active, response, response.live[0]))
@@ -171,7 +309,7 @@ class Planner:
         feeding = [
             (response, live)
             for response in active.responses
-            for live in self._threads_to_feed(plan, response)
+            for live in plan.threads_to_feed(response)
         ]
         first = len(active.entries)
         num_new = sum(response.max_to_feed(live) for response, live in feeding)
@@ -182,10 +320,10 @@ class Planner:
             response.begin_pass()
         # Syncs come last: a sync sees all that the pass feeds, and it may move keys.
         feeding.sort(key=lambda pair: pair[1].joined is not None)
-        index = {}
+        last = {}  # the slot of what each thread feeds last
         for response, live in feeding:
             response.feed(live)
-            index[response.sample, live.thread.id] = len(active.entries) - 1
+            last[response.sample, live.thread.id] = len(active.entries) - 1
         num_placed = len(active.entries)
         for response in active.responses:
             response.guesses.feed()
@@ -194,21 +332,11 @@ class Planner:
         start = plan.num_tokens - first  # of the request's first slot in the pass
         for response in active.responses:
             for live in response.threads_to_decode():
-                slots = [index[response.sample, live.thread.id], *response.guesses.slots(live)]
-                for num_guessed, slot in enumerate(slots):
-                    plan.indices.append(start + slot)
-                    plan.rows.append(LogitsRow(active, response, live, num_guessed))
+                slots = [last[response.sample, live.thread.id], *response.guesses.slots(live)]
+                plan.indices += [start + slot for slot in slots]
+                plan.rows += [LogitsRow(active, response, live, k) for k in range(len(slots))]
         plan.decoding.append(active)
         self._add(plan, active, first, len(active.entries))
-
-    @staticmethod
-    def _threads_to_feed(plan: PassPlan, response: Response) -> list[LiveThread]:
-        if plan.spare_rows is None:
-            return response.threads_to_feed()
-        threads = response.threads_to_feed(1 + plan.spare_rows)
-        num_more = max(0, sum(live.decodes for live in threads) - 1)
-        plan.spare_rows = max(0, plan.spare_rows - num_more)
-        return threads
 
     def _add(self, plan: PassPlan, active: ActiveRequest, first: int, stop: int) -> None:
         assert active.ticket.run is not None

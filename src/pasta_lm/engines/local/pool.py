@@ -221,15 +221,6 @@ class Pool:
 
         return LayerViews(views(self._keys), views(self._values))
 
-    def check_integrity(self) -> None:
-        """Assert that no two runs overlap and that all lie inside the pool."""
-        page = 0
-        assert self.runs == sorted(self.runs, key=lambda run: run.first_page), "out of order"
-        for run in self._taken():
-            assert page <= run.first_page, "two runs overlap"
-            page = run.end_page
-        assert page <= self.num_pages, "a run lies outside the pool"
-
     def _find_hole(self, num_pages: int) -> int | None:
         page = 0
         for run in self._taken():

@@ -1,4 +1,4 @@
-"""The model: a batch in, logits out.
+"""The model: a batch in, logits out; and how its keys turn with position.
 
 Linear layers run once over the whole flattened list of tokens; attention runs per request over its
 own run of the pool, so a prefix is read once however many threads share it. Knows nothing of
@@ -7,11 +7,12 @@ threads, text or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pasta_lm.engines.cpu import attention as compiled
@@ -29,15 +30,101 @@ from pasta_lm.engines.local.attention import (
 )
 from pasta_lm.engines.local.batch import Batch, RequestSlice
 from pasta_lm.engines.local.pool import LayerViews, Pool
-from pasta_lm.engines.local.rotation import Rotation
+from pasta_lm.errors import UnsupportedModelError
 
 # Legend: N tokens of the pass, Q tokens of one request in it, K entries of that request,
 # G key/value heads, H query heads, D head size, W rows whose logits are wanted, V vocabulary,
-# C columns of queries, keys and values side by side.
-
+# C columns of queries, keys and values side by side, F frequencies (rotary dimensions / 2).
 
 LogitsFunction = Callable[[Tensor, Tensor, Tensor, Pass], Tensor]
 """From tokens [N], positions [N], wanted rows [W] and a pass to logits [W, V]."""
+
+PROBE_POSITIONS = (3, 20)  # far enough apart to turn every frequency visibly in float32
+PROBE_TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""Largest difference of keys, relative to the largest, that is rounding; a wrong angle gives 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The rotation of one layer's keys with position."""
+
+    frequencies_F: Tensor  # float32 [F], radians per position
+    is_interleaved: bool  # pairs (0, 1), (2, 3) ... instead of halves (0, F), (1, F + 1)
+
+    def turn(self, keys_GKD: Tensor, offsets_K: Tensor) -> Tensor:
+        """Return keys [G, K, D] moved by int64 [K] positions each; computed in float32."""
+        angles_KF = offsets_K[:, None].float() * self.frequencies_F
+        cos, sin = angles_KF.cos(), angles_KF.sin()
+        num_rotary = 2 * len(self.frequencies_F)
+        rotary, rest = keys_GKD[..., :num_rotary].float(), keys_GKD[..., num_rotary:]
+        if self.is_interleaved:
+            a, b = rotary[..., 0::2], rotary[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = rotary.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((turned.to(keys_GKD.dtype), rest), dim=-1)
+
+
+class KeyRecorder:
+    """A pass that attends causally over its own tokens and keeps each layer's keys and values."""
+
+    def __init__(self) -> None:
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+
+    def attend(self, call: LayerCall, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor) -> Tensor:
+        """Attend causally, and keep the keys and values of the layer."""
+        self.keys[call.layer], self.values[call.layer] = k_GND, v_GND
+        mask = q_HND.new_full((q_HND.shape[1], q_HND.shape[1]), -1e4).triu(1)
+        return attend(call, q_HND, k_GND, v_GND, mask)
+
+
+def probe(model: nn.Module, token: int, position: int) -> KeyRecorder:
+    """Return the keys and values [G, 1, D] of one token that stands alone at a position."""
+    device, recorder = next(model.parameters()).device, KeyRecorder()
+    tokens, positions = (torch.tensor([each], device=device) for each in (token, position))
+    with torch.inference_mode():
+        plain_logits(model, tokens, positions, torch.tensor([0], device=device), recorder)
+    return recorder
+
+
+def find_rotations(model: nn.Module) -> dict[int, Rotation | None]:
+    """Return the rotation of each layer's keys with position, or None for a layer without one.
+
+    Measured, not read from configurations: a token alone at two positions must give keys that
+    differ by the rotation. An ``UnsupportedModelError`` if a layer's keys fit no frequencies.
+    """
+    first, second = PROBE_POSITIONS
+    before, after = (probe(model, 1, position).keys for position in (first, second))
+    candidates: list[Rotation | None] = [None, *_candidates(model)]
+    offset = torch.tensor([second - first], device=next(iter(before.values())).device)
+    rotations: dict[int, Rotation | None] = {}
+    for layer, key in before.items():
+        errors = [_error(candidate, key, after[layer], offset) for candidate in candidates]
+        if min(errors) > PROBE_TOLERANCES[key.dtype]:
+            raise UnsupportedModelError(
+                f"positions 'rotate' are not exact for layer {layer} of {type(model).__name__}: "
+                "its keys do not turn with position by any of the model's frequencies",
+                hint="use --positions predict or continue",
+            )
+        rotations[layer] = candidates[errors.index(min(errors))]
+    return rotations
+
+
+def _error(rotation: Rotation | None, before: Tensor, after: Tensor, offset: Tensor) -> float:
+    if rotation is not None and 2 * len(rotation.frequencies_F) > before.shape[-1]:
+        return float("inf")
+    moved = before if rotation is None else rotation.turn(before, offset)
+    scale = after.abs().max().clamp_min(1e-6)
+    return float((moved.float() - after.float()).abs().max() / scale)
+
+
+def _candidates(model: nn.Module) -> Iterator[Rotation]:
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dim() == 1:
+            for is_interleaved in (False, True):
+                yield Rotation(buffer.float(), is_interleaved)
 
 
 class CachedPass:
@@ -46,9 +133,7 @@ class CachedPass:
     def __init__(
         self, batch: Batch, pool: Pool, rotations: Mapping[int, Rotation | None] | None
     ) -> None:
-        self._batch = batch
-        self._pool = pool
-        self._rotations = rotations
+        self._batch, self._pool, self._rotations = batch, pool, rotations
         self._sizes = [part.stop - part.start for part in batch.slices]
         self._masks: dict[tuple[int, int | None, int], Tensor | None] = {}
         self._compiled: dict[int | None, CompiledAttention] = {}
@@ -59,8 +144,7 @@ class CachedPass:
 
     @cached_property
     def _views(self) -> list[LayerViews]:
-        # All layers at once: a view for each layer and request would cost more than attending
-        # does where answers are short.
+        # All layers at once: a view for each layer and request costs more than short attention.
         pool, parts = self._pool, self._batch.slices
         return [pool.layer_views(part.run, 0, part.num_entries) for part in parts]
 
@@ -97,14 +181,9 @@ class CachedPass:
     def attend_few(
         self, call: LayerCall, heads: Heads, turned_by: tuple[Tensor, Tensor] | None
     ) -> Tensor:
-        """Do as ``attend`` with compiled attention, which rotates if cos and sin are given.
-
-        Returns:
-            [N, H * D]
-        """
-        out = torch.empty(
-            (len(self._batch.tokens), heads.num_heads * heads.size), dtype=heads.dtype
-        )
+        """Do as ``attend`` compiled, which rotates if cos and sin are given; return [N, H * D]."""
+        num_columns = heads.num_heads * heads.size
+        out = torch.empty((len(self._batch.tokens), num_columns), dtype=heads.dtype)
         if turned_by is not None:
             turned_by = turned_by[0].contiguous(), turned_by[1].contiguous()
         if call.window not in self._compiled:
@@ -117,9 +196,12 @@ class CachedPass:
         return CompiledAttention(
             [
                 Queries(
-                    size, part.first_slot, self._pool.start(part.run), self._visible(part, window)
+                    part.stop - part.start,
+                    part.first_slot,
+                    self._pool.start(part.run),
+                    self._visible(part, window),
                 )
-                for part, size in zip(self._batch.slices, self._sizes, strict=True)
+                for part in self._batch.slices
             ]
         )
 
@@ -195,38 +277,27 @@ class CachedPass:
 
 
 class Runner:
-    """Run batches through a model against a pool."""
+    """Run batches through a model, whose attention is ``pasta_attention``, against a pool.
+
+    ``fast_logits`` is used instead of the model.
+    """
 
     def __init__(
         self, model: PreTrainedModel, pool: Pool, fast_logits: LogitsFunction | None = None
     ) -> None:
-        """Keep the model, whose attention is ``pasta_attention``, and its memory.
-
-        ``fast_logits`` is used instead of the model.
-        """
-        self.model = model
         self.pool = pool
         self.rotations: Mapping[int, Rotation | None] | None = None  # positions 'rotate' need them
-        self._fast_logits = fast_logits
+        self._logits = fast_logits or partial(plain_logits, model)
 
     def run(self, batch: Batch) -> Tensor:
-        """Run one forward pass.
-
-        Returns:
-            float32 [W, V]: logits of the wanted rows.
-        """
+        """Run one forward pass; return the logits of the wanted rows, float32 [W, V]."""
         run = CachedPass(batch, self.pool, self.rotations)
-        inputs = (batch.tokens, batch.positions, batch.wanted)
         with torch.inference_mode():
-            if self._fast_logits is not None:
-                logits = self._fast_logits(*inputs, run)
-            else:
-                logits = plain_logits(self.model, *inputs, run)
-        return logits.float()
+            return self._logits(batch.tokens, batch.positions, batch.wanted, run).float()
 
 
 def plain_logits(
-    model: PreTrainedModel, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
+    model: nn.Module, tokens_N: Tensor, positions_N: Tensor, wanted_W: Tensor, run: Pass
 ) -> Tensor:
     """Return the logits of the wanted rows from the model's own modules, [W, V]."""
     out = model(

@@ -1,22 +1,92 @@
-"""Choose the requests of the next pass: admission, growth and preemption.
+"""Choose the requests of the next pass: admission, growth, preemption and common prompts.
 
-Knows numbers of entries and the pool, nothing of threads, tokens or tensors. Two policies:
-*reserve* (the default) admits a request when everything that it can ever need is free; *overcommit*
-admits it when its prompt fits, and preempts whole requests, the youngest first and never the
-oldest, when the pool runs full. Either way one request always progresses, and none fails half-way.
+Knows numbers of entries and the pool, nothing of threads or tensors. Two policies: *reserve* (the
+default) admits a request when everything that it can ever need is free; *overcommit* when its
+prompt fits, and preempts whole requests, the youngest first and never the oldest, when the pool
+runs full. Either way one request always progresses, and none fails half-way.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
 
 from pasta_lm.engines.local.pool import Pool, Run
-from pasta_lm.engines.local.prefix import Prefixes
 from pasta_lm.errors import RequestError
 
 FIRST_STRETCH = 64  # entries beyond the prompt that an overcommitted run begins with
+
+
+class SharedPages(NamedTuple):
+    """First pages of a prompt that a run holds."""
+
+    run: Run
+    num_pages: int
+
+
+class Prefixes:
+    """The pages of prompts that a pool holds, so that prompts that begin alike share their work.
+
+    A page is known by the hash of all tokens up to its end. Pages that a run holds, running or
+    kept, are copied to a new one: attention reads one run of consecutive pages, and a copy costs a
+    hundredth of the computation.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._holders: defaultdict[bytes, list[Run]] = defaultdict(list)
+        self._known: dict[int, Sequence[bytes]] = {}  # pages of each run, by its identity
+        pool.on_evict = self._forget
+
+    def page_hashes(self, prompt: Sequence[int]) -> list[bytes]:
+        """Return a hash for each full page of a prompt but for its last token.
+
+        The logits behind the last token are wanted, so that one is always computed.
+        """
+        size, hashes, last = self._pool.page_size, list[bytes](), b""
+        for end in range(size, len(prompt), size):
+            page = array("q", prompt[end - size : end]).tobytes()
+            last = blake2b(last + page, digest_size=16).digest()
+            hashes.append(last)
+        return hashes
+
+    def find(self, hashes: Sequence[bytes]) -> SharedPages | None:
+        """Return the run that holds the most first pages of a prompt; it counts as used."""
+        for num_pages in range(len(hashes), 0, -1):
+            if holders := self._holders.get(hashes[num_pages - 1]):
+                self._pool.touch(holders[-1])
+                return SharedPages(holders[-1], num_pages)
+        return None
+
+    def holds(self, run: Run) -> bool:
+        """Return whether a run still holds what it held."""
+        return id(run) in self._known
+
+    def computed(self, run: Run, hashes: Sequence[bytes]) -> None:
+        """Note that a run holds these pages of a prompt."""
+        if id(run) not in self._known:
+            self._known[id(run)] = hashes
+            for page_hash in hashes:
+                self._holders[page_hash].append(run)
+
+    def release(self, run: Run) -> None:
+        """Give a run back to the pool: kept, if it holds a page that no other run holds."""
+        hashes = self._known.get(id(run), ())
+        if any(len(self._holders[page_hash]) == 1 for page_hash in hashes):
+            self._pool.keep(run, len(hashes))
+        else:
+            self._pool.free(run)
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        for page_hash in self._known.pop(id(run), ()):
+            self._holders[page_hash].remove(run)
+            if not self._holders[page_hash]:
+                del self._holders[page_hash]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +104,14 @@ class Ticket:
 
 
 class Scheduler:
-    """Admit, grow and preempt requests of one pool."""
+    """Admit, grow and preempt requests of one pool.
+
+    Args:
+        pool: Its runs go to the requests.
+        overcommit: Admit by present instead of largest possible need.
+        shares_prefixes: Copy the pages of prompts that begin alike.
+        max_running: Bounds the requests in the pool.
+    """
 
     def __init__(
         self,
@@ -44,22 +121,15 @@ class Scheduler:
         shares_prefixes: bool = False,
         max_running: int = 256,
     ) -> None:
-        """Begin empty; ``overcommit`` admits by present instead of largest possible need.
-
-        ``shares_prefixes`` copies the pages of prompts that begin alike; ``max_running`` bounds
-        the requests in the pool.
-        """
-        self._pool = pool
-        self._prefixes = Prefixes(pool)
-        self._shares_prefixes = shares_prefixes
-        self._overcommit = overcommit
+        self._pool, self._prefixes = pool, Prefixes(pool)
+        self._shares_prefixes, self._overcommit = shares_prefixes, overcommit
         self._max_running = max_running
         self._num_arrived = 0
         self.waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
 
     def submit(self, num_entries: int, largest_need: int, prompt: Sequence[int] = ()) -> Ticket:
-        """Queue a request; its prompt is read where prompts share pages.
+        """Queue a request, whose prompt is read where prompts share pages.
 
         Raises:
             RequestError: it could never fit, whoever else is gone.
@@ -92,9 +162,7 @@ class Scheduler:
         A request that the caller lets grow with ``reserve_pages`` may preempt ones not yet yielded.
         """
         self._admit()
-        for ticket in list(self._running):
-            if ticket.run is not None:
-                yield ticket
+        yield from (ticket for ticket in list(self._running) if ticket.run is not None)
 
     def reserve_pages(self, ticket: Ticket, num_entries: int) -> bool:
         """Make room for a running request's entries; return whether it still runs.
@@ -108,15 +176,11 @@ class Scheduler:
             self.preempt(victim)
             if victim is ticket:
                 return False
-        self._pool.grow(ticket.run, self._stretch(ticket, num_entries))
+        roomy = min(2 * num_entries, ticket.largest_need)  # so that it moves rarely
+        is_free = self._pool.can_grow(ticket.run, roomy)
+        self._pool.grow(ticket.run, roomy if is_free else num_entries)
         ticket.num_entries = num_entries
         return True
-
-    def _stretch(self, ticket: Ticket, num_entries: int) -> int:
-        """Return the new size of a run: twice its need if free, so that it moves rarely."""
-        assert ticket.run is not None
-        roomy = min(2 * num_entries, ticket.largest_need)
-        return roomy if self._pool.can_grow(ticket.run, roomy) else num_entries
 
     @property
     def running(self) -> tuple[Ticket, ...]:
@@ -148,13 +212,12 @@ class Scheduler:
 
     def _allocate(self, ticket: Ticket, need: int) -> Run:
         """Return a new run, with the first pages of the prompt if another run has them."""
-        holder = self._prefixes.find(ticket.page_hashes)
+        shared = self._prefixes.find(ticket.page_hashes)
         run, num_shared = self._pool.allocate(need), 0
-        if holder is not None and self._prefixes.holds(
-            holder.run
-        ):  # the new run may be in its place
-            self._pool.copy_pages(holder.run, run, holder.num_pages)
-            num_shared = holder.num_pages * self._pool.page_size
+        # The new run may stand where the other one was kept.
+        if shared is not None and self._prefixes.holds(shared.run):
+            self._pool.copy_pages(shared.run, run, shared.num_pages)
+            num_shared = shared.num_pages * self._pool.page_size
         ticket.num_computed = num_shared
         if ticket.num_shared is None:
             ticket.num_shared = num_shared

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from pasta_lm.engines.local.attention import NAME, register
-from pasta_lm.engines.local.random_model import read_architecture
+from pasta_lm.engines.local.loading import read_architecture
 from pasta_lm.engines.local.self_test import check_exact
 from pasta_lm.errors import ModelError, ModelNotFoundError
 from pasta_lm.interpreter.join import Join
