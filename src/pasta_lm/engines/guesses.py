@@ -65,7 +65,6 @@ class Guesses:
         contexts: Contexts,
         is_text: Callable[[int], bool],
     ) -> None:
-        """Begin; without a guesser nothing is guessed. ``is_text``: no tag and no end of text."""
         self._guesser, self._placer, self._pace = guesser, placer, pace
         self._contexts, self._is_text = contexts, is_text
         self._guessing: dict[int, LiveThread] = {}
@@ -100,7 +99,6 @@ class Guesses:
 
     @staticmethod
     def _first_position(thread: Thread) -> int:
-        """Return the position of a thread's next token, also of one that has fed nothing."""
         if thread.row is not None:
             return thread.position
         if thread.fork_point is not None:

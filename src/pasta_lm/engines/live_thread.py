@@ -113,7 +113,6 @@ class Expander:
         return commands
 
     def _has_room(self, main: Thread, start: Start) -> bool:
-        """Return whether the prefix of a thread, and a token of its own, have positions."""
         last = self._interpreter.limits.max_position
         first = main.position if start.num_seen is None else start.num_seen
         return last is None or first + len(start.prefix) < last - 1  # where threads must end

@@ -20,7 +20,6 @@ class Pace:
     """The clocks of a response's threads."""
 
     def __init__(self, interpreter: Interpreter, *, is_uncut: bool = False) -> None:
-        """Begin before the first token; ``is_uncut``: its tokens are known to stay in the limit."""
         self._interpreter = interpreter
         self._is_uncut = is_uncut
         self._clocks: dict[int, int] = {0: 0}
@@ -70,7 +69,6 @@ class Pace:
         return sorted(threads, key=lambda thread: (not thread.is_main, thread.reading_key))[:width]
 
     def _bound(self, clock: int) -> int:
-        """Return the largest number of tokens that the response can have after a pass."""
         bound = self._interpreter.num_tokens
         for thread in self._interpreter.threads:
             if thread.state is ThreadState.ENDED:
@@ -82,7 +80,6 @@ class Pace:
         return bound
 
     def _of_promises(self, main: Thread, left: int) -> int:
-        """Return how many tokens threads decode that main can still fork in so many passes."""
         limits, num_blocks = self._interpreter.limits, len(self._interpreter.threads) - 1
         first = 0 if main.in_topic else TOKENS_OF_PROMISE - 1
         sizes = range(left - first, 0, -TOKENS_OF_PROMISE)

@@ -53,12 +53,6 @@ class ReadingOrder:
     """One sample's text, as far as it is certain after each step."""
 
     def __init__(self, *, keeps_tags: bool = False, is_held: bool = False) -> None:
-        """Begin before the first step.
-
-        Args:
-            keeps_tags: The written form instead of the plain text.
-            is_held: Everything comes at the end: strategies whose first text is a plan.
-        """
         self._keeps_tags = keeps_tags
         self._is_held = is_held
         self._parts: dict[int, _Part] = {0: _Part(opening="")}

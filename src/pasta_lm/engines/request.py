@@ -55,7 +55,6 @@ class SamplingParams:
     logprobs: int | None = None  # fill ``Answer.logprobs``, each with this many candidates
 
     def __post_init__(self) -> None:
-        """Refuse a value without a meaning, as a ``UsageError``."""
         rules = {
             "temperature": (0 <= self.temperature < inf, "at least 0, and finite"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),

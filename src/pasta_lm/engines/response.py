@@ -214,7 +214,6 @@ class Response:
         self._take_id(live, token, t_s, is_forced=forced is not None)
 
     def _forced_token(self, live: LiveThread) -> int | Literal[Special.END_OF_TEXT] | None:
-        """Return the token that a thread must decode next, whatever its logits, or None."""
         if self.interpreter.forced(live.thread) is not None:
             return self._tokens.piece_id(ASYNC_CLOSE) if self.request.forks else END_OF_TEXT
         if self._expander is not None and self._expander.is_too_long(live.thread):
@@ -256,7 +255,6 @@ class Response:
         self._carry_out(commands, t_s)
 
     def _flush(self, live: LiveThread) -> None:
-        """Emit the text that is held back; a tag or an end follows, so nothing completes it."""
         left = live.text.close()
         if not live.thread.in_topic:  # the rest of a topic is an incomplete character
             self._emit(live, live.stops.feed(left) + live.stops.flush())

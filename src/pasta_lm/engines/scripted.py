@@ -102,7 +102,6 @@ class _Playback:
                     self.response.take(live, END_OF_TEXT, t_s=now_s)
 
     def _credit(self, number: int) -> float:
-        """Return a thread's credit; the ``<async>`` or first word of a new one is free."""
         return self.credits.setdefault(number, max(0.0, 1 - self.speed(number)))
 
     def _feed_ready(self) -> Iterator[LiveThread]:
@@ -114,7 +113,6 @@ class _Playback:
                 yield live
 
     def _is_ready(self, live: LiveThread) -> bool:
-        """Return whether a thread has credit, has its place, and joins only fed threads."""
         thread = live.thread
         has_place = thread.row is not None or thread.fork_point is not None
         lives = self.response.live.values()
@@ -127,15 +125,6 @@ class ScriptedEngine:
     """Decode one written answer, or the one that a request brings."""
 
     def __init__(self, script: Document, *, speeds: Speeds | None = None) -> None:
-        """Keep the answer to decode.
-
-        Args:
-            script: The answer; blocks without a length get that of their words.
-            speeds: Tokens that each thread decodes in a step.
-
-        Raises:
-            InputError: a block has no topic, so no promise can be written for it.
-        """
         self.script = _with_lengths(script)
         self._speed = _speed_of(speeds or {})
         self._ids = WordIds()
@@ -204,7 +193,6 @@ class ScriptedEngine:
 
 
 def _with_lengths(script: Document) -> Document:
-    """Return an answer all of whose blocks have lengths; missing ones are those of their words."""
     if any(not block.topic.strip() for block in script.blocks):
         raise InputError("a block of the script has no topic")
     if all(block.units is not None for block in script.blocks):

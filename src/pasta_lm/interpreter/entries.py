@@ -43,7 +43,6 @@ class Entries:
         )
 
     def __len__(self) -> int:
-        """Return how many entries there are, which is the next slot."""
         return len(self.items)
 
     def __getitem__(self, slot: int) -> Entry:

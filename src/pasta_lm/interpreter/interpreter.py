@@ -43,10 +43,6 @@ class Interpreter:
     def __init__(
         self, limits: Limits, new_owner: Callable[[], int] | None = None, form: Form = Form.MAIN
     ) -> None:
-        """Start with a main thread that has decoded nothing; ``form`` is MAIN, or FORKED for APAR.
-
-        ``new_owner`` gives owner numbers: samples of one prompt share it; None counts from 1.
-        """
         self.limits = limits
         self._form = form
         self._new_owner = new_owner or count(1).__next__
@@ -190,7 +186,6 @@ class Interpreter:
         return child
 
     def _begin_deferred(self) -> list[Command]:
-        """Start deferred threads, the oldest first, while ``max_threads`` allows."""
         deferred = [thread for thread in self.threads if thread.state is ThreadState.DEFERRED]
         if not deferred:
             return []
@@ -264,7 +259,6 @@ class Interpreter:
         return [Finish(reason)]
 
     def _cut_if_full(self) -> list[Command]:
-        """End everything if the response has all the tokens that it may have."""
         if self.is_finished or self.num_tokens < self.limits.max_tokens:
             return []
         return self._end_all(FinishReason.LENGTH)

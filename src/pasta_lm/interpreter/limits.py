@@ -34,7 +34,6 @@ class Limits:
     max_position: int | None = None  # the model's last position
 
     def __post_init__(self) -> None:
-        """Refuse a bound that no response could satisfy, as a ``UsageError``."""
         minima = {"max_tokens": 1, "max_threads": 1, "max_topic_tokens": 1}
         minima |= {"max_blocks": 0, "max_depth": 0, "max_tokens_per_thread": 3}
         for name, bound in minima.items():

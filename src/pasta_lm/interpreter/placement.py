@@ -37,11 +37,6 @@ class Placer:
     def __init__(
         self, entries: Entries, strategy: PositionStrategy, main: Thread, join: Join = Join.SHARED
     ) -> None:
-        """Begin behind the prompt, which is in ``entries`` already; main has fed nothing.
-
-        Raises:
-            UsageError: the join does not go with the position strategy.
-        """
         check_join(join, strategy)
         self.entries = entries
         self.strategy = strategy
@@ -142,10 +137,6 @@ class Placer:
         return placement
 
     def _feed_again(self, main: Thread) -> None:
-        """Feed the written form again where it is no plain causal text; main then sees it alone.
-
-        Main gets a new owner number, so that no row shows its earlier entries again.
-        """
         assert main.row is not None
         visible, known = self._visible_slots(main.row), set(self._written)
         fresh = [slot for slot in visible if slot not in known]

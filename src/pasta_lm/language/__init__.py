@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from pasta_lm.language.check import Diagnostic, check, fix, render
 from pasta_lm.language.document import Block, Document, Item, from_events, parse
-from pasta_lm.language.events import AsyncClose, AsyncOpen, Event, Promise, Sync, Text
-from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
-from pasta_lm.language.parser import Form, Parser, State
+from pasta_lm.language.events import Promise, Sync, Text
+from pasta_lm.language.lexer import Lexer
+from pasta_lm.language.parser import Form, Parser
 from pasta_lm.language.tags import escape, unescape
 
 __all__ = [
-    "AsyncClose",
-    "AsyncOpen",
     "Block",
     "Diagnostic",
     "Document",
-    "Event",
     "Form",
     "Item",
-    "Lexeme",
-    "LexemeKind",
     "Lexer",
     "Parser",
     "Promise",
-    "State",
     "Sync",
     "Text",
     "check",

@@ -1,16 +1,37 @@
-"""Report every fault of a text with its place and a hint; apply the documented repairs."""
+"""Report every fault of a text with its place and a hint; apply the documented repairs.
+
+Lexer and table are those of the parser: ``Parser.fault`` names the fault, and the walk over the
+text only adds how to continue. Blocks whose tags will be removed still count as blocks, so that one
+mistake is one fault. Repairs change tags, never text; the table in docs/language.md lists them.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
-from pasta_lm.language.parser import Form
-from pasta_lm.language.walk import Walk
+from pasta_lm.language.faults import Fault, Problem
+from pasta_lm.language.lexer import Lexeme, LexemeKind, Lexer
+from pasta_lm.language.parser import Form, Parser, opens_level
+from pasta_lm.language.tags import (
+    ASYNC_CLOSE,
+    ASYNC_OPEN,
+    MAX_UNITS,
+    SYNC,
+    annotator_open,
+    bounded_topic,
+    escape,
+    promise_tag,
+    spaces_after_tags,
+)
 
-_BEFORE = 30  # characters of the line shown on either side of where a fault begins
-_AFTER = 45
+_BEFORE, _AFTER = 30, 45  # characters of the line shown on either side of where a fault begins
+_BETWEEN = (LexemeKind.TEXT, LexemeKind.SYNC, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +54,22 @@ class Diagnostic:
 
 
 def check(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> list[Diagnostic]:
-    """Return every fault of a text in the order of their places; none: it is valid.
-
-    Raises:
-        ValueError: the form is the inside of a block, which is never stored.
-    """
-    problems = Walk(text, Form(form), max_depth).problems
+    """Return every fault of a text in the order of their places; none: it is valid."""
+    problems = _Walk(text, Form(form), max_depth).problems
     line_starts = [0, *(match.end() for match in re.finditer("\n", text))] if problems else [0]
     diagnostics = []
     for problem in problems:
         line = bisect_right(line_starts, problem.start)
         column = problem.start - line_starts[line - 1] + 1
-        fault, length = problem.fault, problem.end - problem.start
-        message = fault.message(problem.detail)
-        diagnostics.append(
-            Diagnostic(
-                fault.code, fault.severity, line, column, message, fault.hint, problem.start, length
-            )
-        )
+        fault, place = problem.fault, (problem.start, problem.end - problem.start)
+        words = fault.message(problem.detail), fault.hint
+        diagnostics.append(Diagnostic(fault.code, fault.severity, line, column, *words, *place))
     return diagnostics
 
 
 def fix(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> str:
-    """Return the text with the documented repairs applied.
-
-    Tags are repaired, moved or removed; text is kept. An unreadable tag becomes text. ``check``
-    finds no error in the result, and no space before a tag.
-    """
-    return Walk(text, Form(form), max_depth).repaired
+    """Return the text, repaired: ``check`` finds no error in it, and no space before a tag."""
+    return _Walk(text, Form(form), max_depth).repaired
 
 
 def render(diagnostic: Diagnostic, text: str) -> str:
@@ -77,19 +86,265 @@ def describe(diagnostic: Diagnostic, text: str) -> str:
 
 
 def _excerpt(text: str, offset: int, length: int) -> tuple[str, str]:
-    """Return the part of the line around an offset, and carets that stand under it."""
     # Only characters of the fault's own line: the carets stand under them.
     begin = max(text.rfind("\n", 0, offset) + 1, offset - _BEFORE)
     line_end = text.find("\n", offset)
     end = min(len(text) if line_end < 0 else line_end, offset + _AFTER)
-    is_cut = begin > 0 and text[begin - 1] != "\n"
-    before = ("..." if is_cut else "") + _printable(text[begin:offset])
+    lead = "..." if begin > 0 and text[begin - 1] != "\n" else ""
+    rest = "..." if end < len(text) and text[end] != "\n" else ""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[begin:end])
     num_carets = max(1, min(length, end - offset))
-    after = _printable(text[offset:end])
-    is_cut = end < len(text) and text[end] != "\n"
-    return before + after + ("..." if is_cut else ""), " " * len(before) + "^" * num_carets
+    return lead + shown + rest, " " * (len(lead) + offset - begin) + "^" * num_carets
 
 
-def _printable(text: str) -> str:
-    """Return the text with one plain character for each that would move the caret."""
-    return "".join(character if character.isprintable() else " " for character in text)
+class _Piece(NamedTuple):
+    """A stretch of text or a whole tag, with what could be read of it."""
+
+    kind: LexemeKind | None  # its kind, real or intended; None for an unreadable tag
+    source: str
+    start: int
+    end: int
+    text: str = ""
+    topic: str | None = None
+    units: int | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class _Kept(NamedTuple):
+    """A piece after the repairs: as written and, if it is text, as read."""
+
+    source: str
+    text: str | None
+    start: int = 0  # its place, if it is text
+    end: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    piece: _Piece
+    is_kept: bool
+    is_empty: bool = True
+
+
+class _Walk:
+    """One pass over a text in one form; ``problems`` and ``repaired`` are its results."""
+
+    def __init__(self, text: str, form: Form, max_depth: int) -> None:
+        if form in (Form.BLOCK, Form.FORKED):
+            raise ValueError(f"the form {form} is decoded, not stored: it cannot be checked")
+        self.problems: list[Problem] = []
+        self._form = form
+        self._max_depth = max_depth
+        self._parser = Parser(form, sys.maxsize)  # the walk itself checks the depth
+        self._kept: list[_Kept] = []
+        self._open: list[_Open] = []
+        self._is_promise_kept = False
+        self._num_unjoined = 0
+        pieces = list(_pieces(text))
+        if form is Form.WRITTEN:
+            pieces = list(self._put_blocks_after_promises(pieces))
+        for piece, following in pairwise([*pieces, _Piece(None, "", 0, 0)]):
+            self._take(piece, following)
+        self._close_blocks()
+        self.repaired = "".join(self._write())
+        # A promise is walked before the text that stood between it and its block.
+        self.problems.sort(key=lambda problem: (problem.start, problem.fault.code))
+
+    def _write(self) -> Iterator[str]:
+        grouped = groupby(self._kept, lambda kept: kept.text is not None)
+        runs = [(is_text, list(run)) for is_text, run in grouped]
+        texts = [_write_text(run) for is_text, run in runs if is_text]
+        # In main form the text that comes next to a space may be that of a block, which is absent.
+        after_tags = texts if self._form is Form.MAIN else spaces_after_tags(texts)
+        moved = zip(texts, after_tags, strict=True)
+        for is_text, run in runs:
+            if not is_text:
+                yield from (kept.source for kept in run)
+                continue
+            before, after = next(moved)
+            if before.endswith(" ") and not after.endswith(" "):
+                num_moved = len(before) - len(before.rstrip(" "))
+                place = max(run[-1].start, run[-1].end - num_moved), run[-1].end
+                self.problems.append(Problem(Fault.SPACE_BEFORE_TAG, "", *place))
+            yield after
+
+    def _put_blocks_after_promises(self, pieces: list[_Piece]) -> Iterator[_Piece]:
+        at = 0
+        while at < len(pieces):
+            end = at + 1
+            if pieces[at].kind is LexemeKind.PROMISE_OPEN:
+                # Any other tag ends the search: the promise has no block.
+                while end < len(pieces) and pieces[end].kind in _BETWEEN:
+                    end += 1
+                has_block = end < len(pieces) and pieces[end].kind is LexemeKind.ASYNC_OPEN
+                end = end if has_block else at + 1
+                between = pieces[at + 1 : end]
+                if readable := [piece for piece in between if piece.kind]:
+                    place = readable[0].start, readable[-1].end
+                    self.problems.append(Problem(Fault.BETWEEN, "", *place))
+                yield from between
+            yield pieces[at]
+            at = end
+
+    def _take(self, piece: _Piece, following: _Piece) -> None:
+        self.problems += piece.problems
+        match piece.kind:
+            case LexemeKind.TEXT:
+                self._keep_text(piece, piece.source, piece.text)
+            case LexemeKind.SYNC:
+                self._take_sync(piece)
+            case LexemeKind.PROMISE_OPEN:
+                self._take_promise(piece, following)
+            case LexemeKind.ASYNC_OPEN:
+                self._take_open(piece)
+            case LexemeKind.ASYNC_CLOSE:
+                self._take_close(piece)
+            case _:
+                if piece.problems[0].fault is not Fault.WRONG_SLASH:
+                    self._keep_text(piece, escape(piece.source), piece.source)
+
+    def _take_sync(self, piece: _Piece) -> None:
+        if not self._is_legal(piece):
+            return
+        if self._num_unjoined == 0:
+            self._report(Fault.IDLE_SYNC, piece)
+        self._num_unjoined = 0
+        self._keep_tag(SYNC if piece.problems else piece.source)
+
+    def _take_promise(self, piece: _Piece, following: _Piece) -> None:
+        if not self._is_legal(piece):
+            return
+        tag = None if self._is_too_deep(piece) else _repaired(piece)
+        if piece.units is not None and piece.units > MAX_UNITS:
+            self._report(Fault.OVERLONG, piece)
+        if self._form is Form.WRITTEN and following.kind is not LexemeKind.ASYNC_OPEN:
+            self._report(Fault.PROMISE_WITHOUT_BLOCK, piece)
+            return
+        self._feed_promise()  # even if the tag goes: its block is then no fault of its own
+        self._is_promise_kept = tag is not None
+        if self._form is Form.MAIN:
+            self._num_unjoined += 1
+        self._keep_tag(tag)
+
+    def _take_open(self, piece: _Piece) -> None:
+        wrong = self._parser.fault(_lexeme(piece))
+        if wrong is not None:
+            self._report(wrong, piece, "topic")
+        is_too_deep = self._form is not Form.MAIN and self._is_too_deep(piece)
+        if self._form is Form.ANNOTATOR:
+            tag = None if is_too_deep else _repaired(piece)
+        elif wrong in (None, Fault.UNKNOWN_ATTRIBUTE) and self._is_promise_kept:
+            tag = ASYNC_OPEN if wrong or piece.problems else piece.source
+        else:
+            tag = None
+        if wrong is Fault.BLOCK_WITHOUT_PROMISE:
+            self._feed_promise()  # as if it were there, so that the closing tag is no fault
+        if self._form is not Form.MAIN:
+            topic = "" if self._form is Form.ANNOTATOR else None
+            self._parser.feed(Lexeme(LexemeKind.ASYNC_OPEN, topic=topic))
+        if self._open:
+            self._open[-1].is_empty = False
+        self._open.append(_Open(piece, is_kept=tag is not None))
+        self._num_unjoined += 1
+        self._keep_tag(tag)
+
+    def _take_close(self, piece: _Piece) -> None:
+        if not self._open:
+            self._is_legal(piece)  # reports the fault
+            return
+        block = self._open.pop()
+        if self._form is not Form.MAIN:
+            self._parser.feed(Lexeme(LexemeKind.ASYNC_CLOSE))
+            if block.is_empty:
+                self._report(Fault.EMPTY_BLOCK, block.piece)
+        if block.is_kept:
+            self._keep_tag(ASYNC_CLOSE if piece.problems else piece.source)
+
+    def _close_blocks(self) -> None:
+        for block in reversed(self._open):  # the innermost is closed first
+            if self._form is not Form.MAIN:
+                self._report(Fault.UNCLOSED_BLOCK, block.piece)
+            if block.is_kept:
+                self._keep_tag(ASYNC_CLOSE)
+
+    def _is_legal(self, piece: _Piece) -> bool:
+        wrong = self._parser.fault(_lexeme(piece))
+        if wrong is not None:
+            self._report(wrong, piece)
+        return wrong is None
+
+    def _is_too_deep(self, piece: _Piece) -> bool:
+        assert piece.kind is not None
+        lacks_promise = self._parser.fault(_lexeme(piece)) is Fault.BLOCK_WITHOUT_PROMISE
+        kind = LexemeKind.PROMISE_OPEN if lacks_promise else piece.kind
+        if not opens_level(self._form, kind) or self._parser.depth < self._max_depth:
+            return False
+        self._report(Fault.NESTED, piece, f"{self._max_depth} at most")
+        return True
+
+    def _feed_promise(self) -> None:
+        self._parser.feed(Lexeme(LexemeKind.PROMISE_OPEN))
+        self._parser.feed(Lexeme(LexemeKind.PROMISE_CLOSE, units=1))
+
+    def _report(self, fault: Fault, piece: _Piece, detail: str = "") -> None:
+        self.problems.append(Problem(fault, detail, piece.start, piece.end))
+
+    def _keep_tag(self, source: str | None) -> None:
+        if source is not None:
+            self._kept.append(_Kept(source, None))
+
+    def _keep_text(self, piece: _Piece, source: str, text: str) -> None:
+        self._kept.append(_Kept(source, text, piece.start, piece.end))
+        if self._open and text.strip():
+            self._open[-1].is_empty = False
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
+    lexer = Lexer()
+    lexemes = iter(lexer.feed(text) + lexer.close())
+    run: list[Lexeme] = []
+    for lexeme in lexemes:
+        if lexeme.kind is LexemeKind.TEXT:
+            run.append(lexeme)
+            continue
+        if run:
+            yield _text_piece(text, run)
+            run.clear()
+        kind = lexeme.meant if lexeme.kind is LexemeKind.FAULT else lexeme.kind
+        topic, units = lexeme.topic, lexeme.units
+        if lexeme.kind is LexemeKind.PROMISE_OPEN:
+            topic, units = next(lexemes).text, next(lexemes).units
+        place = lexeme.start, lexeme.end
+        yield _Piece(kind, lexeme.text, *place, "", topic, units, lexeme.problems)
+    if run:
+        yield _text_piece(text, run)
+
+
+def _text_piece(source: str, run: list[Lexeme]) -> _Piece:
+    start, end = run[0].start, run[-1].end
+    text = "".join(lexeme.text for lexeme in run)
+    return _Piece(LexemeKind.TEXT, source[start:end], start, end, text)
+
+
+def _lexeme(piece: _Piece) -> Lexeme:
+    assert piece.kind is not None, "an unreadable tag has no lexeme"
+    topic = piece.topic if piece.kind is LexemeKind.ASYNC_OPEN else None
+    return Lexeme(piece.kind, topic=topic)
+
+
+def _repaired(piece: _Piece) -> str | None:
+    topic = piece.topic
+    is_promise = piece.kind is LexemeKind.PROMISE_OPEN
+    if not topic or not topic.split() or (is_promise and piece.units is None):
+        return None
+    if not piece.problems:
+        return piece.source
+    topic = bounded_topic(topic)
+    return promise_tag(topic, piece.units or 1) if is_promise else annotator_open(topic)
+
+
+def _write_text(run: list[_Kept]) -> str:
+    if len(run) == 1:
+        return run[0].source
+    # Text on both sides of a removed tag can spell a new tag.
+    return escape("".join(kept.text or "" for kept in run))

@@ -7,7 +7,7 @@ Writing is canonical: each tag has one spelling, however it was spelled when rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from pasta_lm.errors import PastaSyntaxError
@@ -75,19 +75,11 @@ class Document:
         return sum(isinstance(item, Sync) for item in self.items)
 
     def written(self) -> str:
-        """Return the written form: every promise followed by its block.
-
-        Raises:
-            ValueError: a block has no length; ``with_lengths`` fills them in.
-        """
+        """Return the written form; a ``ValueError`` if a block has no length."""
         return _written(self.items)
 
     def main_form(self) -> str:
-        """Return the main form: text, promises and syncs, no blocks.
-
-        Raises:
-            ValueError: a block has no length; ``with_lengths`` fills them in.
-        """
+        """Return the main form: text, promises and syncs; a ``ValueError`` as above."""
         return _write(self.items, _promise)
 
     def annotator_form(self) -> str:
@@ -101,19 +93,12 @@ class Document:
         return self.written() if has_lengths else self.annotator_form()
 
     def with_spaces_after_tags(self) -> Document:
-        """Return the same answer with the spaces before a tag moved to the text after it.
-
-        ``Title: <promise .../><async>text`` becomes ``Title:<promise .../><async> text``. Spaces
-        before a sync pass it; a block without text passes them on; those at the end stay.
-        """
+        """Return the same answer with the spaces before a tag moved to the text after it."""
         moved = spaces_after_tags(list(_texts(self.items)))
         return Document(_with_texts(self.items, moved))
 
     def with_lengths(self, count: Callable[[str], int]) -> Document:
-        """Return the same answer with the length of every block filled in.
-
-        ``count`` returns the number of tokens of a block's text, as it is written between its tags.
-        """
+        """Return the answer with the length of each block; ``count`` gives tokens of a text."""
         return Document(_with_lengths(self.items, count))
 
     def without_tags(self) -> Document:
@@ -145,11 +130,7 @@ def parse(text: str, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> Doc
 
 
 def parse_program(text: str) -> Document:
-    """Read a ``Document.program``: the written form, or the annotator form.
-
-    Raises:
-        PastaSyntaxError: it is neither; the fault is that of the written form.
-    """
+    """Read a ``Document.program``; a fault is reported as one of the written form."""
     try:
         return parse(text)
     except PastaSyntaxError as error:
@@ -161,43 +142,31 @@ def parse_program(text: str) -> Document:
 
 def from_events(events: Iterable[Event]) -> Document:
     """Build the answer that a parser reported; a block that was not closed ends with the events."""
-    open_blocks = [_OpenBlock()]
+    items: list[Item] = []
     promise: Promise | None = None
+    outer: list[tuple[list[Item], Promise]] = []  # around the open blocks: items, and the promise
     for event in (*events, None):  # None: the end
         if promise is not None and not isinstance(event, AsyncOpen):  # main form: no block follows
-            open_blocks[-1].items.append(Block(promise.topic, promise.units))
+            items.append(Block(promise.topic, promise.units))
             promise = None
         match event:
             case Promise():
                 promise = event
             case AsyncOpen(topic):
-                opened = (promise.topic, promise.units) if promise else (topic or "", None)
-                open_blocks.append(_OpenBlock(*opened))
-                promise = None
-            case AsyncClose():
-                _close_last(open_blocks)
+                outer.append((items, promise or Promise(topic or "", None)))
+                items, promise = [], None
+            case AsyncClose() if outer:  # else a block's own thread, which ends with its block
+                items = _close(items, outer)
             case Text() | Sync():
-                open_blocks[-1].items.append(event)
-    while len(open_blocks) > 1:
-        _close_last(open_blocks)
-    return Document(tuple(open_blocks[0].items))
+                items.append(event)
+    while outer:
+        items = _close(items, outer)
+    return Document(tuple(items))
 
 
-@dataclass(slots=True)
-class _OpenBlock:
-    """A block whose items are still coming; the answer itself is the outermost."""
-
-    topic: str = ""
-    units: int | None = None
-    items: list[Item] = field(default_factory=list)
-
-
-def _close_last(open_blocks: list[_OpenBlock]) -> None:
-    if len(open_blocks) == 1:
-        return  # the events are those of a block's own thread, which ends with its block
-    closed = open_blocks.pop()
-    block = Block(closed.topic, closed.units, tuple(closed.items))
-    open_blocks[-1].items.append(block)
+def _close(items: list[Item], outer: list[tuple[list[Item], Promise]]) -> list[Item]:
+    around, promise = outer.pop()
+    return [*around, Block(promise.topic, promise.units, tuple(items))]
 
 
 def _merge(items: Iterable[Item]) -> tuple[Item, ...]:
@@ -229,16 +198,12 @@ def _parts(
 
 
 def _with_texts(items: Iterable[Item], texts: Iterator[str]) -> tuple[Item, ...]:
-    """Return the items with other texts, in the order of ``_texts``."""
-
     def changed(item: Item) -> Item:
-        match item:
-            case Text():
-                return Text(next(texts))
-            case Block():
-                return replace(item, items=_with_texts(item.items, texts))
-            case _:
-                return item
+        if isinstance(item, Text):
+            return Text(next(texts))
+        if isinstance(item, Block):
+            return replace(item, items=_with_texts(item.items, texts))
+        return item
 
     return tuple(map(changed, items))
 
@@ -262,13 +227,9 @@ def _with_length(block: Block, count: Callable[[str], int]) -> Block:
 
 def _write(items: Iterable[Item], write_block: Callable[[Block], str]) -> str:
     def written(item: Item) -> str:
-        match item:
-            case Text(text):
-                return escape(text)
-            case Sync():
-                return SYNC
-            case _:
-                return write_block(item)
+        if isinstance(item, Text):
+            return escape(item.text)
+        return SYNC if isinstance(item, Sync) else write_block(item)
 
     return "".join(map(written, items))
 

@@ -1,26 +1,24 @@
 """Turn text, in any pieces, into lexemes; hold back only the possible start of a tag or entity.
 
-Operations: ``feed`` and ``close``; nothing is read, nothing waits. A tag that breaks the rules of
-its own spelling comes out as a ``FAULT`` that carries its problems; which tag may stand where is
-not known here.
-
+A tag that breaks the rules of its own spelling comes out as a ``FAULT`` with all its problems.
 Linear in the text however it is cut: a search never starts again before the place it has reached,
-and what is held back is bounded. A tag has at most ``MAX_TAG_CHARACTERS``; of an entity without
-end, ``&amp;amp;amp;...``, all but its last ``amp;`` is passed on, because it does not matter
-which of them reading removes.
+and what is held back is bounded. Of an entity without end, ``&amp;amp;amp;...``, all but its last
+``amp;`` is passed on, because it does not matter which of them reading removes.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from pasta_lm.language.events import Lexeme, LexemeKind
 from pasta_lm.language.faults import Fault, Problem
-from pasta_lm.language.reading import fault, read_tag
 from pasta_lm.language.tags import (
     ASYNC_CLOSE,
     ASYNC_OPEN,
     MAX_TAG_CHARACTERS,
+    MAX_TOPIC_CHARACTERS,
+    MAX_TOPIC_WORDS,
     PROMISE_OPEN,
     SYNC,
     TAG_START,
@@ -29,6 +27,7 @@ from pasta_lm.language.tags import (
     UNDECIDED_TAG,
     closing_piece,
     unescape,
+    unescape_topic,
 )
 
 __all__ = ["Lexeme", "LexemeKind", "Lexer"]
@@ -102,12 +101,10 @@ class Lexer:
         return lexemes
 
     def _lexeme(self, kind: LexemeKind, at: int, end: int, text: str | None = None) -> Lexeme:
-        """Return the lexeme between two indexes of the buffer."""
         source = self._buffer[at:end] if text is None else text
         return Lexeme(kind, source, None, None, self._offset + at, self._offset + end)
 
     def _pass_text(self, lexemes: list[Lexeme], at: int, end: int) -> None:
-        """Report the text between two indexes of the buffer."""
         if at == end:
             return
         text = unescape(self._buffer[at:end])
@@ -117,7 +114,6 @@ class Lexer:
             lexemes.append(self._lexeme(LexemeKind.TEXT, at, end, text))
 
     def _pass_tail(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int:
-        """Report the text from an index on, and return the index from which it is held back."""
         match = None if at_end else UNDECIDED.search(self._buffer, at)
         if match is None:
             self._pass_text(lexemes, at, len(self._buffer))
@@ -127,7 +123,7 @@ class Lexer:
         return self._pass_run(lexemes, match.start(), excess) if excess > 0 else match.start()
 
     def _pass_run(self, lexemes: list[Lexeme], at: int, excess: int) -> int:
-        """Report all but the last ``amp;`` of an undecided entity; its ``&`` stands in for both."""
+        # Of an undecided entity all but the last ``amp;`` is text; an ``&`` stands in for it.
         end = at + 1 + excess
         begin = at + 1 if self._is_run else at
         lexemes.append(self._lexeme(LexemeKind.TEXT, begin, end))
@@ -136,18 +132,21 @@ class Lexer:
         return end - 1
 
     def _pass_tag(self, lexemes: list[Lexeme], at: int, *, at_end: bool) -> int | None:
-        """Report the tag at an index and return its end; None while it is undecided."""
         stop = self._find_stop(at, at_end=at_end)
         if stop is None:
             return None
-        if stop < len(self._buffer) and self._buffer[stop] == ">" and stop < self._limit(at):
-            lexemes.extend(read_tag(self._buffer[at : stop + 1], self._offset + at))
+        if (
+            stop < len(self._buffer)
+            and self._buffer[stop] == ">"
+            and stop < at + MAX_TAG_CHARACTERS
+        ):
+            lexemes.extend(_read_tag(self._buffer[at : stop + 1], self._offset + at))
             return stop + 1
         return self._pass_broken_tag(lexemes, at, stop)
 
     def _find_stop(self, at: int, *, at_end: bool) -> int | None:
-        """Return the index of the tag's last ``>``, or of the first that cannot be in it."""
-        limit = self._limit(at)
+        # The last character of the tag, or the first that cannot be in it; None: undecided.
+        limit = at + MAX_TAG_CHARACTERS
         tag_start = TAG_START_AT_END if at_end else TAG_START
         while match := _STOPS[self._quote].search(self._buffer, at + self._searched, limit):
             self._searched = match.start() - at
@@ -165,17 +164,135 @@ class Lexer:
         return at + self._searched if at_end or len(self._buffer) >= limit else None
 
     def _pass_broken_tag(self, lexemes: list[Lexeme], at: int, stop: int) -> int:
-        """Report a tag that has no end, up to its first ``>`` in an open quote if it has one."""
         bracket = self._buffer.find(">", at, stop)
         end = stop if bracket < 0 else bracket + 1
         start = self._offset + at
         detail = "a quote is open" if bracket >= 0 else "its > is missing"
         wrong = Fault.UNFINISHED
-        if bracket < 0 and stop == self._limit(at):
+        if bracket < 0 and stop == at + MAX_TAG_CHARACTERS:
             wrong, detail = Fault.TOO_LONG, ""
         problem = Problem(wrong, detail, start, self._offset + end)
-        lexemes.append(fault(self._buffer[at:end], start, (problem,)))
+        source = self._buffer[at:end]
+        lexemes.append(
+            Lexeme(LexemeKind.FAULT, source, start=start, end=problem.end, problems=(problem,))
+        )
         return end
 
-    def _limit(self, at: int) -> int:
-        return at + MAX_TAG_CHARACTERS
+
+# One whole tag. Lenient where the paper's own figures are: single quotes, no quotes, attributes in
+# any order, white space and line breaks between them and before the end.
+
+_HEAD = re.compile(r"<(/?)([a-z]+)")
+_TAIL = re.compile(r"[ \t\r\n]*(/?)>\Z")
+_ATTRIBUTE = re.compile(
+    r"""[ \t\r\n]+([A-Za-z_][\w.:-]*)[ \t\r\n]*=[ \t\r\n]*("[^"]*"|'[^']*'|[^\s"'=<>/]+)"""
+)
+_LENGTH = re.compile(r"0*[1-9][0-9]*")
+
+_SHAPES: dict[tuple[str, str, str], LexemeKind] = {
+    ("", "promise", "/"): LexemeKind.PROMISE_OPEN,
+    ("", "async", ""): LexemeKind.ASYNC_OPEN,
+    ("/", "async", ""): LexemeKind.ASYNC_CLOSE,
+    ("", "sync", "/"): LexemeKind.SYNC,
+}
+_MEANT: dict[tuple[str, str, str], LexemeKind] = {
+    ("", "promise", ""): LexemeKind.PROMISE_OPEN,
+    ("/", "async", "/"): LexemeKind.ASYNC_CLOSE,
+    ("", "sync", ""): LexemeKind.SYNC,
+}
+_ALLOWED: dict[LexemeKind | None, tuple[str, ...]] = {
+    LexemeKind.PROMISE_OPEN: ("topic", "tokens"),
+    LexemeKind.ASYNC_OPEN: ("topic",),
+    None: ("topic", "tokens"),
+}
+
+
+class _Attribute(NamedTuple):
+    name: str
+    value: str
+    start: int
+    end: int
+
+    def problem(self, fault: Fault, detail: str = "") -> Problem:
+        return Problem(fault, detail, self.start, self.end)
+
+
+def _read_tag(source: str, start: int) -> list[Lexeme]:
+    kind, attributes, problems = _read_shape(source, start)
+    end = start + len(source)
+    topic, units = None, None
+    if kind is not None and "topic" in attributes:
+        topic = _read_topic(attributes["topic"], problems)
+    if kind is LexemeKind.PROMISE_OPEN:
+        if "tokens" in attributes:
+            units = _read_length(attributes["tokens"], problems)
+        if missing := [name for name in _ALLOWED[kind] if name not in attributes]:
+            problems.append(Problem(Fault.MISSING_ATTRIBUTE, " and ".join(missing), start, end))
+    if problems or kind is None:
+        problem = tuple(problems)
+        return [Lexeme(LexemeKind.FAULT, source, units, topic, start, end, problem, kind)]
+    if kind is LexemeKind.PROMISE_OPEN:
+        return [
+            Lexeme(kind, source, start=start, end=end),
+            Lexeme(LexemeKind.TEXT, topic or "", start=end, end=end),
+            Lexeme(LexemeKind.PROMISE_CLOSE, units=units, start=end, end=end),
+        ]
+    return [Lexeme(kind, source, topic=topic, start=start, end=end)]
+
+
+def _read_shape(
+    source: str, start: int
+) -> tuple[LexemeKind | None, dict[str, _Attribute], list[Problem]]:
+    head = _HEAD.match(source)
+    assert head is not None, "the lexer finds tags by their names"
+    attributes, rest = _read_attributes(source, head.end(), start)
+    tail, end = _TAIL.match(source, rest), start + len(source)
+    if tail is None:  # something is neither an attribute nor the end
+        detail = _clip(source[rest:].strip())
+        return None, {}, [Problem(Fault.MALFORMED, detail, start + rest, end)]
+    shape, problems = (head[1], head[2], tail[1]), []
+    kind = _SHAPES.get(shape)
+    if kind is None:
+        kind = _MEANT.get(shape)
+        name = f"<{head[1]}{head[2]}{' ...' if attributes else ''}{tail[1]}>"
+        problems.append(Problem(Fault.WRONG_SLASH, name, start, end))
+    kept: dict[str, _Attribute] = {}
+    for attribute in attributes:
+        if attribute.name not in _ALLOWED.get(kind, ()):
+            problems.append(attribute.problem(Fault.UNKNOWN_ATTRIBUTE, _clip(attribute.name)))
+        elif kept.setdefault(attribute.name, attribute) is not attribute:
+            problems.append(attribute.problem(Fault.REPEATED_ATTRIBUTE, _clip(attribute.name)))
+    return kind, kept, problems
+
+
+def _read_attributes(source: str, at: int, start: int) -> tuple[list[_Attribute], int]:
+    attributes = []
+    while match := _ATTRIBUTE.match(source, at):
+        at = match.end()
+        # The figures of the paper spell values with single quotes and without any.
+        value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
+        attributes.append(_Attribute(match[1], value, start + match.start(1), start + at))
+    return attributes, at
+
+
+def _read_topic(attribute: _Attribute, problems: list[Problem]) -> str:
+    topic = unescape_topic(attribute.value)
+    num_words = len(topic.split())
+    if num_words == 0:
+        problems.append(attribute.problem(Fault.BLANK_TOPIC))
+    if num_words > MAX_TOPIC_WORDS:
+        problems.append(attribute.problem(Fault.WORDY_TOPIC, str(num_words)))
+    if len(topic) > MAX_TOPIC_CHARACTERS:
+        problems.append(attribute.problem(Fault.LONG_TOPIC, str(len(topic))))
+    return topic
+
+
+def _read_length(attribute: _Attribute, problems: list[Problem]) -> int | None:
+    if _LENGTH.fullmatch(attribute.value):
+        return int(attribute.value)  # at most 1,000 digits: the tag is bounded
+    problems.append(attribute.problem(Fault.BAD_LENGTH, f'"{_clip(attribute.value)}"'))
+    return None
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= 30 else f"{text[:27]}..."

@@ -132,7 +132,6 @@ class Parser:
     __slots__ = ("_depth", "_form", "_legal", "_max_depth", "_state", "_topic")
 
     def __init__(self, form: Form | str = Form.WRITTEN, max_depth: int = 1) -> None:
-        """Begin outside every block; in form BLOCK inside one, which counts as the first level."""
         self._form = Form(form)
         self._max_depth = max_depth
         self._depth = 1 if self._form is Form.BLOCK else 0
@@ -157,7 +156,11 @@ class Parser:
         """Return the fault of a lexeme at this place, or None if it may come next."""
         kind = lexeme.kind
         if kind in self._legal:
-            return self._topic_fault(lexeme) if kind is LexemeKind.ASYNC_OPEN else None
+            if kind is not LexemeKind.ASYNC_OPEN:
+                return None
+            if self._form is Form.ANNOTATOR:  # the only form with a topic in an opening tag
+                return Fault.BLOCK_WITHOUT_TOPIC if lexeme.topic is None else None
+            return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None
         if kind is LexemeKind.FAULT:
             return lexeme.problems[0].fault
         if (self._state, kind) in TRANSITIONS[self._form]:
@@ -169,11 +172,7 @@ class Parser:
         return _FAULTS_BY_STATE.get(self._state) or _FAULTS_BY_KIND[kind]
 
     def feed(self, lexeme: Lexeme) -> list[Event]:
-        """Take the next lexeme and return the events that it completes.
-
-        Raises:
-            PastaSyntaxError: the lexeme may not come next; the state is what it was.
-        """
+        """Return the events that a lexeme completes; a ``PastaSyntaxError`` changes no state."""
         if lexeme.kind not in self._legal or lexeme.kind is LexemeKind.ASYNC_OPEN:
             wrong = self.fault(lexeme)
             if wrong is not None:
@@ -182,11 +181,7 @@ class Parser:
         return self._step(lexeme)
 
     def close(self) -> list[Event]:
-        """End the lexemes; the end of a block's thread ends the block.
-
-        Raises:
-            PastaSyntaxError: a promise or a block is unfinished.
-        """
+        """End the lexemes; a ``PastaSyntaxError`` if a promise or a block is unfinished."""
         if self._state in (State.OUTSIDE, State.ENDED):
             return []
         if self._form is Form.BLOCK and self._state is State.INSIDE:
@@ -202,7 +197,10 @@ class Parser:
     def _step(self, lexeme: Lexeme) -> list[Event]:
         kind = lexeme.kind
         if kind is LexemeKind.TEXT:
-            return self._take_text(lexeme.text)
+            if self._state is State.TOPIC:
+                self._topic += (lexeme.text,)
+                return []
+            return [Text(lexeme.text)] if lexeme.text else []
         after = TRANSITIONS[self._form][self._state, kind]
         if kind is LexemeKind.ASYNC_OPEN:
             self._depth += 1
@@ -213,14 +211,7 @@ class Parser:
         self._enter(after)
         return self._report(lexeme)
 
-    def _take_text(self, text: str) -> list[Event]:
-        if self._state is State.TOPIC:
-            self._topic += (text,)
-            return []
-        return [Text(text)] if text else []
-
     def _report(self, lexeme: Lexeme) -> list[Event]:
-        """Return the events of a piece of a tag."""
         match lexeme.kind:
             case LexemeKind.PROMISE_OPEN if self._form is Form.FORKED:
                 return [Promise(FORK_TOPIC, None)]
@@ -241,12 +232,6 @@ class Parser:
         self._state = state
         # Looked up once a state: masks ask for it at every token.
         self._legal = _LEGAL[self._form, state, self._depth < self._max_depth]
-
-    def _topic_fault(self, lexeme: Lexeme) -> Fault | None:
-        """Return the fault of a topic in an opening tag, where only the annotator form has one."""
-        if self._form is Form.ANNOTATOR:
-            return Fault.BLOCK_WITHOUT_TOPIC if lexeme.topic is None else None
-        return Fault.UNKNOWN_ATTRIBUTE if lexeme.topic is not None else None
 
     def _detail(self, lexeme: Lexeme, wrong: Fault) -> str:
         if lexeme.problems:

@@ -72,35 +72,32 @@ def annotator_open(topic: str) -> str:
 
 
 def units_for(num_tokens: int) -> int:
-    """Return the length to promise for a block, its ``<async>`` and ``</async>`` counted.
-
-    max(1, floor(L / 10 + 1/2)), not clamped at the largest closing piece.
-    """
+    """Return max(1, floor(L / 10 + 1/2)) of a block's length with its tags, not clamped."""
     return max(1, (num_tokens + TOKENS_PER_UNIT // 2) // TOKENS_PER_UNIT)
 
 
 def escape(text: str) -> str:
-    """Write text so that nothing in it reads as a tag; ``unescape`` is the inverse.
-
-    ``<`` becomes ``&lt;`` before a tag's name, and what already reads ``&lt;``, ``&amp;lt;`` and
-    so on there gains one ``amp;``. Nothing else changes.
-    """
-    return _NEEDS_ESCAPE.sub(_entity, text)
+    """Write ``<`` as ``&lt;`` before a tag's name; what reads so there gains one ``amp;``."""
+    return _NEEDS_ESCAPE.sub(lambda match: _ENTITIES[match.group()], text)
 
 
 def unescape(text: str) -> str:
     """Read written text that holds no tag: remove one level of escape."""
-    return _IS_ESCAPED.sub(_character, text) if "&" in text else text
+    return _IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], text) if "&" in text else text
 
 
 def escape_topic(topic: str) -> str:
     """Write a topic so that it can stand between double quotes in a tag."""
-    return _TOPIC_NEEDS_ESCAPE.sub(_entity, topic)
+    return _TOPIC_NEEDS_ESCAPE.sub(lambda match: _ENTITIES[match.group()], topic)
 
 
 def unescape_topic(topic: str) -> str:
     """Read a topic as it stands in a tag: remove one level of escape."""
-    return _TOPIC_IS_ESCAPED.sub(_character, topic) if "&" in topic else topic
+    return (
+        _TOPIC_IS_ESCAPED.sub(lambda match: _CHARACTERS[match.group()], topic)
+        if "&" in topic
+        else topic
+    )
 
 
 def bounded_topic(topic: str) -> str:
@@ -112,13 +109,9 @@ def bounded_topic(topic: str) -> str:
 
 
 def spaces_after_tags(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the texts between tags with the spaces before a tag moved to the text after it.
+    """Yield an answer's texts with the spaces (U+0020) before a tag moved to the text after it.
 
-    A text ends in no space if anything but spaces follows; all texts joined stay the same.
     Tokenizers give a word its leading space, so a text that ends in one is rarely seen.
-
-    Args:
-        texts: All texts of an answer in the order of reading; only U+0020 moves.
     """
     last = max((index for index, text in enumerate(texts) if text.strip(" ")), default=0)
     num_moved = 0
@@ -129,11 +122,3 @@ def spaces_after_tags(texts: Sequence[str]) -> Iterator[str]:
     for text in texts[last:]:
         yield " " * num_moved + text
         num_moved = 0
-
-
-def _entity(match: re.Match[str]) -> str:
-    return _ENTITIES[match.group()]
-
-
-def _character(match: re.Match[str]) -> str:
-    return _CHARACTERS[match.group()]
